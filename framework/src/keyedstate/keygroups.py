@@ -1,0 +1,393 @@
+"""Key groups: the units in which keyed state is owned, written, read back and moved between partitions.
+
+A key belongs to one key group for good: ``pmod(hash(key), max_parallelism)`` with Spark's ``hash`` (see
+`keyedstate.murmur3`).  Partition ``i`` of ``p`` owns a contiguous range of key groups, so that another
+``p`` moves whole ranges and never splits a group.  The range formulas, bounds and the byte prefix are
+Flink's (``KeyGroupRange``, ``KeyGroupRangeAssignment``, ``KeyGroupPartitioner``,
+``CompositeKeySerializationUtils``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from keyedstate.errors import KeyedStateError
+
+DEFAULT_LOWER_BOUND_MAX_PARALLELISM = 128
+"""The smallest max parallelism that `default_max_parallelism` returns."""
+
+UPPER_BOUND_MAX_PARALLELISM = 32_768
+"""The largest allowed max parallelism: a key group always fits two bytes as a non-negative number."""
+
+
+class KeyGroupError(KeyedStateError, ValueError):
+    """Base class of errors about key groups, their ranges and parallelism."""
+
+
+class InvalidKeyGroupRangeError(KeyGroupError):
+    """Bounds that no range of key groups has."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        super().__init__(
+            f"[{start}, {end}] is no range of key groups: the start must be at least 0 and at most the end. "
+            "Use KeyGroupRange.of(start, end) where a start behind the end is to mean the empty range."
+        )
+
+
+class KeyGroupOutOfRangeError(KeyGroupError):
+    """A key group outside the range that an object covers."""
+
+    def __init__(self, key_group: int, key_group_range: KeyGroupRange) -> None:
+        self.key_group = key_group
+        self.key_group_range = key_group_range
+        super().__init__(
+            f"key group {key_group} lies outside {key_group_range}. Route the key by the parallelism and max "
+            "parallelism that this range was computed with."
+        )
+
+
+class InvalidParallelismError(KeyGroupError):
+    """A parallelism outside 1 to 32,768 or above the max parallelism."""
+
+    def __init__(self, parallelism: int, max_parallelism: int | None) -> None:
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+        if max_parallelism is None:
+            bounds = f"lie between 1 and {UPPER_BOUND_MAX_PARALLELISM}"
+            way_out = "Set the number of partitions to a value within these bounds."
+        else:
+            bounds = f"lie between 1 and the max parallelism {max_parallelism}"
+            way_out = (
+                "Use fewer partitions; the max parallelism of existing state is fixed, so a higher one needs "
+                "a query that starts without state."
+            )
+        super().__init__(f"the parallelism {parallelism} must {bounds}. {way_out}")
+
+
+class InvalidMaxParallelismError(KeyGroupError):
+    """A max parallelism outside 1 to 32,768."""
+
+    def __init__(self, max_parallelism: int) -> None:
+        self.max_parallelism = max_parallelism
+        super().__init__(
+            f"the max parallelism {max_parallelism} must lie between 1 and {UPPER_BOUND_MAX_PARALLELISM}. "
+            "Choose a value within these bounds, such as a power of two well above the number of partitions."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupRange:
+    """The key groups from `start` to `end`, both included.
+
+    The only empty range is `KeyGroupRange.EMPTY` with start 0 and end -1.  An empty range is false, and
+    ``len``, ``in`` and iteration (ascending) work as for a `range`.
+
+    Raises
+    ------
+    InvalidKeyGroupRangeError
+        If `start` is negative or lies behind `end`; use `of` to get the empty range instead of the latter.
+    """
+
+    start: int
+    end: int
+
+    EMPTY: ClassVar[KeyGroupRange]
+
+    def __post_init__(self) -> None:
+        if (self.start < 0 or self.start > self.end) and (self.start, self.end) != (0, -1):
+            raise InvalidKeyGroupRangeError(self.start, self.end)
+
+    @classmethod
+    def of(cls, start: int, end: int) -> KeyGroupRange:
+        """Return the range from `start` to `end`, or `EMPTY` if `start` lies behind `end`."""
+        return cls(start, end) if start <= end else cls.EMPTY
+
+    def intersection(self, other: KeyGroupRange) -> KeyGroupRange:
+        """Return the key groups that both ranges hold, `EMPTY` if there are none."""
+        return KeyGroupRange.of(max(self.start, other.start), min(self.end, other.end))
+
+    def __contains__(self, key_group: object) -> bool:
+        return isinstance(key_group, (int, np.integer)) and bool(self.start <= key_group <= self.end)
+
+    def __len__(self) -> int:
+        return self.end - self.start + 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.start, self.end + 1))
+
+    def __str__(self) -> str:
+        return f"key groups [{self.start}, {self.end}]" if self else "the empty range of key groups"
+
+
+KeyGroupRange.EMPTY = KeyGroupRange(0, -1)
+
+
+class KeyGroupRangeOffsets:
+    """One offset (bytes into a file, say) for each key group of a range.
+
+    Iterating gives ``(key group, offset)`` in ascending order; ``offsets[key_group]`` reads and sets one.
+
+    Parameters
+    ----------
+    key_group_range : KeyGroupRange
+        The covered key groups.
+    offsets : sequence of int, optional
+        One offset per key group, in order; all 0 if not given.
+
+    Raises
+    ------
+    KeyGroupError
+        If the number of offsets is not the number of key groups.
+    """
+
+    __slots__ = ("_offsets", "_range")
+
+    def __init__(self, key_group_range: KeyGroupRange, offsets: Sequence[int] | None = None) -> None:
+        self._range = key_group_range
+        self._offsets = [0] * len(key_group_range) if offsets is None else list(offsets)
+        if len(self._offsets) != len(key_group_range):
+            raise KeyGroupError(
+                f"{len(self._offsets)} offsets were given for {key_group_range}, which holds "
+                f"{len(key_group_range)} key groups. Give exactly one offset per key group."
+            )
+
+    @property
+    def key_group_range(self) -> KeyGroupRange:
+        """The covered key groups."""
+        return self._range
+
+    def intersection(self, key_group_range: KeyGroupRange) -> KeyGroupRangeOffsets:
+        """Return the key groups in both ranges with the offsets that they have here."""
+        common = self._range.intersection(key_group_range)
+        first = common.start - self._range.start if common else 0
+        return KeyGroupRangeOffsets(common, self._offsets[first : first + len(common)])
+
+    def _index(self, key_group: int) -> int:
+        if key_group not in self._range:
+            raise KeyGroupOutOfRangeError(key_group, self._range)
+        return key_group - self._range.start
+
+    def __getitem__(self, key_group: int) -> int:
+        return self._offsets[self._index(key_group)]
+
+    def __setitem__(self, key_group: int, offset: int) -> None:
+        self._offsets[self._index(key_group)] = offset
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._range, self._offsets, strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, KeyGroupRangeOffsets):
+            return NotImplemented
+        return self._range == other._range and self._offsets == other._offsets
+
+    # Offsets can be set, so two equal objects may stop being equal: not usable as a dictionary key.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"KeyGroupRangeOffsets({self._range!r}, {self._offsets!r})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyGroupPartition:
+    """Row numbers brought into the order of their key groups; the result of `partition_by_key_group`.
+
+    Attributes
+    ----------
+    key_group_range : KeyGroupRange
+        The covered key groups.
+    order : ndarray of int64, shape (rows,)
+        Row numbers by key group, within a key group in the order in which they came.
+    bounds : ndarray of int64, shape (key groups + 1,)
+        The rows of key group ``g`` are ``order[bounds[i] : bounds[i + 1]]`` with ``i = g - start``.
+    """
+
+    key_group_range: KeyGroupRange
+    order: npt.NDArray[np.int64]
+    bounds: npt.NDArray[np.int64]
+
+    def rows(self, key_group: int) -> npt.NDArray[np.int64]:
+        """Return the row numbers of one key group, in the order in which they came."""
+        if key_group not in self.key_group_range:
+            raise KeyGroupOutOfRangeError(key_group, self.key_group_range)
+        index = key_group - self.key_group_range.start
+        return self.order[self.bounds[index] : self.bounds[index + 1]]
+
+    def __iter__(self) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """Yield ``(key group, row numbers)`` for the key groups that have rows, ascending."""
+        for index in np.flatnonzero(np.diff(self.bounds)).tolist():
+            yield self.key_group_range.start + index, self.order[self.bounds[index] : self.bounds[index + 1]]
+
+
+def partition_by_key_group(
+    key_groups: npt.NDArray[np.integer[npt.NBitBase]], key_group_range: KeyGroupRange
+) -> KeyGroupPartition:
+    """Sort rows into their key groups in time linear in the rows, stable within a key group.
+
+    Parameters
+    ----------
+    key_groups : ndarray of integers, shape (rows,)
+        The key group of every row, such as `keyedstate.murmur3.key_groups` gives.
+    key_group_range : KeyGroupRange
+        The key groups that the rows may have.
+
+    Raises
+    ------
+    KeyGroupOutOfRangeError
+        If a row has a key group outside `key_group_range`.
+
+    Notes
+    -----
+    The counting sort of Flink's ``KeyGroupPartitioner``: a histogram and its prefix sum give the bounds;
+    numpy's stable sort of 16-bit integers is a radix sort, which does the moving.
+    """
+    # A wide difference first: a bad value must be seen as such and not wrap into the range.
+    relative = key_groups.astype(np.int64) - key_group_range.start
+    outside = (relative < 0) | (relative >= len(key_group_range))
+    if outside.any():
+        raise KeyGroupOutOfRangeError(int(key_groups[int(outside.argmax())]), key_group_range)
+    bounds = np.zeros(len(key_group_range) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(relative, minlength=len(key_group_range)), out=bounds[1:])
+    sortable = relative.astype(np.uint16) if len(key_group_range) <= 1 << 16 else relative
+    order = np.argsort(sortable, kind="stable").astype(np.int64, copy=False)
+    return KeyGroupPartition(key_group_range, order, bounds)
+
+
+def check_max_parallelism(max_parallelism: int) -> None:
+    """Raise `InvalidMaxParallelismError` unless the value lies between 1 and 32,768."""
+    if not 1 <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
+        raise InvalidMaxParallelismError(max_parallelism)
+
+
+def check_parallelism(parallelism: int, max_parallelism: int | None = None) -> None:
+    """Raise unless ``1 <= parallelism <= max_parallelism <= 32,768``.
+
+    Raises
+    ------
+    InvalidMaxParallelismError
+        If `max_parallelism` is given and out of bounds.
+    InvalidParallelismError
+        If `parallelism` is out of bounds or above `max_parallelism`.
+    """
+    if max_parallelism is not None:
+        check_max_parallelism(max_parallelism)
+    if not 1 <= parallelism <= UPPER_BOUND_MAX_PARALLELISM:
+        raise InvalidParallelismError(parallelism, None)
+    if max_parallelism is not None and parallelism > max_parallelism:
+        raise InvalidParallelismError(parallelism, max_parallelism)
+
+
+def default_max_parallelism(parallelism: int) -> int:
+    """Return the max parallelism of an operator whose user set none: room to grow to at least 1.5 times.
+
+    ``parallelism + parallelism // 2`` rounded up to a power of two, at least 128, at most 32,768 (Flink's
+    ``computeDefaultMaxParallelism``).
+
+    Raises
+    ------
+    InvalidParallelismError
+        If `parallelism` is below 1 or above 32,768.
+    """
+    check_parallelism(parallelism)
+    wanted = parallelism + parallelism // 2
+    power_of_two = 1 << (wanted - 1).bit_length()
+    return min(max(power_of_two, DEFAULT_LOWER_BOUND_MAX_PARALLELISM), UPPER_BOUND_MAX_PARALLELISM)
+
+
+def key_group_range_for(operator_index: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
+    """Return the key groups that partition `operator_index` of `parallelism` owns.
+
+    Flink's ``computeKeyGroupRangeForOperatorIndex``: from ``ceil(i * max / p)`` to
+    ``((i + 1) * max - 1) // p``.
+
+    Raises
+    ------
+    InvalidParallelismError, InvalidMaxParallelismError
+        If not ``1 <= parallelism <= max_parallelism <= 32,768``.
+    KeyGroupError
+        If `operator_index` is not one of ``0 .. parallelism - 1``.
+    """
+    check_parallelism(parallelism, max_parallelism)
+    if not 0 <= operator_index < parallelism:
+        raise KeyGroupError(
+            f"there is no partition {operator_index} of {parallelism}: partitions count from 0 to "
+            f"{parallelism - 1}. Pass the partition's number and the number of partitions of the same stage."
+        )
+    start = (operator_index * max_parallelism + parallelism - 1) // parallelism
+    end = ((operator_index + 1) * max_parallelism - 1) // parallelism
+    return KeyGroupRange(start, end)
+
+
+def key_group_ranges(parallelism: int, max_parallelism: int) -> list[KeyGroupRange]:
+    """Return the ranges of all partitions in order: disjoint, and together ``0 .. max_parallelism - 1``."""
+    return [key_group_range_for(index, parallelism, max_parallelism) for index in range(parallelism)]
+
+
+def operator_index_for_key_group(key_group: int, parallelism: int, max_parallelism: int) -> int:
+    """Return the number of the partition that owns `key_group`; the inverse of `key_group_range_for`.
+
+    Flink's ``computeOperatorIndexForKeyGroup``: ``key_group * p // max``.
+
+    Raises
+    ------
+    InvalidParallelismError, InvalidMaxParallelismError
+        If not ``1 <= parallelism <= max_parallelism <= 32,768``.
+    KeyGroupOutOfRangeError
+        If `key_group` is not one of ``0 .. max_parallelism - 1``.
+    """
+    check_parallelism(parallelism, max_parallelism)
+    if not 0 <= key_group < max_parallelism:
+        raise KeyGroupOutOfRangeError(key_group, KeyGroupRange(0, max_parallelism - 1))
+    return key_group * parallelism // max_parallelism
+
+
+def key_group_for_hash(key_hash: int, max_parallelism: int) -> int:
+    """Return the key group of a key by its hash: Spark's ``pmod(hash, max_parallelism)``, never negative."""
+    check_max_parallelism(max_parallelism)
+    return key_hash % max_parallelism
+
+
+def key_group_prefix_length(max_parallelism: int) -> int:
+    """Return the bytes that a key group takes in front of a stored key: 1 up to 128 key groups, else 2.
+
+    The rule of Flink's ``CompositeKeySerializationUtils``.
+    """
+    check_max_parallelism(max_parallelism)
+    return 1 if max_parallelism <= 128 else 2
+
+
+def encode_key_group(key_group: int, prefix_length: int) -> bytes:
+    """Return `key_group` as `prefix_length` big-endian bytes, so that byte order is key-group order."""
+    try:
+        return key_group.to_bytes(prefix_length, "big")
+    except OverflowError:
+        raise KeyGroupError(
+            f"key group {key_group} does not fit a prefix of {prefix_length} byte(s). Use the length that "
+            "key_group_prefix_length gives for the max parallelism of this state."
+        ) from None
+
+
+def decode_key_group(data: bytes | bytearray | memoryview, prefix_length: int) -> int:
+    """Return the key group that the first `prefix_length` bytes of `data` hold.
+
+    Raises
+    ------
+    KeyGroupError
+        If `data` is shorter than the prefix.
+    """
+    if len(data) < prefix_length:
+        raise KeyGroupError(
+            f"{len(data)} byte(s) cannot hold a key-group prefix of {prefix_length}: the stored key is cut "
+            "off. Restore from another checkpoint."
+        )
+    return int.from_bytes(data[:prefix_length], "big")
