@@ -1,0 +1,44 @@
+"""The contract: what a state backend implements.
+
+Read `table` first, then `snapshot` and `restore`; the hooks that hand these objects over are in
+`keyedstate.hooks`.  Only what follows from the contract itself is implemented here (default loops, the
+full snapshot and the full restore); no backend lives here.
+"""
+
+from keyedstate.backend.capabilities import BackendDescription, Capability, Level
+from keyedstate.backend.context import BackendContext
+from keyedstate.backend.meta import StateKind, StateMeta
+from keyedstate.backend.restore import FullRestoreOperation, RestoreOperation, StateHandle
+from keyedstate.backend.snapshot import FullSnapshotStrategy, Snapshot, SnapshotSink, SnapshotStrategy
+from keyedstate.backend.spill import SpillManager
+from keyedstate.backend.table import (
+    AnyStateTable,
+    EntryBatch,
+    IncrementalVisitor,
+    StateEntry,
+    StateTable,
+    TableSnapshot,
+)
+
+__all__ = [
+    "AnyStateTable",
+    "BackendContext",
+    "BackendDescription",
+    "Capability",
+    "EntryBatch",
+    "FullRestoreOperation",
+    "FullSnapshotStrategy",
+    "IncrementalVisitor",
+    "Level",
+    "RestoreOperation",
+    "Snapshot",
+    "SnapshotSink",
+    "SnapshotStrategy",
+    "SpillManager",
+    "StateEntry",
+    "StateHandle",
+    "StateKind",
+    "StateMeta",
+    "StateTable",
+    "TableSnapshot",
+]

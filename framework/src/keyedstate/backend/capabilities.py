@@ -1,0 +1,73 @@
+"""What a backend can do, said in a form that the kernel and the contract kit read."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from keyedstate.config import ConfigOption
+
+
+class Level(enum.Enum):
+    """How far a capability goes.  What a plugin claims is what it is tested for."""
+
+    FULL = "full"
+    PARTIAL = "partial"
+    NOT_YET = "not yet"
+    NEVER = "never"
+
+    @property
+    def usable(self) -> bool:
+        """Whether a job may ask for the capability at all."""
+        return self in (Level.FULL, Level.PARTIAL)
+
+
+class Capability(enum.Enum):
+    """One thing that a backend may or may not do."""
+
+    VALUE_STATE = "value state"
+    LIST_STATE = "list state"
+    MAP_STATE = "map state"
+    REDUCING_STATE = "reducing state"
+    AGGREGATING_STATE = "aggregating state"
+    #: `Snapshot.write` may run in another thread while the owner goes on changing its tables.
+    ASYNC_SNAPSHOT = "asynchronous snapshots"
+    #: A restore may take any key-group range out of snapshots that were taken with other ranges.
+    RESCALING = "rescaling"
+    #: A value read back is the very object that was written (no serialization in between).
+    OBJECTS_BY_REFERENCE = "objects kept by reference"
+    #: State may exceed the memory of its process.
+    LARGER_THAN_MEMORY = "state larger than memory"
+
+
+@dataclass(frozen=True)
+class BackendDescription:
+    """What `keyedstate_describe_backend` returns.
+
+    Attributes
+    ----------
+    name : str
+        The name users choose it by; equal to the entry point's name.
+    version : str
+        The plugin's version.
+    hook_api : tuple of (int, int)
+        The oldest and the newest hook API version that the plugin was written for, both included.
+    summary : str
+        One line for ``keyedstate plugins list``.
+    capabilities : mapping of Capability to Level
+        A capability that is not named counts as `Level.NEVER`.
+    options : tuple of ConfigOption
+        The plugin's own options, named ``<backend name>.<option>``.
+    """
+
+    name: str
+    version: str
+    hook_api: tuple[int, int]
+    summary: str
+    capabilities: Mapping[Capability, Level]
+    options: tuple[ConfigOption[object], ...] = field(default=())
+
+    def level(self, capability: Capability) -> Level:
+        """Return the level of one capability."""
+        return self.capabilities.get(capability, Level.NEVER)

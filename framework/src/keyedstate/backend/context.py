@@ -1,0 +1,42 @@
+"""What a backend is told about the instance that it works for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from keyedstate.keygroups import KeyGroupRange
+
+
+@dataclass(frozen=True)
+class BackendContext:
+    """One instance of a backend: one operator, one contiguous range of key groups, one owner thread.
+
+    The same context goes into every hook of the instance.
+
+    Attributes
+    ----------
+    key_groups : KeyGroupRange
+        The key groups that the instance owns.
+    max_parallelism : int
+        Number of key groups of the whole operator.
+    options : mapping
+        The values of the plugin's own options by their full name (``heap-cow.page-buckets``), typed
+        and with defaults filled in.
+    local_dir : Path
+        A private folder on a local disk, made on first use by the plugin and deleted with the instance.
+    resources : dict
+        The plugin's own scratch space: what its tables share (an open database, a memory budget).
+    closing : ExitStack
+        Closed, last registered first, when the instance is closed; a plugin registers its clean-up here.
+    """
+
+    key_groups: KeyGroupRange
+    max_parallelism: int
+    options: Mapping[str, Any]
+    local_dir: Path
+    resources: dict[str, Any] = field(default_factory=dict)
+    closing: ExitStack = field(default_factory=ExitStack)

@@ -1,0 +1,81 @@
+"""How state comes back: from nothing, or from the canonical entries of earlier snapshots."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from keyedstate.backend.context import BackendContext
+from keyedstate.backend.meta import StateMeta
+from keyedstate.backend.table import AnyStateTable, EntryBatch
+from keyedstate.keygroups import KeyGroupRange
+
+
+class StateHandle(ABC):
+    """A readable snapshot of some key-group range; the framework gives it, a backend reads it."""
+
+    @property
+    @abstractmethod
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the snapshot covers; they may exceed or fall short of what is wanted."""
+
+    @property
+    @abstractmethod
+    def states(self) -> Sequence[StateMeta]:
+        """The states in it, with the serializers that wrote them."""
+
+    @abstractmethod
+    def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
+        """Yield the entries of one state and key group; their bytes were verified before they are yielded.
+
+        Raises
+        ------
+        CorruptSegmentError
+            Where the stored bytes are not those that were written.
+        """
+
+
+class RestoreOperation(ABC):
+    """Brings the tables of one backend instance back (Flink's ``RestoreOperation``)."""
+
+    @abstractmethod
+    def restore(self) -> dict[str, AnyStateTable]:
+        """Return the restored tables by state name; nothing is kept open where it raises."""
+
+
+class FullRestoreOperation(RestoreOperation):
+    """Restores any key-group range from canonical entries, out of `StateTable.restore_entries` alone.
+
+    Parameters
+    ----------
+    handles : sequence of StateHandle
+        Snapshots whose ranges may intersect the instance's own; none means an empty start.
+    context : BackendContext
+    create_table : callable
+        The plugin's own ``keyedstate_create_state_table``.
+    """
+
+    def __init__(
+        self,
+        handles: Sequence[StateHandle],
+        context: BackendContext,
+        create_table: Callable[[StateMeta, BackendContext], AnyStateTable],
+    ) -> None:
+        self._handles = handles
+        self._context = context
+        self._create_table = create_table
+
+    def restore(self) -> dict[str, AnyStateTable]:
+        """Read only the key groups of the instance's range out of every handle."""
+        tables: dict[str, AnyStateTable] = {}
+        for handle in self._handles:
+            wanted = handle.key_groups.intersection(self._context.key_groups)
+            for meta in handle.states:
+                table = tables.get(meta.name)
+                if table is None:
+                    table = tables[meta.name] = self._create_table(meta, self._context)
+                for key_group in wanted:
+                    for batch in handle.entries(meta.name, key_group):
+                        table.restore_entries(key_group, batch)
+        return tables

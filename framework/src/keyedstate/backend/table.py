@@ -1,0 +1,179 @@
+"""The state table: where the entries of one registered state live.
+
+An address is (key group, key, namespace) and is always passed in; nothing below the state handles
+knows a current key.  The caller guarantees that the key group is the key's own, lies in the table's
+range, and that keys and namespaces are hashable and in their serializer's canonical form.
+
+Except where a method says otherwise, a table belongs to one owner thread.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from keyedstate.backend.meta import StateMeta
+from keyedstate.keygroups import KeyGroupRange
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class EntryBatch(Generic[K, N, V]):
+    """Entries of one state and one key group, as three lists of equal length."""
+
+    namespaces: Sequence[N]
+    keys: Sequence[K]
+    values: Sequence[V]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class StateEntry(Generic[K, N, V]):
+    """One entry, as an `IncrementalVisitor` shows it."""
+
+    key_group: int
+    key: K
+    namespace: N
+    value: V
+
+
+class TableSnapshot(ABC, Generic[K, N, V]):
+    """The entries of a table as they were when the snapshot was taken.
+
+    Where the backend claims asynchronous snapshots, another thread may read it while the owner goes
+    on changing the table; otherwise the owner reads it before the next change.
+    """
+
+    @abstractmethod
+    def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
+        """Yield the entries of one key group, at most `size` at a time, each exactly once."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give up the snapshot; calling it again does nothing."""
+
+
+class IncrementalVisitor(ABC, Generic[K, N, V]):
+    """Walks a table in small steps between which the table may change (Flink's ``StateIncrementalVisitor``).
+
+    An entry that is neither added nor removed during the walk is shown exactly once.
+    """
+
+    @abstractmethod
+    def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
+        """Return the next entries; an empty sequence says that the walk is over."""
+
+    @abstractmethod
+    def update(self, entry: StateEntry[K, N, V], value: V) -> None:
+        """Write a new value for an entry of the last step."""
+
+    @abstractmethod
+    def remove(self, entry: StateEntry[K, N, V]) -> None:
+        """Remove an entry of the last step."""
+
+
+class StateTable(ABC, Generic[K, N, V]):
+    """The entries of one registered state over one key-group range.
+
+    None is a value: an entry that holds None is there (`contains`), though `get` cannot tell it from
+    an absent one.
+    """
+
+    @property
+    @abstractmethod
+    def meta(self) -> StateMeta:
+        """What is known of the state."""
+
+    @abstractmethod
+    def replace_meta(self, meta: StateMeta) -> None:
+        """Adopt the serializers that the running program registered for a restored state."""
+
+    @property
+    @abstractmethod
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the table owns."""
+
+    @abstractmethod
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, or None where there is no entry."""
+
+    @abstractmethod
+    def contains(self, key_group: int, key: K, namespace: N) -> bool:
+        """Return whether there is an entry, also one that holds None."""
+
+    @abstractmethod
+    def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
+        """Write a value."""
+
+    @abstractmethod
+    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
+        """Write a value and return the one it replaces, or None."""
+
+    @abstractmethod
+    def remove(self, key_group: int, key: K, namespace: N) -> None:
+        """Remove the entry if there is one."""
+
+    @abstractmethod
+    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Remove the entry and return its value, or None where there was none."""
+
+    @abstractmethod
+    def transform(
+        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
+    ) -> None:
+        """Replace the entry by ``function(old value or None, value)``; no change where the function raises."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of entries over all key groups and namespaces."""
+
+    @abstractmethod
+    def keys(self, namespace: N) -> Iterator[K]:
+        """Yield the keys of one namespace; a change of the table meanwhile may raise RuntimeError."""
+
+    @abstractmethod
+    def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
+        """Yield every address; a change of the table meanwhile may raise RuntimeError."""
+
+    @abstractmethod
+    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
+        """Return a visitor that shows about `batch_size` entries a step."""
+
+    @abstractmethod
+    def snapshot(self) -> TableSnapshot[K, N, V]:
+        """Capture the present entries; the synchronous part of a snapshot, so it must be short."""
+
+    @abstractmethod
+    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        """Add entries of one key group that the table does not hold yet; used by restore operations."""
+
+    # -- bulk: the defaults are loops; a backend that knows a faster way overrides them ---------------
+
+    def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
+        """Return the values of several keys of one namespace, in their order."""
+        get = self.get
+        return [get(group, key, namespace) for group, key in zip(key_groups, keys)]
+
+    def put_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]) -> None:
+        """Write the values of several keys of one namespace; the last one of a repeated key counts."""
+        put = self.put
+        for group, key, value in zip(key_groups, keys, values):
+            put(group, key, namespace, value)
+
+    def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
+        """Remove the entries of several keys of one namespace."""
+        remove = self.remove
+        for group, key in zip(key_groups, keys):
+            remove(group, key, namespace)
+
+
+#: A table of any types, for code that only moves tables around.
+AnyStateTable = StateTable[Any, Any, Any]

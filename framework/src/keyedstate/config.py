@@ -1,0 +1,338 @@
+"""Every option: its name, type, default and text; and one reader for all the places they are set in.
+
+An option is set, in falling precedence, by an explicit mapping, by Spark's configuration
+(``spark.keyedstate.<name>``), by the environment (``KEYEDSTATE_<NAME>``, dots and dashes as
+underscores) or by a TOML file (table ``[keyedstate]``).  A key that no option has is an error.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from keyedstate.errors import ConfigError, InvalidOptionError, MissingOptionError, UnknownOptionError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+SPARK_PREFIX = "spark.keyedstate."
+ENVIRONMENT_PREFIX = "KEYEDSTATE_"
+#: Environment variables under our prefix that are not options but switches of builds and tests.
+_NOT_OPTIONS = ("KEYEDSTATE_HEAP_COW_PURE", "KEYEDSTATE_REQUIRE_COMPILED", "KEYEDSTATE_TEST_")
+
+
+@dataclass(frozen=True)
+class ConfigOption(Generic[T_co]):
+    """One option.
+
+    Attributes
+    ----------
+    name : str
+        Lower case, dots between subjects, dashes inside words: ``checkpoint.dir``.
+    parse : callable
+        Reads the value from a string, or takes one that has the type already; raises ValueError.
+    default : T or None
+        None says that there is no default.
+    expected : str
+        The accepted values in words, for errors and docs: ``a whole number of at least 1``.
+    text : str
+        What the option does.
+    """
+
+    name: str
+    parse: Callable[[object], T_co]
+    default: T_co | None
+    expected: str
+    text: str
+
+
+def string(name: str, default: str | None, text: str, expected: str = "a string") -> ConfigOption[str]:
+    """Return an option that holds a non-empty string."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError
+        return value.strip()
+
+    return ConfigOption(name, parse, default, expected, text)
+
+
+def choice(name: str, default: str, choices: Sequence[str], text: str) -> ConfigOption[str]:
+    """Return an option that holds one of a few words."""
+
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError
+        return cast(str, value)
+
+    return ConfigOption(name, parse, default, f"one of {', '.join(choices)}", text)
+
+
+def integer(
+    name: str, default: int | None, text: str, *, low: int, high: int | None = None
+) -> ConfigOption[int]:
+    """Return an option that holds a whole number between two bounds, both included."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise ValueError
+        number = int(value)
+        if number < low or (high is not None and number > high):
+            raise ValueError
+        return number
+
+    bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+    return ConfigOption(name, parse, default, f"a whole number {bounds}", text)
+
+
+def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:
+    """Return an option that holds a list of names, comma-separated where it is a string."""
+
+    def parse(value: object) -> tuple[str, ...]:
+        parts: Iterable[object] = value.split(",") if isinstance(value, str) else cast(Iterable[object], value)
+        if not isinstance(parts, Iterable) or not all(isinstance(part, str) for part in parts):
+            raise ValueError
+        return tuple(part.strip() for part in cast(Iterable[str], parts) if part.strip())
+
+    return ConfigOption(name, parse, (), "a list of names with commas between them", text)
+
+
+BACKEND = string(
+    "backend",
+    "heap-cow",
+    "Name of the state backend, as in `keyedstate plugins list`.",
+    "the name of an installed backend",
+)
+PLUGINS_ALLOW = names(
+    "plugins.allow", "The only backends that may be used, by name or distribution; empty allows all."
+)
+PLUGINS_DENY = names("plugins.deny", "Backends that may not be used, by name or distribution.")
+PLUGINS_PREFER = names(
+    "plugins.prefer", "Distributions that win where two provide a backend of the same name."
+)
+PLUGINS_MODULES = names(
+    "plugins.modules",
+    "Importable modules with hook implementations that are registered beside the installed plugins, "
+    "on the driver and in every task.",
+)
+PARALLELISM = integer(
+    "parallelism",
+    None,
+    "Number of tasks of a keyed operator; by default the value of spark.sql.shuffle.partitions.",
+    low=1,
+    high=32_768,
+)
+MAX_PARALLELISM = integer(
+    "max-parallelism",
+    None,
+    "Number of key groups: the limit of every later rescaling, fixed by the first epoch. By default one and "
+    "a half times the parallelism, rounded up to a power of two, between 128 and 32768.",
+    low=1,
+    high=32_768,
+)
+CHECKPOINT_DIR = string(
+    "checkpoint.dir",
+    None,
+    "Folder or URI under which each operator keeps its checkpoints; driver and executors must both reach it.",
+    "a path or a URI such as s3://bucket/folder",
+)
+CHECKPOINT_RETAINED = integer(
+    "checkpoint.retained",
+    2,
+    "Completed checkpoints kept per operator. At least two: Spark may run the newest epoch again, and that "
+    "starts from the one before it.",
+    low=2,
+)
+CHECKPOINT_COMPRESSION = choice(
+    "checkpoint.compression", "zstd", ("zstd", "lz4", "none"), "Compression inside segment files."
+)
+
+#: The kernel's options; a plugin adds its own under ``<backend name>.``.
+OPTIONS: tuple[ConfigOption[Any], ...] = (
+    BACKEND,
+    PLUGINS_ALLOW,
+    PLUGINS_DENY,
+    PLUGINS_PREFER,
+    PLUGINS_MODULES,
+    PARALLELISM,
+    MAX_PARALLELISM,
+    CHECKPOINT_DIR,
+    CHECKPOINT_RETAINED,
+    CHECKPOINT_COMPRESSION,
+)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    value: object
+    key: str
+    source: str
+
+
+class Configuration:
+    """The options that were set, and where.
+
+    Parameters
+    ----------
+    explicit : mapping, optional
+        Option names without prefix to values.
+    spark : mapping, optional
+        Spark's configuration; keys without our prefix are ignored.
+    environ : mapping, optional
+        Environment variables; those without our prefix are ignored.
+    toml : Path, optional
+        A TOML file with a table ``[keyedstate]``; nested tables and dotted keys both work.
+
+    Raises
+    ------
+    UnknownOptionError
+        Where a kernel option is misspelt.  Names with a dot whose first word is no kernel subject are
+        taken for a plugin's and checked by `plugin_options`, when it is known which plugins there are.
+    ConfigError
+        Where the TOML file cannot be read.
+
+    Notes
+    -----
+    Values are parsed when they are read with ``[]``, so that an error names the place they came from.
+    """
+
+    def __init__(
+        self,
+        explicit: Mapping[str, object] | None = None,
+        *,
+        spark: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        toml: Path | None = None,
+    ) -> None:
+        self._settings: dict[str, _Setting] = {}
+        # Lowest precedence first: a later source overwrites.
+        if toml is not None:
+            for name, value in _flatten(_read_toml(toml)).items():
+                self._settings[name] = _Setting(value, name, f"file {toml}")
+        self._environ = {
+            key: value
+            for key, value in (environ or {}).items()
+            if key.startswith(ENVIRONMENT_PREFIX) and not key.startswith(_NOT_OPTIONS)
+        }
+        self._read_environment(OPTIONS)
+        for key, text in (spark or {}).items():
+            if key.startswith(SPARK_PREFIX):
+                name = key[len(SPARK_PREFIX) :]
+                self._settings[name] = _Setting(text, key, "Spark configuration")
+        for name, value in (explicit or {}).items():
+            self._settings[name] = _Setting(value, name, "call")
+        self._check_kernel_names()
+
+    def __getitem__(self, option: ConfigOption[T]) -> T:
+        value = self.get(option)
+        if value is None:
+            raise MissingOptionError(SPARK_PREFIX + option.name, option.text[0].lower() + option.text[1:].rstrip("."))
+        return value
+
+    def get(self, option: ConfigOption[T]) -> T | None:
+        """Return the option's value or default; None where it has neither.
+
+        Raises
+        ------
+        InvalidOptionError
+            Where the value is not one that the option accepts.
+        """
+        setting = self._settings.get(option.name)
+        if setting is None:
+            return option.default
+        try:
+            return option.parse(setting.value)
+        except (ValueError, TypeError):
+            raise InvalidOptionError(setting.key, setting.value, option.expected, setting.source) from None
+
+    def plugin_options(
+        self, installed: Callable[[], Mapping[str, Sequence[ConfigOption[Any]]]], backend: str
+    ) -> dict[str, Any]:
+        """Return the values of one backend's options, and check the names of all plugin options.
+
+        Parameters
+        ----------
+        installed : callable
+            Gives the options of every usable backend by its name.
+        backend : str
+            The chosen one.  Options of the others are left alone: switching the backend must not make
+            a configuration invalid.
+
+        Raises
+        ------
+        UnknownOptionError
+            Where a name belongs to no installed plugin.
+        """
+        options = installed()
+        known = {option.name for plugin in options.values() for option in plugin}
+        self._read_environment(option for plugin in options.values() for option in plugin)
+        for key in self._environ:
+            raise UnknownOptionError(key, "environment", sorted(_environment_name(n) for n in known | _KERNEL_NAMES))
+        for name, setting in self._settings.items():
+            if name not in _KERNEL_NAMES and name not in known:
+                raise _unknown(setting, name, known | _KERNEL_NAMES)
+        return {option.name: self.get(option) for option in options.get(backend, ())}
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the settings by option name, to be sent to a task and given back as `explicit`."""
+        return {name: setting.value for name, setting in self._settings.items()}
+
+    def _read_environment(self, options: Iterable[ConfigOption[Any]]) -> None:
+        for option in options:
+            key = _environment_name(option.name)
+            text = self._environ.pop(key, None)
+            # Only a file is of lower precedence than the environment.
+            if text is not None and self._settings.get(option.name, _FILE).source.startswith("file"):
+                self._settings[option.name] = _Setting(text, key, "environment")
+
+    def _check_kernel_names(self) -> None:
+        for name, setting in self._settings.items():
+            subject = name.split(".", 1)[0]
+            if name not in _KERNEL_NAMES and ("." not in name or subject in _KERNEL_SUBJECTS):
+                raise _unknown(setting, name, _KERNEL_NAMES)
+
+
+_FILE = _Setting(None, "", "file")
+_KERNEL_NAMES = frozenset(option.name for option in OPTIONS)
+_KERNEL_SUBJECTS = frozenset(name.split(".", 1)[0] for name in _KERNEL_NAMES)
+
+
+def _unknown(setting: _Setting, name: str, known: Iterable[str]) -> UnknownOptionError:
+    prefix = setting.key[: len(setting.key) - len(name)]
+    return UnknownOptionError(setting.key, setting.source, sorted(prefix + candidate for candidate in known))
+
+
+def _environment_name(option: str) -> str:
+    return ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", option).upper()
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}. Check its path.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration file {path} is not valid TOML: {error}. Correct it.") from error
+    table = document.get("keyedstate")
+    if not isinstance(table, dict):
+        raise ConfigError(f"the configuration file {path} has no table [keyedstate]. Put the options under one.")
+    return table
+
+
+def _flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat

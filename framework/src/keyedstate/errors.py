@@ -1,0 +1,193 @@
+"""The root of every error that keyedstate raises, and the errors of the kernel.
+
+An error carries its facts as attributes, so that a program can react to them, and a message that
+names the thing and ends with the way out, so that a person can.  Errors of one subject live with
+their subject (``types``, ``checkpoint``, ``spark`` ...); they all derive from `KeyedStateError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class KeyedStateError(Exception):
+    """Base class of all keyedstate errors; survives pickling with its attributes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions pickle as `type(*args)`, which fails for an __init__ that takes facts and not the
+        # message; errors cross process borders here (worker to driver), so attributes are put back.
+        return _rebuild_error, (type(self), self.args, self.__dict__.copy())
+
+
+def _rebuild_error(cls: type[KeyedStateError], args: tuple[Any, ...], facts: dict[str, Any]) -> KeyedStateError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+def closest_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three of the known names that look like `name`, the best first."""
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'a' or 'b'?"``, or an empty string where nothing looks like `name`."""
+    names = closest_names(name, known)
+    if not names:
+        return ""
+    return f" Did you mean {' or '.join(repr(candidate) for candidate in names)}?"
+
+
+# -- configuration ---------------------------------------------------------------------------------
+
+
+class ConfigError(KeyedStateError):
+    """Base class of configuration mistakes."""
+
+
+class UnknownOptionError(ConfigError):
+    """A key under our prefix that no option has.
+
+    Attributes
+    ----------
+    key : str
+        The key as the user wrote it.
+    source : str
+        Where it was read: ``Spark configuration``, ``environment``, a file's name, ...
+    """
+
+    def __init__(self, key: str, source: str, known: Sequence[str]) -> None:
+        self.key = key
+        self.source = source
+        hint = did_you_mean(key, known) or f" Known options: {', '.join(sorted(known))}."
+        super().__init__(
+            f"unknown option {key!r} in the {source}.{hint} Correct the name or remove it; "
+            "`keyedstate doctor` lists every option."
+        )
+
+
+class InvalidOptionError(ConfigError):
+    """An option whose value cannot be read as its type, or lies outside its bounds."""
+
+    def __init__(self, key: str, value: object, expected: str, source: str) -> None:
+        self.key = key
+        self.value = value
+        self.expected = expected
+        self.source = source
+        super().__init__(f"option {key!r} has the value {value!r} in the {source}; give {expected}.")
+
+
+class MissingOptionError(ConfigError):
+    """An option without a default that is needed and was not given."""
+
+    def __init__(self, key: str, purpose: str) -> None:
+        self.key = key
+        self.purpose = purpose
+        super().__init__(f"option {key!r} is not set, and {purpose}. Set it, for example with --conf {key}=...")
+
+
+# -- plugins ---------------------------------------------------------------------------------------
+
+
+class PluginError(KeyedStateError):
+    """Base class of errors about discovering, choosing and calling plugins."""
+
+
+class UnknownBackendError(PluginError):
+    """No plugin of that name is installed or registered."""
+
+    def __init__(self, name: str, installed: Sequence[str], extra: str | None) -> None:
+        self.name = name
+        self.installed = tuple(installed)
+        self.extra = extra
+        have = f"Installed: {', '.join(installed)}." if installed else "No backend is installed."
+        if extra is not None:
+            way_out = f"Install it with `pip install 'keyedstate[{extra}]'`."
+        else:
+            way_out = (
+                "Install the distribution that provides it, or name its module in the option "
+                "'plugins.modules', or choose one that is installed with the option 'backend'."
+            )
+        super().__init__(f"unknown state backend {name!r}.{did_you_mean(name, installed)} {have} {way_out}")
+
+
+class DuplicateBackendError(PluginError):
+    """Two plugins claim one name.
+
+    Attributes
+    ----------
+    name : str
+        The claimed name.
+    providers : tuple of str
+        The claimants, each ``distribution version``.
+    """
+
+    def __init__(self, name: str, providers: Sequence[str]) -> None:
+        self.name = name
+        self.providers = tuple(providers)
+        super().__init__(
+            f"the backend name {name!r} is provided by {' and by '.join(self.providers)}. "
+            "Uninstall one, or say which one you want by putting its distribution's name into the option "
+            "'plugins.prefer'."
+        )
+
+
+class PluginNotAllowedError(PluginError):
+    """A plugin that the allow or deny list keeps out."""
+
+    def __init__(self, name: str, option: str, listed: Sequence[str]) -> None:
+        self.name = name
+        self.option = option
+        verb = "does not contain it" if option == "plugins.allow" else "contains it"
+        super().__init__(
+            f"the backend {name!r} may not be used: the option {option!r} {verb} "
+            f"({', '.join(listed)}). Change that list or choose another backend."
+        )
+
+
+class HookApiVersionError(PluginError):
+    """A plugin written for other versions of the hooks than this kernel calls."""
+
+    def __init__(self, name: str, provider: str, plugin_range: tuple[int, int], kernel_range: tuple[int, int]) -> None:
+        self.name = name
+        self.provider = provider
+        self.plugin_range = plugin_range
+        self.kernel_range = kernel_range
+        older = plugin_range[1] < kernel_range[0]
+        way_out = f"Upgrade {provider.split()[0]}." if older else "Upgrade keyedstate."
+        super().__init__(
+            f"the backend {name!r} of {provider} supports the hook API versions "
+            f"{plugin_range[0]} to {plugin_range[1]}; this keyedstate supports {kernel_range[0]} to "
+            f"{kernel_range[1]}. {way_out}"
+        )
+
+
+class InvalidPluginError(PluginError):
+    """A plugin that cannot be imported, lacks a required hook, or returns the wrong thing from one."""
+
+    def __init__(self, name: str, provider: str, reason: str) -> None:
+        self.name = name
+        self.provider = provider
+        self.reason = reason
+        super().__init__(
+            f"the plugin {name!r} of {provider} is unusable: {reason}. "
+            "Repair or uninstall it, or choose another backend with the option 'backend'."
+        )
+
+
+class MissingCapabilityError(PluginError):
+    """A state that wants something which the chosen backend does not do."""
+
+    def __init__(self, state: str, capability: str, level: str, backend: str, able: Sequence[str]) -> None:
+        self.state = state
+        self.capability = capability
+        self.level = level
+        self.backend = backend
+        others = f"Backends that do: {', '.join(able)}." if able else "No installed backend does."
+        super().__init__(
+            f"the state {state!r} needs {capability}, which the backend {backend!r} claims as "
+            f"{level!r}. {others} Choose one with the option 'backend', or declare another kind of state."
+        )

@@ -1,0 +1,76 @@
+"""The hook specifications: everything that a plugin can be asked for, on one screen.
+
+A plugin is a module whose functions carry `hookimpl`.  Backends are found through the entry-point group
+``keyedstate.backends``, where the entry point's name is the backend's name.  Of the hooks of a backend only
+the chosen one's are called, so no hook has to ask whether it is meant; hooks run when something is created
+or completed, never per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pluggy
+
+from keyedstate.backend import (
+    AnyStateTable,
+    BackendContext,
+    BackendDescription,
+    RestoreOperation,
+    SnapshotStrategy,
+    SpillManager,
+    StateHandle,
+    StateMeta,
+)
+from keyedstate.types import TypeSerializer
+
+PROJECT = "keyedstate"
+ENTRY_POINT_GROUP = "keyedstate.backends"
+#: The hook API versions that this kernel calls, oldest and newest; a change that breaks a plugin raises both.
+HOOK_API = (1, 1)
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec(firstresult=True)
+def keyedstate_describe_backend() -> BackendDescription:
+    """Return the backend's name, version, hook API range, capabilities and options. Required."""
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def keyedstate_create_state_table(meta: StateMeta, context: BackendContext) -> AnyStateTable:
+    """Return an empty table for one registered state over the context's key groups. Required."""
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStrategy:
+    """Return how snapshots of this instance are taken. Required."""
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def keyedstate_create_restore_operation(
+    handles: Sequence[StateHandle], context: BackendContext
+) -> RestoreOperation:
+    """Return the operation that brings state back from handles; none of them means an empty start. Required."""
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def keyedstate_create_spill_manager(context: BackendContext) -> SpillManager | None:
+    """Return who moves key groups between memory and disk, or None. Optional."""
+
+
+@hookspec
+def keyedstate_serializers() -> Mapping[str, Callable[[Mapping[str, Any]], TypeSerializer[Any]]]:
+    """Return serializer types by name, each with a factory from its JSON snapshot. Optional."""
+    raise NotImplementedError
+
+
+@hookspec
+def keyedstate_checkpoint_completed(uid: str, epoch: int) -> None:
+    """Learn, on the driver, that the checkpoint of an operator's epoch was published. Optional."""

@@ -1,0 +1,333 @@
+"""Plugins: how backends are discovered, checked, chosen and called."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from keyedstate import hooks
+from keyedstate.backend import (
+    AnyStateTable,
+    BackendContext,
+    BackendDescription,
+    Capability,
+    RestoreOperation,
+    SnapshotStrategy,
+    SpillManager,
+    StateHandle,
+    StateMeta,
+    StateTable,
+)
+from keyedstate.config import (
+    BACKEND,
+    PLUGINS_ALLOW,
+    PLUGINS_DENY,
+    PLUGINS_MODULES,
+    PLUGINS_PREFER,
+    ConfigOption,
+    Configuration,
+)
+from keyedstate.errors import (
+    DuplicateBackendError,
+    HookApiVersionError,
+    InvalidPluginError,
+    MissingCapabilityError,
+    PluginError,
+    PluginNotAllowedError,
+    UnknownBackendError,
+    did_you_mean,
+)
+from keyedstate.types import register_serializer_type
+
+#: Backends of this repository that a user may not have installed, with the extra that brings each.
+_EXTRAS = ("heap-cow", "nested-map")
+_REQUIRED_HOOKS = (
+    "keyedstate_describe_backend",
+    "keyedstate_create_state_table",
+    "keyedstate_create_snapshot_strategy",
+    "keyedstate_create_restore_operation",
+)
+
+
+@dataclass(frozen=True)
+class Provider:
+    """Where a plugin comes from.
+
+    Attributes
+    ----------
+    name : str
+        The backend's name.
+    distribution, version : str
+        The installed distribution, or the module's name and ``(module)`` for a registered one.
+    load : callable
+        Imports and returns the module with the hook implementations.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    load: Callable[[], object]
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+
+class Backend:
+    """One usable backend: its description and its hooks.
+
+    Made by `PluginRegistry`; everything above the kernel holds this and no plugin module.
+    """
+
+    def __init__(self, provider: Provider, description: BackendDescription, hook: Callable[[str], Any]) -> None:
+        self.provider = provider
+        self.description = description
+        self._hook = hook
+
+    @property
+    def name(self) -> str:
+        """The name users choose it by."""
+        return self.description.name
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.name!r} of {self.provider}>"
+
+    def create_state_table(self, meta: StateMeta, context: BackendContext) -> AnyStateTable:
+        """Call ``keyedstate_create_state_table``."""
+        table = self._hook("keyedstate_create_state_table")(meta=meta, context=context)
+        return self._checked(table, StateTable, "keyedstate_create_state_table")
+
+    def create_snapshot_strategy(self, context: BackendContext) -> SnapshotStrategy:
+        """Call ``keyedstate_create_snapshot_strategy``."""
+        strategy = self._hook("keyedstate_create_snapshot_strategy")(context=context)
+        return self._checked(strategy, SnapshotStrategy, "keyedstate_create_snapshot_strategy")
+
+    def create_restore_operation(self, handles: Sequence[StateHandle], context: BackendContext) -> RestoreOperation:
+        """Call ``keyedstate_create_restore_operation``."""
+        operation = self._hook("keyedstate_create_restore_operation")(handles=handles, context=context)
+        return self._checked(operation, RestoreOperation, "keyedstate_create_restore_operation")
+
+    def create_spill_manager(self, context: BackendContext) -> SpillManager | None:
+        """Call ``keyedstate_create_spill_manager``; None where the plugin has none."""
+        manager = self._hook("keyedstate_create_spill_manager")(context=context)
+        if manager is None:
+            return None
+        return self._checked(manager, SpillManager, "keyedstate_create_spill_manager")
+
+    def _checked(self, result: Any, expected: type, hook: str) -> Any:
+        if not isinstance(result, expected):
+            reason = f"its hook {hook} returned {type(result).__name__} and not a {expected.__name__}"
+            raise InvalidPluginError(self.name, str(self.provider), reason)
+        return result
+
+
+class PluginRegistry:
+    """The plugins of one process.
+
+    Parameters
+    ----------
+    config : Configuration
+        Read for the choice, the lists and the modules to register.
+    installed : callable, optional
+        Gives the entry points; the ones of the environment by default.
+
+    Notes
+    -----
+    A plugin is imported when it is needed, so a broken one hurts only those who choose it.
+    """
+
+    def __init__(
+        self, config: Configuration, *, installed: Callable[[], Sequence[EntryPoint]] | None = None
+    ) -> None:
+        self._config = config
+        self._manager = pluggy.PluginManager(hooks.PROJECT)
+        self._manager.add_hookspecs(hooks)
+        self._backends: dict[Provider, Backend] = {}
+        self._providers: list[Provider] = []
+        for entry in installed() if installed is not None else _installed_entry_points():
+            dist = entry.dist
+            name, version = (dist.name, dist.version) if dist is not None else (entry.value, "(no distribution)")
+            self._providers.append(Provider(entry.name, name, version, entry.load))
+        for module in config[PLUGINS_MODULES]:
+            self.register(_import(module))
+
+    def register(self, module: object) -> None:
+        """Register a module (or any object) with hook implementations at run time.
+
+        It lives in this process only; a Spark job names the module in ``plugins.modules`` instead, so
+        that its tasks register it too.
+
+        Raises
+        ------
+        InvalidPluginError
+            Where it does not describe a backend.
+        """
+        origin = getattr(module, "__name__", type(module).__name__)
+        describe = getattr(module, "keyedstate_describe_backend", None)
+        if describe is None:
+            raise InvalidPluginError(origin, f"{origin} (module)", "it has no keyedstate_describe_backend")
+        self._providers.append(Provider(describe().name, origin, "(module)", lambda: module))
+
+    def providers(self) -> list[Provider]:
+        """Return every discovered plugin, usable or not, by name."""
+        return sorted(self._providers, key=lambda provider: (provider.name, provider.distribution))
+
+    def load(self, provider: Provider) -> Backend:
+        """Import and check one plugin.
+
+        Raises
+        ------
+        InvalidPluginError
+            Where it cannot be imported, lacks a required hook or has one that does not exist.
+        HookApiVersionError
+            Where it was written for other hook API versions.
+        """
+        backend = self._backends.get(provider)
+        if backend is None:
+            backend = self._backends[provider] = self._load(provider)
+        return backend
+
+    def choose(self, name: str | None = None) -> Backend:
+        """Return the backend of a name; by default the one that the configuration names.
+
+        Raises
+        ------
+        UnknownBackendError, DuplicateBackendError, PluginNotAllowedError, HookApiVersionError, InvalidPluginError
+        """
+        name = self._config[BACKEND] if name is None else name
+        claimants = [provider for provider in self._providers if provider.name == name]
+        if not claimants:
+            known = sorted({provider.name for provider in self._providers})
+            raise UnknownBackendError(name, known, name if name in _EXTRAS else None)
+        allowed = [provider for provider in claimants if self._refusal(provider) is None]
+        if not allowed:
+            refusal = self._refusal(claimants[0])
+            assert refusal is not None
+            raise refusal
+        if len(allowed) > 1:
+            preferred = self._config[PLUGINS_PREFER]
+            winners = [provider for provider in allowed if provider.distribution in preferred]
+            if len(winners) != 1:
+                raise DuplicateBackendError(name, [str(provider) for provider in allowed])
+            allowed = winners
+        return self.load(allowed[0])
+
+    def refusal(self, provider: Provider) -> PluginError | None:
+        """Return why a plugin cannot be chosen (not allowed, broken, ...), or None where it can."""
+        refusal: PluginError | None = self._refusal(provider)
+        if refusal is not None:
+            return refusal
+        try:
+            self.load(provider)
+        except PluginError as error:
+            return error
+        return None
+
+    def options(self) -> dict[str, tuple[ConfigOption[Any], ...]]:
+        """Return the options of every plugin that can be loaded, by backend name."""
+        return {backend.name: backend.description.options for backend in self._usable()}
+
+    def able(self, capability: Capability) -> list[str]:
+        """Return the names of the usable backends that have a capability."""
+        return sorted(
+            backend.name for backend in self._usable() if backend.description.level(capability).usable
+        )
+
+    def require(self, backend: Backend, capability: Capability, state: str) -> None:
+        """Refuse a state that wants what the backend lacks.
+
+        Raises
+        ------
+        MissingCapabilityError
+        """
+        level = backend.description.level(capability)
+        if not level.usable:
+            able = self.able(capability)
+            raise MissingCapabilityError(state, capability.value, level.value, backend.name, able)
+
+    def checkpoint_completed(self, backend: Backend, uid: str, epoch: int) -> None:
+        """Call ``keyedstate_checkpoint_completed`` of a backend."""
+        self._only(backend.provider)("keyedstate_checkpoint_completed")(uid=uid, epoch=epoch)
+
+    def _usable(self) -> Iterator[Backend]:
+        for provider in self._providers:
+            if self.refusal(provider) is None:
+                yield self.load(provider)
+
+    def _refusal(self, provider: Provider) -> PluginNotAllowedError | None:
+        names = (provider.name, provider.distribution)
+        allow, deny = self._config[PLUGINS_ALLOW], self._config[PLUGINS_DENY]
+        if any(name in deny for name in names):
+            return PluginNotAllowedError(provider.name, PLUGINS_DENY.name, deny)
+        if allow and not any(name in allow for name in names):
+            return PluginNotAllowedError(provider.name, PLUGINS_ALLOW.name, allow)
+        return None
+
+    def _load(self, provider: Provider) -> Backend:
+        def invalid(reason: str) -> InvalidPluginError:
+            return InvalidPluginError(provider.name, str(provider), reason)
+
+        try:
+            module = provider.load()
+        except Exception as error:  # whatever a stranger's module raises while it is imported
+            raise invalid(f"importing it failed with {type(error).__name__}: {error}") from error
+        for hook in _REQUIRED_HOOKS:
+            if not hasattr(module, hook):
+                raise invalid(f"it lacks the required hook {hook}")
+        self._check_hook_names(module, invalid)
+        description = module.keyedstate_describe_backend()  # type: ignore[attr-defined]
+        if not isinstance(description, BackendDescription):
+            raise invalid(f"keyedstate_describe_backend returned {type(description).__name__}")
+        if description.name != provider.name:
+            raise invalid(f"it describes itself as {description.name!r}, but is registered as {provider.name!r}")
+        oldest, newest = description.hook_api
+        if newest < hooks.HOOK_API[0] or oldest > hooks.HOOK_API[1]:
+            raise HookApiVersionError(provider.name, str(provider), description.hook_api, hooks.HOOK_API)
+        for option in description.options:
+            if not option.name.startswith(f"{provider.name}."):
+                raise invalid(f"its option {option.name!r} does not begin with '{provider.name}.'")
+        try:
+            self._manager.register(module, name=str(provider))
+        except (pluggy.PluginValidationError, ValueError) as error:
+            raise invalid(str(error)) from error
+        for serializers in self._only(provider)("keyedstate_serializers")():
+            for name, factory in serializers.items():
+                register_serializer_type(name, factory)
+        return Backend(provider, description, self._only(provider))
+
+    def _only(self, provider: Provider) -> Callable[[str], Any]:
+        def hook(name: str) -> Any:
+            # Made at every call: plugins that register later must not slip into an older subset.
+            others = [plugin for other, plugin in self._manager.list_name_plugin() if other != str(provider)]
+            return self._manager.subset_hook_caller(name, remove_plugins=others)
+
+        return hook
+
+    def _check_hook_names(self, module: object, invalid: Callable[[str], InvalidPluginError]) -> None:
+        known = [name for name in vars(hooks) if name.startswith("keyedstate_")]
+        for name in dir(module):
+            if name.startswith("keyedstate_") and name not in known:
+                raise invalid(f"it implements {name}, which is no hook.{did_you_mean(name, known)}")
+            if name in known and not hasattr(getattr(module, name), f"{hooks.PROJECT}_impl"):
+                raise invalid(f"its function {name} is not marked with @hookimpl")
+
+
+def _installed_entry_points() -> Sequence[EntryPoint]:
+    # A distribution can be found twice (an editable install beside its build metadata); one counts.
+    unique = {
+        (entry.name, entry.value, entry.dist.name if entry.dist is not None else ""): entry
+        for entry in entry_points(group=hooks.ENTRY_POINT_GROUP)
+    }
+    return list(unique.values())
+
+
+def _import(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # whatever a stranger's module raises while it is imported
+        reason = f"the option {PLUGINS_MODULES.name!r} names it, but importing it failed with "
+        raise InvalidPluginError(name, f"{name} (module)", f"{reason}{type(error).__name__}: {error}") from error
