@@ -191,3 +191,17 @@ class MissingCapabilityError(PluginError):
             f"the state {state!r} needs {capability}, which the backend {backend!r} claims as "
             f"{level!r}. {others} Choose one with the option 'backend', or declare another kind of state."
         )
+
+
+# -- snapshots -------------------------------------------------------------------------------------
+
+
+class SnapshotCancelledError(KeyedStateError):
+    """A snapshot that was cancelled, by its caller or because its keyed backend was closed."""
+
+    def __init__(self, checkpoint_id: int) -> None:
+        self.checkpoint_id = checkpoint_id
+        super().__init__(
+            f"the snapshot for checkpoint {checkpoint_id} was cancelled; what it wrote is incomplete and must "
+            "be thrown away. Take a new snapshot."
+        )

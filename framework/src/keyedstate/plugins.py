@@ -83,10 +83,17 @@ class Backend:
     Made by `PluginRegistry`; everything above the kernel holds this and no plugin module.
     """
 
-    def __init__(self, provider: Provider, description: BackendDescription, hook: Callable[[str], Any]) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        description: BackendDescription,
+        hook: Callable[[str], Any],
+        able: Callable[[Capability], Sequence[str]],
+    ) -> None:
         self.provider = provider
         self.description = description
         self._hook = hook
+        self._able = able
 
     @property
     def name(self) -> str:
@@ -117,6 +124,23 @@ class Backend:
         if manager is None:
             return None
         return self._checked(manager, SpillManager, "keyedstate_create_spill_manager")
+
+    def require(self, capability: Capability, state: str) -> None:
+        """Refuse a state that wants what the backend lacks.
+
+        Raises
+        ------
+        MissingCapabilityError
+            Names the state, the claimed level and the installed backends that can.
+        """
+        level = self.description.level(capability)
+        if not level.usable:
+            able = self._able(capability)
+            raise MissingCapabilityError(state, capability.value, level.value, self.name, able)
+
+    def checkpoint_completed(self, uid: str, epoch: int) -> None:
+        """Call ``keyedstate_checkpoint_completed``."""
+        self._hook("keyedstate_checkpoint_completed")(uid=uid, epoch=epoch)
 
     def _checked(self, result: Any, expected: type, hook: str) -> Any:
         if not isinstance(result, expected):
@@ -237,22 +261,6 @@ class PluginRegistry:
             backend.name for backend in self._usable() if backend.description.level(capability).usable
         )
 
-    def require(self, backend: Backend, capability: Capability, state: str) -> None:
-        """Refuse a state that wants what the backend lacks.
-
-        Raises
-        ------
-        MissingCapabilityError
-        """
-        level = backend.description.level(capability)
-        if not level.usable:
-            able = self.able(capability)
-            raise MissingCapabilityError(state, capability.value, level.value, backend.name, able)
-
-    def checkpoint_completed(self, backend: Backend, uid: str, epoch: int) -> None:
-        """Call ``keyedstate_checkpoint_completed`` of a backend."""
-        self._only(backend.provider)("keyedstate_checkpoint_completed")(uid=uid, epoch=epoch)
-
     def _usable(self) -> Iterator[Backend]:
         for provider in self._providers:
             if self.refusal(provider) is None:
@@ -297,7 +305,7 @@ class PluginRegistry:
         for serializers in self._only(provider)("keyedstate_serializers")():
             for name, factory in serializers.items():
                 register_serializer_type(name, factory)
-        return Backend(provider, description, self._only(provider))
+        return Backend(provider, description, self._only(provider), self.able)
 
     def _only(self, provider: Provider) -> Callable[[str], Any]:
         def hook(name: str) -> Any:
