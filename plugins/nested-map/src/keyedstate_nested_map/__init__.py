@@ -1,0 +1,1 @@
+"""The state backend ``nested-map``: plain nested dicts with synchronous snapshots, simple on purpose."""

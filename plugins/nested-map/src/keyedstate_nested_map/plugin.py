@@ -1,0 +1,65 @@
+"""The hooks of the backend ``nested-map``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from keyedstate.backend import (
+    BackendContext,
+    BackendDescription,
+    Capability,
+    FullRestoreOperation,
+    FullSnapshotStrategy,
+    Level,
+    RestoreOperation,
+    SnapshotStrategy,
+    StateHandle,
+    StateMeta,
+)
+from keyedstate.hooks import hookimpl
+from keyedstate_nested_map.table import NestedMapTable
+
+
+@hookimpl
+def keyedstate_describe_backend() -> BackendDescription:
+    """Claim what the plain dicts do: everything in memory, nothing beside a running snapshot."""
+    return BackendDescription(
+        name="nested-map",
+        version=version("keyedstate-nested-map"),
+        # Written out, not taken from the kernel: it says which versions this source was written for.
+        hook_api=(1, 1),
+        summary="Plain nested dicts in memory; a snapshot pauses the task while it is written.",
+        capabilities={
+            Capability.VALUE_STATE: Level.FULL,
+            Capability.MAP_STATE: Level.FULL,
+            Capability.LIST_STATE: Level.NOT_YET,
+            Capability.REDUCING_STATE: Level.NOT_YET,
+            Capability.AGGREGATING_STATE: Level.NOT_YET,
+            Capability.ASYNC_SNAPSHOT: Level.NEVER,
+            Capability.RESCALING: Level.FULL,
+            Capability.OBJECTS_BY_REFERENCE: Level.FULL,
+            Capability.LARGER_THAN_MEMORY: Level.NEVER,
+        },
+    )
+
+
+@hookimpl
+def keyedstate_create_state_table(meta: StateMeta, context: BackendContext) -> NestedMapTable[Any, Any, Any]:
+    """Return an empty table."""
+    return NestedMapTable(meta, context.key_groups)
+
+
+@hookimpl
+def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStrategy:
+    """Return the contract's full snapshot; it is read before the owner goes on."""
+    return FullSnapshotStrategy(context)
+
+
+@hookimpl
+def keyedstate_create_restore_operation(
+    handles: Sequence[StateHandle], context: BackendContext
+) -> RestoreOperation:
+    """Return the contract's full restore, which puts entries into the tables of this plugin."""
+    return FullRestoreOperation(handles, context, keyedstate_create_state_table)

@@ -1,0 +1,246 @@
+"""The state table of nested dicts: per key group, namespace to key to value (Flink's ``NestedStateMap``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
+from typing import Final, TypeVar
+
+from keyedstate.backend import (
+    EntryBatch,
+    IncrementalVisitor,
+    StateEntry,
+    StateMeta,
+    StateTable,
+    TableSnapshot,
+)
+from keyedstate.keygroups import KeyGroupRange
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+U = TypeVar("U")
+
+_ABSENT: Final = object()
+
+
+class NestedMapTable(StateTable[K, N, V]):
+    """A table of plain dicts: the objects that were put are the objects that are read.
+
+    Its snapshot is a view and no copy, so the owner writes it out before the next change.
+
+    Parameters
+    ----------
+    meta : StateMeta
+    key_groups : KeyGroupRange
+        The key groups that the table owns.
+    """
+
+    def __init__(self, meta: StateMeta, key_groups: KeyGroupRange) -> None:
+        self._meta = meta
+        self._key_groups = key_groups
+        self._first = key_groups.start
+        # One dict per key group, at index key group - first.  No dict inside them is ever empty: a namespace
+        # (a window) comes with its first key and goes with its last, or closed windows would pile up.
+        self._groups: list[dict[N, dict[K, V]]] = [{} for _ in key_groups]
+
+    def _group(self, key_group: int) -> dict[N, dict[K, V]]:
+        return self._groups[key_group - self._first]
+
+    @property
+    def meta(self) -> StateMeta:
+        """What is known of the state."""
+        return self._meta
+
+    def replace_meta(self, meta: StateMeta) -> None:
+        """Adopt new serializers; the entries are objects, so none is touched."""
+        self._meta = meta
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the table owns."""
+        return self._key_groups
+
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the very object that was put, or None."""
+        entries = self._groups[key_group - self._first].get(namespace)
+        return None if entries is None else entries.get(key)
+
+    def contains(self, key_group: int, key: K, namespace: N) -> bool:
+        """Return whether there is an entry, also one that holds None."""
+        return key in self._groups[key_group - self._first].get(namespace, ())
+
+    def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
+        """Keep the object itself under the address."""
+        group = self._groups[key_group - self._first]
+        entries = group.get(namespace)
+        if entries is None:
+            group[namespace] = {key: value}
+        else:
+            entries[key] = value
+
+    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
+        """Put, and return the object that was there, or None."""
+        old = self.get(key_group, key, namespace)
+        self.put(key_group, key, namespace, value)
+        return old
+
+    def remove(self, key_group: int, key: K, namespace: N) -> None:
+        """Remove the entry if there is one."""
+        self.remove_and_get_old(key_group, key, namespace)
+
+    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Remove the entry and return its object, or None where there was none."""
+        group = self._groups[key_group - self._first]
+        entries = group.get(namespace)
+        if entries is None:
+            return None
+        old = entries.pop(key, None)
+        if not entries:
+            del group[namespace]
+        return old
+
+    def transform(
+        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
+    ) -> None:
+        """Put what the function makes of the old object and the value."""
+        self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
+
+    def __len__(self) -> int:
+        return sum(len(entries) for group in self._groups for entries in group.values())
+
+    def keys(self, namespace: N) -> Iterator[K]:
+        """Yield the keys of one namespace; fails fast as a dict does."""
+        for group in self._groups:
+            yield from group.get(namespace, ())
+
+    def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
+        """Yield every address; fails fast as a dict does."""
+        for group in self._groups:
+            for namespace, entries in group.items():
+                for key in entries:
+                    yield key, namespace
+
+    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
+        """Return a visitor; reaching a namespace costs it a copy of the list of that namespace's keys.
+
+        Raises
+        ------
+        ValueError
+            If `batch_size` is below 1.
+        """
+        return _Visitor(self, self._group, batch_size)
+
+    def snapshot(self) -> TableSnapshot[K, N, V]:
+        """Return a view of the live entries."""
+        return _View(self._group)
+
+    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        """Add entries of one key group."""
+        group = self._groups[key_group - self._first]
+        entries: dict[K, V] = {}
+        current: object = _ABSENT
+        # Entries of one namespace come in runs, so the inner dict is looked up once a run.
+        for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
+            if namespace != current:
+                entries, current = group.setdefault(namespace, {}), namespace
+            entries[key] = value
+
+    def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
+        """Look up several keys without a call for each."""
+        groups, first = self._groups, self._first
+        nothing: Mapping[K, V] = {}
+        return [
+            groups[key_group - first].get(namespace, nothing).get(key)
+            for key_group, key in zip(key_groups, keys, strict=True)
+        ]
+
+    def put_many(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
+    ) -> None:
+        """Put several keys without a call for each."""
+        groups, first = self._groups, self._first
+        for key_group, key, value in zip(key_groups, keys, values, strict=True):
+            group = groups[key_group - first]
+            if namespace in group:
+                group[namespace][key] = value
+            else:
+                group[namespace] = {key: value}
+
+    def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
+        """Remove several keys without a call for each."""
+        groups, first = self._groups, self._first
+        for key_group, key in zip(key_groups, keys, strict=True):
+            group = groups[key_group - first]
+            entries = group.get(namespace)
+            if entries is not None:
+                entries.pop(key, None)
+                if not entries:
+                    del group[namespace]
+
+
+class _View(TableSnapshot[K, N, V]):
+    """The live entries: right only until the next change, which is all that a synchronous snapshot needs."""
+
+    def __init__(self, group: Callable[[int], dict[N, dict[K, V]]]) -> None:
+        self._group = group
+
+    def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
+        namespaces: list[N] = []
+        keys: list[K] = []
+        values: list[V] = []
+        for namespace, entries in self._group(key_group).items():
+            next_keys, next_values, left = iter(entries), iter(entries.values()), len(entries)
+            while left:
+                taken = min(left, size - len(keys))
+                namespaces.extend(repeat(namespace, taken))
+                keys.extend(islice(next_keys, taken))
+                values.extend(islice(next_values, taken))
+                left -= taken
+                if len(keys) == size:
+                    yield EntryBatch(namespaces, keys, values)
+                    namespaces, keys, values = [], [], []
+        if keys:
+            yield EntryBatch(namespaces, keys, values)
+
+    def release(self) -> None:
+        """Do nothing: a view holds nothing back."""
+
+
+class _Visitor(IncrementalVisitor[K, N, V]):
+    """Walks over copies of the namespaces of a key group and of the keys of a namespace, made when reached.
+
+    An entry that stays keeps its namespace alive, so it is in both copies, and in each of them once.
+    """
+
+    def __init__(
+        self,
+        table: NestedMapTable[K, N, V],
+        group: Callable[[int], dict[N, dict[K, V]]],
+        batch_size: int,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"a visitor cannot walk in steps of {batch_size} entries; give at least 1")
+        self._table = table
+        self._group = group
+        self._batch_size = batch_size
+        self._walk = self._remaining()
+
+    def _remaining(self) -> Iterator[StateEntry[K, N, V]]:
+        for key_group in self._table.key_groups:
+            group = self._group(key_group)
+            for namespace in list(group):
+                for key in list(group.get(namespace, ())):
+                    # Looked up anew: the step before may lie far back, and the entry may be gone or changed.
+                    entries = group.get(namespace)
+                    if entries is not None and key in entries:
+                        yield StateEntry(key_group, key, namespace, entries[key])
+
+    def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
+        return list(islice(self._walk, self._batch_size))
+
+    def update(self, entry: StateEntry[K, N, V], value: V) -> None:
+        self._table.put(entry.key_group, entry.key, entry.namespace, value)
+
+    def remove(self, entry: StateEntry[K, N, V]) -> None:
+        self._table.remove(entry.key_group, entry.key, entry.namespace)
