@@ -12,7 +12,7 @@ oldest=17
 probe() {
     local home major
     home=$(dirname "$(dirname "$(readlink -f "$1")")")
-    major=$("$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\)[."-].*/\1/p;s/.*version "\([0-9]*\)"$/\1/p' | head -n 1) || true
+    major=$("$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1) || true
     if [ -z "$major" ]; then
         echo "  $1 does not run" >&2
     elif [ "$major" -lt "$oldest" ]; then
@@ -28,7 +28,6 @@ probe() {
 candidates() {
     if [ -n "${JAVA_HOME:-}" ]; then echo "$JAVA_HOME/bin/java"; fi
     type -aP java || true
-    # Newest last in the alphabet is not newest first, but any that passes is good.
     local binary
     for binary in /usr/lib/jvm/*/bin/java /opt/java/*/bin/java; do
         if [ -x "$binary" ]; then echo "$binary"; fi

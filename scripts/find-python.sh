@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
-# Finds Python interpreters that keyedstate can be set up with.
-#
-#   find-python.sh          prints the path of the best one; where there is none, installs what is missing if it may
-#                           (root, apt-get) and says what to install otherwise
-#   find-python.sh --all    prints the path of one interpreter per supported version, oldest first; never installs
+# Finds a Python that keyedstate can be set up with and prints its path; where there is none, installs what is missing if
+# it may (root, apt-get) and says what to install otherwise.
 #
 # PYTHON=/path/to/python makes the choice by hand. A name on PATH proves nothing (a pyenv shim exists for versions that
 # are not active and fails when it is run), so every candidate is run before it is believed.
@@ -11,14 +8,13 @@ set -euo pipefail
 
 # 3.11 comes first because it is the version keyedstate is developed on; the others follow by the age of their wheels.
 preferred_versions="3.11 3.12 3.13 3.10"
-supported_versions="3.10 3.11 3.12 3.13"
 
 # Prints "VERSION PATH" of a candidate that runs and is no virtual environment. With $2=venv it must be able to make one:
 # Debian splits ensurepip off into python3-venv.
 probe() {
     "$1" - "${2:-}" 2>/dev/null <<'PROBE' || true
 import sys
-if sys.prefix == sys.base_prefix:
+if sys.prefix == sys.base_prefix and sys.version_info >= (3, 10):
     if sys.argv[1:] == ["venv"]:
         import ensurepip, venv
     print("%d.%d" % sys.version_info[:2], sys.executable)
@@ -44,16 +40,11 @@ working() {
     done
 }
 
-# Prints the first path of version $1 in the list $2.
-first_of() {
-    awk -v version="$1" '$1 == version { print $2; exit }' <<<"$2"
-}
-
 best() {
     local found version path
     found=$(working venv)
     for version in $preferred_versions; do
-        path=$(first_of "$version" "$found")
+        path=$(awk -v version="$version" '$1 == version { sub(/^[^ ]+ /, ""); print; exit }' <<<"$found")
         if [ -n "$path" ]; then
             echo "$path"
             return 0
@@ -62,18 +53,11 @@ best() {
     return 1
 }
 
-if [ "${1:-}" = "--all" ]; then
-    found=$(working)
-    for version in $supported_versions; do
-        first_of "$version" "$found"
-    done
-    exit 0
-fi
-
 if [ -n "${PYTHON:-}" ]; then
     if [ -z "$(probe "$PYTHON" venv)" ]; then
-        echo "keyedstate: PYTHON=$PYTHON does not run, is itself a virtual environment or has no venv and ensurepip." >&2
-        echo "  Give another one, or leave PYTHON out to let one be found." >&2
+        echo "keyedstate: PYTHON=$PYTHON does not run, is older than 3.10, is itself a virtual environment, or has no" >&2
+        echo "  venv and ensurepip." >&2
+        echo "  Give another one, or leave PYTHON out and one is looked for." >&2
         exit 1
     fi
     echo "$PYTHON"

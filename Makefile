@@ -1,0 +1,80 @@
+# What can be done here: `make help`. Everything that runs needs `make setup` and calls for it by itself.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BACKEND ?= heap-cow
+# Arguments for pytest or tox, for instance: make test-fast ARGS="-k value_state -x"
+ARGS ?=
+
+BIN := .venv/bin
+ENVIRONMENT := .venv/.environment
+COMPILED := .venv/.compiled
+
+# Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
+WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
+
+.PHONY: help setup java demo test test-fast test-uncompiled test-model bench-state lint format types docs coverage tox \
+        matrix clean
+
+help: ## what can be done
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+
+# The stamps are newer than what they were made from, so a second `make setup` does nothing.
+$(ENVIRONMENT): scripts/make-environment.sh framework/pyproject.toml $(wildcard plugins/*/pyproject.toml) \
+                constraints/spark4x.txt constraints/tools.txt
+	scripts/make-environment.sh
+	touch $@
+
+# The editable installation compiles the copy-on-write map beside its source.
+$(COMPILED): $(ENVIRONMENT) $(wildcard plugins/heap-cow/setup.py plugins/heap-cow/src/keyedstate_heap_cow/*.p*)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable plugins/heap-cow
+	touch $@
+
+setup: java $(COMPILED) ## make .venv with everything installed
+
+java:
+	@scripts/find-java.sh >/dev/null
+
+demo: setup ## flights through keyed state on Spark, killed half way (BACKEND=heap-cow or nested-map)
+	$(WITH_JAVA) $(BIN)/keyedstate demo --backend $(BACKEND)
+
+test: setup lint types docs test-uncompiled test-fast ## all checks and all tests
+
+test-fast: setup ## the tests alone
+	$(WITH_JAVA) $(BIN)/pytest $(ARGS)
+
+test-model: setup ## the random model test of the copy-on-write map, 10,000,000 operations
+	$(BIN)/pytest tests/heap_cow/test_cowmap_model.py --cow-operations 10000000 --timeout 0 $(ARGS)
+
+coverage: setup ## the tests with branch coverage
+	$(WITH_JAVA) $(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+lint: $(ENVIRONMENT) ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(ENVIRONMENT) ## let ruff put the code into its format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(ENVIRONMENT) ## mypy --strict
+	$(BIN)/mypy
+
+docs: $(ENVIRONMENT) ## links, anchors, commands and Python examples of the documentation
+	$(BIN)/python scripts/check_docs.py
+
+tox: setup ## every tox environment that this machine has an interpreter for
+	$(WITH_JAVA) $(BIN)/tox run $(ARGS)
+
+matrix: setup ## Python x PySpark x backend only
+	$(WITH_JAVA) $(BIN)/tox run -m matrix $(ARGS)
+
+clean: ## remove .venv, .tox and everything built
+	rm -rf .venv .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* reports
+	find framework plugins contrib tests scripts -name __pycache__ -prune -exec rm -rf {} +
+	find framework plugins contrib \( -name build -o -name '*.egg-info' \) -prune -exec rm -rf {} +
+	find plugins -name '*.so' -delete

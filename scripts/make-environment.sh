@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Makes .venv, or brings it up to date: PySpark and the tools as pinned, the framework and every plugin editable.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=.venv
+constraints=constraints/spark4x.txt
+tools=(coverage Cython mypy pip ruff setuptools tomli tox)
+
+# An environment that was moved, or whose Python is gone, is made anew.
+usable() {
+    [ "$("$venv/bin/python" -c 'import os, sys; print(os.path.realpath(sys.prefix))' 2>/dev/null)" = "$(realpath "$venv")" ]
+}
+
+if ! usable; then
+    python=$(scripts/find-python.sh)
+    echo "keyedstate: making $venv with $("$python" --version), the first time takes a few minutes"
+    "$python" -m venv --clear "$venv"
+fi
+
+install() {
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$constraints" "$@"
+}
+
+# pip and setuptools come first: what follows is built with these, without an isolated environment for each distribution.
+install pip setuptools
+install "${tools[@]}"
+
+distributions=(--editable "framework[demo,spark,test]")
+for folder in plugins/*/; do
+    if [ -f "$folder/pyproject.toml" ]; then distributions+=(--editable "$folder"); fi
+done
+install --no-build-isolation "${distributions[@]}"

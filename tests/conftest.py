@@ -1,0 +1,65 @@
+"""What every test shares: the choice of backends, markers by folder, and the options of long tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+#: The backends of this repository, each with the folder name of the tests that concern it alone.
+BACKENDS = {"heap-cow": "heap_cow", "nested-map": "nested_map"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options; pytest reads them from here also when a single folder is run."""
+    parser.addoption(
+        "--cow-operations",
+        type=int,
+        default=0,
+        metavar="N",
+        help="operations of the copy-on-write map's model test; 0 is the number the test itself chooses",
+    )
+
+
+def chosen_backends() -> list[str]:
+    """Every backend, or the one that the environment variable ``KEYEDSTATE_TEST_BACKEND`` names."""
+    chosen = os.environ.get("KEYEDSTATE_TEST_BACKEND")
+    if not chosen:
+        return list(BACKENDS)
+    if chosen not in BACKENDS:
+        raise pytest.UsageError(
+            f"KEYEDSTATE_TEST_BACKEND={chosen!r} names no backend of this repository; "
+            f"it may be one of {', '.join(BACKENDS)}."
+        )
+    return [chosen]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for ``backend_name`` once per chosen backend."""
+    if "backend_name" in metafunc.fixturenames:
+        metafunc.parametrize("backend_name", chosen_backends())
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest applies -m, which needs the markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by their folder and fixtures, and leave out those of backends that were not chosen."""
+    chosen = chosen_backends()
+    kept, left_out = [], []
+    for item in items:
+        folders = item.path.relative_to(TESTS).parts[:-1] if item.path.is_relative_to(TESTS) else ()
+        fixtures = getattr(item, "fixturenames", ())
+        owners = [name for name, folder in BACKENDS.items() if folder in folders]
+        if owners or "backend_name" in fixtures:
+            item.add_marker("backend")
+        if "spark" in folders or "spark" in fixtures:
+            item.add_marker("spark")
+        if owners and not set(owners) & set(chosen):
+            left_out.append(item)
+        else:
+            kept.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
