@@ -1,0 +1,14 @@
+"""Running a process function over one partition, without knowing Spark."""
+
+from keyedstate.runtime.errors import InvalidFunctionError, ProcessFunctionError
+from keyedstate.runtime.function import Context, KeyedProcessFunction
+from keyedstate.runtime.operator import KeyedOperator, key_serializer_for
+
+__all__ = [
+    "Context",
+    "InvalidFunctionError",
+    "KeyedOperator",
+    "KeyedProcessFunction",
+    "ProcessFunctionError",
+    "key_serializer_for",
+]

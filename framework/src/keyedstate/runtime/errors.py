@@ -1,0 +1,42 @@
+"""Errors about running a process function."""
+
+from __future__ import annotations
+
+from keyedstate.errors import KeyedStateError
+
+
+class ProcessFunctionError(KeyedStateError):
+    """A user's function that raised; the original error is the cause and its traceback is kept.
+
+    Attributes
+    ----------
+    function : str
+        The function's class.
+    step : str
+        ``open``, ``process`` or ``close``.
+    key : object
+        The key whose row was being processed; None in `open` and `close`.
+    epoch : int or None
+        None for a batch DataFrame.
+    """
+
+    def __init__(self, function: str, step: str, key: object, epoch: int | None, error: BaseException) -> None:
+        self.function = function
+        self.step = step
+        self.key = key
+        self.epoch = epoch
+        where = f" for the key {key!r}" if step == "process" else ""
+        when = "" if epoch is None else f" in epoch {epoch}"
+        super().__init__(
+            f"{function}.{step}() raised {type(error).__name__}: {error}{where}{when}. "
+            "Its own traceback stands above; nothing of this attempt is kept."
+        )
+
+
+class InvalidFunctionError(KeyedStateError):
+    """An object that is no process function, or one whose result is no rows."""
+
+    def __init__(self, function: str, reason: str) -> None:
+        self.function = function
+        self.reason = reason
+        super().__init__(f"{function} cannot be run: {reason}.")

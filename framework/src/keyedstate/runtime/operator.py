@@ -1,0 +1,161 @@
+"""The keyed operator: the rows of one partition in, rows out, state in between."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.runtime.errors import InvalidFunctionError, ProcessFunctionError
+from keyedstate.runtime.function import Context, KeyedProcessFunction
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.rows import column_values, iterate_rows
+from keyedstate.state import KeyedStateBackend, declared_states
+from keyedstate.types import TypeSerializer, from_arrow_type, nullable, tuple_of
+
+#: Output rows that are gathered before they become one Arrow batch.
+OUTPUT_BATCH_ROWS = 10_000
+
+
+def key_serializer_for(types: Sequence[pa.DataType]) -> TypeSerializer[Any]:
+    """Return the serializer of a key made of columns of these Arrow types.
+
+    Every column is nullable: a null key is a key like any other, as in Spark's ``GROUP BY``.  Several
+    columns make a tuple.
+    """
+    parts = [nullable(from_arrow_type(type_)) for type_ in types]
+    return parts[0] if len(parts) == 1 else tuple_of(*parts)
+
+
+class KeyedOperator:
+    """Runs a process function over the rows of one partition.
+
+    Parameters
+    ----------
+    function : KeyedProcessFunction
+    backend : KeyedStateBackend
+        Opened over the partition's key groups, with `key_serializer_for` the key columns.
+    key_columns : sequence of str
+    key_group_column : str
+        Name of the int32 column with each row's key group; it is not shown to the function.
+    output : OutputSchema
+    epoch : int or None
+
+    Attributes
+    ----------
+    rows_in, rows_out : int
+    """
+
+    def __init__(
+        self,
+        function: KeyedProcessFunction,
+        backend: KeyedStateBackend,
+        *,
+        key_columns: Sequence[str],
+        key_group_column: str,
+        output: OutputSchema,
+        epoch: int | None,
+    ) -> None:
+        if not isinstance(function, KeyedProcessFunction):
+            raise InvalidFunctionError(
+                repr(function), "it is not a KeyedProcessFunction; derive its class from it and pass an instance"
+            )
+        self._function = function
+        self._backend = backend
+        self._key_columns = tuple(key_columns)
+        self._key_group_column = key_group_column
+        self._output = output
+        self._context = Context(backend, epoch)
+        self._opened = False
+        self.rows_in = 0
+        self.rows_out = 0
+
+    def open(self) -> None:
+        """Bind the declared states and open the function."""
+        for descriptor in declared_states(self._function):
+            descriptor.bind(self._function, self._backend.get_state(descriptor))
+        self._opened = True
+        try:
+            self._function.open(self._context)
+        except Exception as error:
+            raise self._failure("open", error) from error
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the function over every row and yield its output; at the end the epoch is over.
+
+        Raises
+        ------
+        ProcessFunctionError
+            Where the function raises.
+        OutputTypeError
+            Where it yields a row that is not of the declared schema.
+        """
+        for batch in batches:
+            if batch.num_rows:
+                yield from self._process_batch(batch)
+        self._backend.end_epoch()
+
+    def close(self) -> None:
+        """Close the function; calling it again does nothing."""
+        if not self._opened:
+            return
+        self._opened = False
+        try:
+            self._function.close()
+        except Exception as error:
+            raise self._failure("close", error) from error
+
+    def _process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        keys = self._keys(batch)
+        key_groups = batch.column(self._key_group_column).to_numpy().tolist()
+        names = [name for name in batch.schema.names if name != self._key_group_column]
+        rows = iterate_rows(names, [batch.column(name) for name in names])
+        context, current, process = self._context, self._backend.current, self._function.process
+        out: list[Any] = []
+        ends: list[int] = []  # ends[i]: rows of `out` after input row first + i
+        first = 0
+        for index, (key, key_group, row) in enumerate(zip(keys, key_groups, rows)):
+            context.key = current.key = key
+            current.key_group = key_group
+            try:
+                result = process(row, context)
+                if result is not None:
+                    if result.__class__ in _SINGLE_ROWS:
+                        raise TypeError(f"process() must yield its rows or return a list of them, not {result!r}")
+                    out.extend(result)
+            except Exception as error:
+                raise self._failure("process", error) from error
+            ends.append(len(out))
+            if len(out) >= OUTPUT_BATCH_ROWS:
+                yield self._emit(out, keys, first, ends)
+                out, ends, first = [], [], index + 1
+        if out:
+            yield self._emit(out, keys, first, ends)
+        self.rows_in += batch.num_rows
+
+    def _emit(self, out: list[Any], keys: list[Any], first: int, ends: list[int]) -> pa.RecordBatch:
+        self.rows_out += len(out)
+        return self._output.to_batch(out, lambda row: keys[first + bisect_right(ends, row)])
+
+    def _keys(self, batch: pa.RecordBatch) -> list[Any]:
+        columns = [batch.column(name) for name in self._key_columns]
+        lists = []
+        for column in columns:
+            values = column_values(column)
+            serializer = from_arrow_type(column.type)
+            if serializer.needs_canonical:
+                canonical = serializer.canonical
+                values = [None if value is None else canonical(value) for value in values]
+            lists.append(values)
+        return lists[0] if len(lists) == 1 else list(zip(*lists))
+
+    def _failure(self, step: str, error: Exception) -> ProcessFunctionError:
+        return ProcessFunctionError(
+            type(self._function).__name__, step, self._context.key, self._context.epoch, error
+        )
+
+
+#: Results that are surely one row where rows are expected: iterating over them would yield its fields.
+_SINGLE_ROWS = frozenset((tuple, dict, str, bytes))

@@ -1,0 +1,87 @@
+"""Errors about declaring, registering and using states."""
+
+from __future__ import annotations
+
+from keyedstate.errors import KeyedStateError
+
+
+class StateError(KeyedStateError):
+    """Base class of errors about one state; ``state`` is its name."""
+
+    state: str
+
+
+class StateKindMismatchError(StateError):
+    """A state registered under a name that holds another kind of state."""
+
+    def __init__(self, state: str, registered: str, requested: str, *, restored: bool) -> None:
+        self.state = state
+        self.registered = registered
+        self.requested = requested
+        where = "the restored checkpoint holds" if restored else "this function has already registered"
+        super().__init__(
+            f"the state {state!r} is declared as {requested} state, but {where} {registered} state under that "
+            "name. Give one of them another name."
+        )
+
+
+class StateMigrationError(StateError):
+    """A state whose key, namespace or value type does not fit the one it was written with.
+
+    Attributes
+    ----------
+    part : str
+        ``key``, ``namespace``, ``value`` or ``map key``.
+    """
+
+    def __init__(self, state: str, part: str, written: object, requested: object, reason: str) -> None:
+        self.state = state
+        self.part = part
+        self.written = written
+        self.requested = requested
+        super().__init__(
+            f"the {part} type of the state {state!r} is now {requested}, but it was {written}: {reason}. "
+            f"Declare it as {written} again, or register the new type under another name."
+        )
+
+
+class StateValueError(StateError):
+    """A value of the wrong type given to a state."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        self.state = state
+        self.reason = reason
+        super().__init__(f"the state {state!r} refuses the value: {reason}")
+
+
+class StateNotBoundError(StateError):
+    """A declared state that is used before the function was opened."""
+
+    def __init__(self, state: str, attribute: str) -> None:
+        self.state = state
+        self.attribute = attribute
+        super().__init__(
+            f"the state {state!r} (attribute {attribute!r}) has no values outside a running operator. "
+            "Use it in process(), or in open() after calling super().open(ctx)."
+        )
+
+
+class NoCurrentKeyError(KeyedStateError):
+    """A state that is used while no key is set."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "there is no current key: states can be read and written in process() only, or after "
+            "set_current_key() on the keyed backend."
+        )
+
+
+class NullNamespaceError(KeyedStateError):
+    """A namespace, or the serializer of one, that is None."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        super().__init__(
+            f"the namespace of the state {state!r} and its serializer may not be None. "
+            "Use VOID_NAMESPACE with types.VOID where the state has no namespaces."
+        )

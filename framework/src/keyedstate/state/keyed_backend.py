@@ -1,0 +1,396 @@
+"""The keyed backend: the states of one operator over one key-group range, registered by name.
+
+It sits between the state handles, which know a current key, and the tables of a state backend plugin,
+which do not (Flink's ``AbstractKeyedStateBackend``).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any, TypeVar, cast
+
+from keyedstate.backend import (
+    AnyStateTable,
+    BackendContext,
+    Capability,
+    EntryBatch,
+    Snapshot,
+    SnapshotSink,
+    StateHandle,
+    StateKind,
+    StateMeta,
+)
+from keyedstate.errors import SnapshotCancelledError
+from keyedstate.keygroups import KeyGroupRange, key_group_for_hash
+from keyedstate.murmur3 import hash_value
+from keyedstate.plugins import Backend
+from keyedstate.state import handles as state_handles
+from keyedstate.state.descriptors import StateDescriptor
+from keyedstate.state.errors import NullNamespaceError, StateKindMismatchError, StateMigrationError
+from keyedstate.types import VOID, VOID_NAMESPACE, MapSerializer, TypeSerializer
+
+H = TypeVar("H", bound=state_handles.StateHandle)
+
+
+class KeyedStateBackend:
+    """The states of one operator over one key-group range.
+
+    Use `open`.  Everything but `SnapshotTask.run` belongs to one owner thread.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        context: BackendContext,
+        key_serializer: TypeSerializer[Any],
+        tables: dict[str, AnyStateTable],
+    ) -> None:
+        self._backend = backend
+        self._context = context
+        self._key_serializer = key_serializer
+        #: Every table, also of restored states that nobody has registered in this run: they are kept and
+        #: written into each snapshot, so that a state survives a program that does not use it.
+        self._tables = tables
+        self._handles: dict[str, state_handles.StateHandle] = {}
+        self._strategy = backend.create_snapshot_strategy(context)
+        self._spill_manager = backend.create_spill_manager(context)
+        if self._spill_manager is not None:
+            context.closing.callback(self._spill_manager.close)
+        self._snapshots: list[SnapshotTask] = []
+        self.current = state_handles.KeyContext(context.key_groups.start)
+
+    @classmethod
+    def open(
+        cls,
+        backend: Backend,
+        *,
+        key_serializer: TypeSerializer[Any],
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        options: Mapping[str, Any],
+        handles: Sequence[StateHandle] = (),
+        local_base: Path | None = None,
+    ) -> KeyedStateBackend:
+        """Open an instance, empty or restored.
+
+        Parameters
+        ----------
+        backend : Backend
+            The chosen plugin.
+        key_serializer : TypeSerializer
+            Of the key; where it has several columns, a tuple's.
+        key_groups : KeyGroupRange
+        max_parallelism : int
+        options : mapping
+            The plugin's options, as `Configuration.plugin_options` gives them.
+        handles : sequence of StateHandle
+            Snapshots to restore from; each is read only where it intersects `key_groups`.
+        local_base : Path, optional
+            Where the instance may make its private folder; the system's temporary folder by default.
+
+        Raises
+        ------
+        StateMigrationError
+            Where the restored state has keys of another type.
+        """
+        base = Path(tempfile.gettempdir()) if local_base is None else local_base
+        context = BackendContext(key_groups, max_parallelism, options, base / f"keyedstate-{uuid.uuid4().hex}")
+        context.closing.callback(shutil.rmtree, context.local_dir, ignore_errors=True)
+        try:
+            for meta in (meta for handle in handles for meta in handle.states):
+                _check_unchanged(meta.name, "key", meta.key_serializer, key_serializer)
+            tables = backend.create_restore_operation(handles, context).restore()
+            return cls(backend, context, key_serializer, tables)
+        except BaseException:
+            context.closing.close()
+            raise
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups of this instance."""
+        return self._context.key_groups
+
+    # -- the current key ------------------------------------------------------------------------------
+
+    def set_current_key(self, key: object, key_group: int | None = None) -> None:
+        """Make a key the current one.
+
+        Parameters
+        ----------
+        key : object
+        key_group : int, optional
+            Its key group where the caller knows it; otherwise it is computed as Spark does.
+        """
+        if self._key_serializer.needs_canonical:
+            key = self._key_serializer.canonical(key)
+        self._key_serializer.check(key)
+        if key_group is None:
+            key_hash = hash_value(key, self._key_serializer.arrow_type)
+            key_group = key_group_for_hash(key_hash, self._context.max_parallelism)
+        if key_group not in self.key_groups:
+            raise ValueError(
+                f"the key {key!r} belongs to key group {key_group}, outside {self.key_groups} of this instance; "
+                "send it to the instance that owns the group"
+            )
+        self.current.key = key
+        self.current.key_group = key_group
+
+    # -- registration -----------------------------------------------------------------------------------
+
+    def get_state(
+        self,
+        descriptor: StateDescriptor[H],
+        namespace: object = VOID_NAMESPACE,
+        namespace_serializer: TypeSerializer[Any] = VOID,
+    ) -> H:
+        """Return the handle of a state, set to a namespace; registers the state at its first look-up.
+
+        Raises
+        ------
+        StateKindMismatchError
+            Where the name holds another kind of state, restored or registered.
+        StateMigrationError
+            Where its types do not fit.
+        MissingCapabilityError
+            Where the backend lacks this kind of state.
+        NullNamespaceError
+        """
+        if namespace is None or namespace_serializer is None:
+            raise NullNamespaceError(descriptor.name)
+        handle = self._handles.get(descriptor.name)
+        meta = StateMeta(
+            descriptor.name, descriptor.kind, self._key_serializer, namespace_serializer, descriptor.serializer
+        )
+        if handle is None:
+            handle = self._register(descriptor, meta)
+        else:
+            _check_same_state(self._tables[descriptor.name].meta, meta)
+        handle.set_namespace(namespace)
+        return cast(H, handle)
+
+    def _register(self, descriptor: StateDescriptor[Any], meta: StateMeta) -> state_handles.StateHandle:
+        self._backend.require(meta.kind.capability, meta.name)
+        table = self._tables.get(meta.name)
+        if table is None:
+            table = self._backend.create_state_table(meta, self._context)
+        else:
+            table.replace_meta(_adapted(table.meta, meta))
+        handle = descriptor.create_handle(table, self.current)
+        # Only now: a refused registration leaves everything as it was.
+        self._tables[meta.name] = table
+        self._handles[meta.name] = handle
+        return handle
+
+    # -- over all keys ------------------------------------------------------------------------------------
+
+    def get_keys(self, state: str, namespace: object = VOID_NAMESPACE) -> Iterator[Any]:
+        """Yield each key that has an entry in one namespace of a state; nothing for an unknown state.
+
+        Works on restored states before they are registered.
+        """
+        table = self._tables.get(state)
+        return iter(()) if table is None else table.keys(namespace)
+
+    def get_keys_and_namespaces(self, state: str) -> Iterator[tuple[Any, Any]]:
+        """Yield each (key, namespace) of a state once; nothing for an unknown state."""
+        table = self._tables.get(state)
+        return iter(()) if table is None else table.keys_and_namespaces()
+
+    def apply_to_all_keys(
+        self,
+        descriptor: StateDescriptor[H],
+        function: Callable[[Any, H], None],
+        namespace: object = VOID_NAMESPACE,
+        namespace_serializer: TypeSerializer[Any] = VOID,
+    ) -> None:
+        """Call ``function(key, handle)`` with each key of one namespace as the current key.
+
+        The keys are listed first, so the function may change and clear state.  The current key is put
+        back at the end.
+        """
+        handle = self.get_state(descriptor, namespace, namespace_serializer)
+        before = self.current.key, self.current.key_group
+        try:
+            for key in list(self.get_keys(descriptor.name, namespace)):
+                self.set_current_key(key)
+                function(key, handle)
+        finally:
+            self.current.key, self.current.key_group = before
+
+    def num_entries(self) -> int:
+        """Return the number of entries over all states."""
+        return sum(len(table) for table in self._tables.values())
+
+    def entries_by_state(self) -> dict[str, int]:
+        """Return the number of entries of each state."""
+        return {name: len(table) for name, table in self._tables.items()}
+
+    def metas(self) -> list[StateMeta]:
+        """Return what is known of each state, restored ones included."""
+        return [table.meta for table in self._tables.values()]
+
+    # -- epochs -------------------------------------------------------------------------------------------
+
+    def snapshot(self, checkpoint_id: int) -> SnapshotTask:
+        """Run the synchronous part of a snapshot and return the rest as a task.
+
+        The task must be run or cancelled; until then it may hold on to memory.  Where the backend does
+        not claim asynchronous snapshots, run it before the next change.
+        """
+        started = time.perf_counter()
+        captured = self._strategy.prepare(checkpoint_id, self._tables)
+        synchronous_ms = (time.perf_counter() - started) * 1000.0
+        asynchronous = self._backend.description.level(Capability.ASYNC_SNAPSHOT).usable
+        task = SnapshotTask(checkpoint_id, captured, synchronous_ms, asynchronous)
+        self._snapshots = [other for other in self._snapshots if not other.done]
+        self._snapshots.append(task)
+        return task
+
+    def end_epoch(self) -> None:
+        """Let the backend's spill manager, where it has one, move key groups between memory and disk."""
+        if self._spill_manager is not None:
+            self._spill_manager.balance(self._tables)
+
+    def close(self) -> None:
+        """Cancel running snapshots and free everything; calling it again does nothing."""
+        for task in self._snapshots:
+            task.cancel()
+        self._context.closing.close()
+
+
+class SnapshotTask:
+    """The asynchronous part of one snapshot.
+
+    Attributes
+    ----------
+    checkpoint_id : int
+    synchronous_ms : float
+        How long the owner was held up.
+    asynchronous : bool
+        Whether `run` may be called in another thread while the owner goes on.
+    """
+
+    def __init__(self, checkpoint_id: int, snapshot: Snapshot, synchronous_ms: float, asynchronous: bool) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.synchronous_ms = synchronous_ms
+        self.asynchronous = asynchronous
+        self._snapshot = snapshot
+        self._cancelled = Event()
+        self._lock = Lock()
+        #: Guarded by the lock: whoever changes it first, `run` or `cancel`, releases the snapshot.
+        self._owned = False
+        self._done = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the captured state was released: after success, failure or cancel."""
+        return self._done
+
+    def run(self, sink: SnapshotSink) -> None:
+        """Write everything to the sink and release what was captured.
+
+        Raises
+        ------
+        SnapshotCancelledError
+            Where `cancel` was called before the last entry was written.
+        """
+        if not self._take():
+            raise SnapshotCancelledError(self.checkpoint_id)
+        try:
+            self._snapshot.write(_CancellableSink(sink, self._check))
+            self._check()
+        finally:
+            self._release()
+
+    def cancel(self) -> None:
+        """Make a running `run` stop at its next step, and a later one at once; safe in any thread."""
+        self._cancelled.set()
+        if self._take():
+            self._release()
+
+    def _take(self) -> bool:
+        with self._lock:
+            first, self._owned = not self._owned, True
+            return first
+
+    def _release(self) -> None:
+        self._snapshot.release()
+        self._done = True
+
+    def _check(self) -> None:
+        if self._cancelled.is_set():
+            raise SnapshotCancelledError(self.checkpoint_id)
+
+
+class _CancellableSink(SnapshotSink):
+    """Hands everything on, and asks between any two batches whether the snapshot was cancelled."""
+
+    def __init__(self, sink: SnapshotSink, check: Callable[[], None]) -> None:
+        self._sink = sink
+        self._check = check
+
+    def begin_state(self, meta: StateMeta) -> None:
+        self._check()
+        self._sink.begin_state(meta)
+
+    def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
+        self._check()
+        self._sink.write_entries(key_group, self._watched(batches))
+
+    def _watched(self, batches: Iterable[EntryBatch[Any, Any, Any]]) -> Iterator[EntryBatch[Any, Any, Any]]:
+        for batch in batches:
+            self._check()
+            yield batch
+
+
+def _check_same_state(registered: StateMeta, requested: StateMeta) -> None:
+    """Refuse a second look-up that asks for something else than the first registered."""
+    if registered.kind is not requested.kind:
+        raise StateKindMismatchError(
+            requested.name, registered.kind.value, requested.kind.value, restored=False
+        )
+    parts = (
+        ("namespace", registered.namespace_serializer, requested.namespace_serializer),
+        ("value", registered.value_serializer, requested.value_serializer),
+    )
+    for part, old, new in parts:
+        if old != new:
+            reason = "one state has one type within a run"
+            raise StateMigrationError(requested.name, part, old, new, reason)
+
+
+def _adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
+    """Return the meta under which a restored state goes on, or refuse it.
+
+    Values may migrate; keys, namespaces and map keys may not, since entries are found by them.
+    """
+    name = requested.name
+    if restored.kind is not requested.kind:
+        raise StateKindMismatchError(name, restored.kind.value, requested.kind.value, restored=True)
+    key = _check_unchanged(name, "key", restored.key_serializer, requested.key_serializer)
+    namespace = _check_unchanged(name, "namespace", restored.namespace_serializer, requested.namespace_serializer)
+    old, new = restored.value_serializer, requested.value_serializer
+    if requested.kind is StateKind.MAP and isinstance(old, MapSerializer) and isinstance(new, MapSerializer):
+        _check_unchanged(name, "map key", old.key_serializer, new.key_serializer)
+    verdict = new.snapshot().resolve_compatibility(old.snapshot())
+    if verdict.is_incompatible:
+        raise StateMigrationError(name, "value", old, new, verdict.reason)
+    return StateMeta(name, requested.kind, key, namespace, verdict.serializer or new)
+
+
+def _check_unchanged(
+    state: str, part: str, written: TypeSerializer[Any], requested: TypeSerializer[Any]
+) -> TypeSerializer[Any]:
+    verdict = requested.snapshot().resolve_compatibility(written.snapshot())
+    if verdict.is_after_migration:
+        reason = f"a {part} type cannot migrate, since entries are found by it"
+        raise StateMigrationError(state, part, written, requested, reason)
+    if verdict.is_incompatible:
+        raise StateMigrationError(state, part, written, requested, verdict.reason)
+    return verdict.serializer or requested
