@@ -98,7 +98,9 @@ def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:
     """Return an option that holds a list of names, comma-separated where it is a string."""
 
     def parse(value: object) -> tuple[str, ...]:
-        parts: Iterable[object] = value.split(",") if isinstance(value, str) else cast(Iterable[object], value)
+        parts: Iterable[object] = (
+            value.split(",") if isinstance(value, str) else cast(Iterable[object], value)
+        )
         if not isinstance(parts, Iterable) or not all(isinstance(part, str) for part in parts):
             raise ValueError
         return tuple(part.strip() for part in cast(Iterable[str], parts) if part.strip())
@@ -235,7 +237,7 @@ class Configuration:
     def __getitem__(self, option: ConfigOption[T]) -> T:
         value = self.get(option)
         if value is None:
-            raise MissingOptionError(SPARK_PREFIX + option.name, option.text[0].lower() + option.text[1:].rstrip("."))
+            raise MissingOptionError(SPARK_PREFIX + option.name, option.text)
         return value
 
     def get(self, option: ConfigOption[T]) -> T | None:
@@ -255,14 +257,14 @@ class Configuration:
             raise InvalidOptionError(setting.key, setting.value, option.expected, setting.source) from None
 
     def plugin_options(
-        self, installed: Callable[[], Mapping[str, Sequence[ConfigOption[Any]]]], backend: str
+        self, installed: Callable[[], Mapping[str, Sequence[ConfigOption[Any]] | None]], backend: str
     ) -> dict[str, Any]:
         """Return the values of one backend's options, and check the names of all plugin options.
 
         Parameters
         ----------
         installed : callable
-            Gives the options of every usable backend by its name.
+            Gives the options of every installed backend by its name, None for one that is unusable.
         backend : str
             The chosen one.  Options of the others are left alone: switching the backend must not make
             a configuration invalid.
@@ -272,15 +274,24 @@ class Configuration:
         UnknownOptionError
             Where a name belongs to no installed plugin.
         """
-        options = installed()
+        options = {name: plugin for name, plugin in installed().items() if plugin is not None}
+        # Nobody can say which options an unusable plugin has, and it is not the chosen one's fault.
+        unusable = tuple(f"{name}." for name, plugin in installed().items() if plugin is None)
         known = {option.name for plugin in options.values() for option in plugin}
         self._read_environment(option for plugin in options.values() for option in plugin)
         for key in self._environ:
-            raise UnknownOptionError(key, "environment", sorted(_environment_name(n) for n in known | _KERNEL_NAMES))
+            if not key.startswith(tuple(map(_environment_name, unusable))):
+                names = sorted(_environment_name(name) for name in known | _KERNEL_NAMES)
+                raise UnknownOptionError(key, "environment", names)
         for name, setting in self._settings.items():
-            if name not in _KERNEL_NAMES and name not in known:
+            if name not in _KERNEL_NAMES and name not in known and not name.startswith(unusable):
                 raise _unknown(setting, name, known | _KERNEL_NAMES)
         return {option.name: self.get(option) for option in options.get(backend, ())}
+
+    def source(self, option: ConfigOption[Any]) -> str | None:
+        """Return where the option was set, or None where it was not."""
+        setting = self._settings.get(option.name)
+        return None if setting is None else setting.source
 
     def to_dict(self) -> dict[str, object]:
         """Return the settings by option name, to be sent to a task and given back as `explicit`."""
@@ -319,12 +330,16 @@ def _read_toml(path: Path) -> dict[str, object]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}. Check its path.") from error
+        raise ConfigError(
+            f"the configuration file {path} cannot be read: {error.strerror}. Check its path."
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration file {path} is not valid TOML: {error}. Correct it.") from error
     table = document.get("keyedstate")
     if not isinstance(table, dict):
-        raise ConfigError(f"the configuration file {path} has no table [keyedstate]. Put the options under one.")
+        raise ConfigError(
+            f"the configuration file {path} has no table [keyedstate]. Put the options under one."
+        )
     return table
 
 

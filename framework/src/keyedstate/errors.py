@@ -21,7 +21,9 @@ class KeyedStateError(Exception):
         return _rebuild_error, (type(self), self.args, self.__dict__.copy())
 
 
-def _rebuild_error(cls: type[KeyedStateError], args: tuple[Any, ...], facts: dict[str, Any]) -> KeyedStateError:
+def _rebuild_error(
+    cls: type[KeyedStateError], args: tuple[Any, ...], facts: dict[str, Any]
+) -> KeyedStateError:
     error = cls.__new__(cls, *args)
     error.args = args
     error.__dict__.update(facts)
@@ -86,7 +88,9 @@ class MissingOptionError(ConfigError):
     def __init__(self, key: str, purpose: str) -> None:
         self.key = key
         self.purpose = purpose
-        super().__init__(f"option {key!r} is not set, and {purpose}. Set it, for example with --conf {key}=...")
+        super().__init__(
+            f"option {key!r} is needed and not set: {purpose} Set it, for example with --conf {key}=..."
+        )
 
 
 # -- plugins ---------------------------------------------------------------------------------------
@@ -151,7 +155,9 @@ class PluginNotAllowedError(PluginError):
 class HookApiVersionError(PluginError):
     """A plugin written for other versions of the hooks than this kernel calls."""
 
-    def __init__(self, name: str, provider: str, plugin_range: tuple[int, int], kernel_range: tuple[int, int]) -> None:
+    def __init__(
+        self, name: str, provider: str, plugin_range: tuple[int, int], kernel_range: tuple[int, int]
+    ) -> None:
         self.name = name
         self.provider = provider
         self.plugin_range = plugin_range
@@ -202,6 +208,6 @@ class SnapshotCancelledError(KeyedStateError):
     def __init__(self, checkpoint_id: int) -> None:
         self.checkpoint_id = checkpoint_id
         super().__init__(
-            f"the snapshot for checkpoint {checkpoint_id} was cancelled; what it wrote is incomplete and must "
-            "be thrown away. Take a new snapshot."
+            f"the snapshot for checkpoint {checkpoint_id} was cancelled; what it wrote is incomplete and "
+            "must be thrown away. Take a new snapshot."
         )

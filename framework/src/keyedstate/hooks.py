@@ -56,7 +56,7 @@ def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStra
 def keyedstate_create_restore_operation(
     handles: Sequence[StateHandle], context: BackendContext
 ) -> RestoreOperation:
-    """Return the operation that brings state back from handles; none of them means an empty start. Required."""
+    """Return the operation that brings state back from handles; no handle means an empty start. Required."""
     raise NotImplementedError
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -105,25 +107,32 @@ class Backend:
 
     def create_state_table(self, meta: StateMeta, context: BackendContext) -> AnyStateTable:
         """Call ``keyedstate_create_state_table``."""
-        table = self._hook("keyedstate_create_state_table")(meta=meta, context=context)
-        return self._checked(table, StateTable, "keyedstate_create_state_table")
+        table: AnyStateTable = self._hook("keyedstate_create_state_table")(meta=meta, context=context)
+        self._check(table, StateTable, "keyedstate_create_state_table")
+        return table
 
     def create_snapshot_strategy(self, context: BackendContext) -> SnapshotStrategy:
         """Call ``keyedstate_create_snapshot_strategy``."""
-        strategy = self._hook("keyedstate_create_snapshot_strategy")(context=context)
-        return self._checked(strategy, SnapshotStrategy, "keyedstate_create_snapshot_strategy")
+        strategy: SnapshotStrategy = self._hook("keyedstate_create_snapshot_strategy")(context=context)
+        self._check(strategy, SnapshotStrategy, "keyedstate_create_snapshot_strategy")
+        return strategy
 
-    def create_restore_operation(self, handles: Sequence[StateHandle], context: BackendContext) -> RestoreOperation:
+    def create_restore_operation(
+        self, handles: Sequence[StateHandle], context: BackendContext
+    ) -> RestoreOperation:
         """Call ``keyedstate_create_restore_operation``."""
-        operation = self._hook("keyedstate_create_restore_operation")(handles=handles, context=context)
-        return self._checked(operation, RestoreOperation, "keyedstate_create_restore_operation")
+        operation: RestoreOperation = self._hook("keyedstate_create_restore_operation")(
+            handles=handles, context=context
+        )
+        self._check(operation, RestoreOperation, "keyedstate_create_restore_operation")
+        return operation
 
     def create_spill_manager(self, context: BackendContext) -> SpillManager | None:
         """Call ``keyedstate_create_spill_manager``; None where the plugin has none."""
-        manager = self._hook("keyedstate_create_spill_manager")(context=context)
-        if manager is None:
-            return None
-        return self._checked(manager, SpillManager, "keyedstate_create_spill_manager")
+        manager: SpillManager | None = self._hook("keyedstate_create_spill_manager")(context=context)
+        if manager is not None:
+            self._check(manager, SpillManager, "keyedstate_create_spill_manager")
+        return manager
 
     def require(self, capability: Capability, state: str) -> None:
         """Refuse a state that wants what the backend lacks.
@@ -142,11 +151,10 @@ class Backend:
         """Call ``keyedstate_checkpoint_completed``."""
         self._hook("keyedstate_checkpoint_completed")(uid=uid, epoch=epoch)
 
-    def _checked(self, result: Any, expected: type, hook: str) -> Any:
+    def _check(self, result: object, expected: type, hook: str) -> None:
         if not isinstance(result, expected):
             reason = f"its hook {hook} returned {type(result).__name__} and not a {expected.__name__}"
             raise InvalidPluginError(self.name, str(self.provider), reason)
-        return result
 
 
 class PluginRegistry:
@@ -172,9 +180,14 @@ class PluginRegistry:
         self._manager.add_hookspecs(hooks)
         self._backends: dict[Provider, Backend] = {}
         self._providers: list[Provider] = []
-        for entry in installed() if installed is not None else _installed_entry_points():
+        self._registered: list[object] = []
+        entries = installed() if installed is not None else _installed_entry_points()
+        self._discovered = {entry.value for entry in entries}
+        for entry in entries:
             dist = entry.dist
-            name, version = (dist.name, dist.version) if dist is not None else (entry.value, "(no distribution)")
+            name, version = (
+                (dist.name, dist.version) if dist is not None else (entry.value, "(no distribution)")
+            )
             self._providers.append(Provider(entry.name, name, version, entry.load))
         for module in config[PLUGINS_MODULES]:
             self.register(_import(module))
@@ -183,7 +196,7 @@ class PluginRegistry:
         """Register a module (or any object) with hook implementations at run time.
 
         It lives in this process only; a Spark job names the module in ``plugins.modules`` instead, so
-        that its tasks register it too.
+        that its tasks register it too.  A module that is registered or installed already is left as it is.
 
         Raises
         ------
@@ -191,10 +204,11 @@ class PluginRegistry:
             Where it does not describe a backend.
         """
         origin = getattr(module, "__name__", type(module).__name__)
-        describe = getattr(module, "keyedstate_describe_backend", None)
-        if describe is None:
-            raise InvalidPluginError(origin, f"{origin} (module)", "it has no keyedstate_describe_backend")
-        self._providers.append(Provider(describe().name, origin, "(module)", lambda: module))
+        if origin in self._discovered or any(module is other for other in self._registered):
+            return
+        description = _describe(module, origin, f"{origin} (module)")
+        self._registered.append(module)
+        self._providers.append(Provider(description.name, origin, "(module)", lambda: module))
 
     def providers(self) -> list[Provider]:
         """Return every discovered plugin, usable or not, by name."""
@@ -220,7 +234,14 @@ class PluginRegistry:
 
         Raises
         ------
-        UnknownBackendError, DuplicateBackendError, PluginNotAllowedError, HookApiVersionError, InvalidPluginError
+        UnknownBackendError
+            Where nothing of that name is installed or registered.
+        DuplicateBackendError
+            Where several are, and ``plugins.prefer`` names none or more than one of them.
+        PluginNotAllowedError
+            Where the allow or deny list keeps it out.
+        InvalidPluginError, HookApiVersionError
+            As `load` raises them.
         """
         name = self._config[BACKEND] if name is None else name
         claimants = [provider for provider in self._providers if provider.name == name]
@@ -234,7 +255,7 @@ class PluginRegistry:
             raise refusal
         if len(allowed) > 1:
             preferred = self._config[PLUGINS_PREFER]
-            winners = [provider for provider in allowed if provider.distribution in preferred]
+            winners = [provider for provider in allowed if _listed(provider.distribution, preferred)]
             if len(winners) != 1:
                 raise DuplicateBackendError(name, [str(provider) for provider in allowed])
             allowed = winners
@@ -251,15 +272,19 @@ class PluginRegistry:
             return error
         return None
 
-    def options(self) -> dict[str, tuple[ConfigOption[Any], ...]]:
-        """Return the options of every plugin that can be loaded, by backend name."""
-        return {backend.name: backend.description.options for backend in self._usable()}
+    def options(self) -> dict[str, tuple[ConfigOption[Any], ...] | None]:
+        """Return the options of every plugin by backend name; None for one that cannot be chosen."""
+        options: dict[str, tuple[ConfigOption[Any], ...] | None] = dict.fromkeys(
+            provider.name for provider in self._providers
+        )
+        for backend in self._usable():
+            options[backend.name] = backend.description.options
+        return options
 
     def able(self, capability: Capability) -> list[str]:
         """Return the names of the usable backends that have a capability."""
-        return sorted(
-            backend.name for backend in self._usable() if backend.description.level(capability).usable
-        )
+        usable = (backend for backend in self._usable() if backend.description.level(capability).usable)
+        return sorted({backend.name for backend in usable})
 
     def _usable(self) -> Iterator[Backend]:
         for provider in self._providers:
@@ -269,9 +294,9 @@ class PluginRegistry:
     def _refusal(self, provider: Provider) -> PluginNotAllowedError | None:
         names = (provider.name, provider.distribution)
         allow, deny = self._config[PLUGINS_ALLOW], self._config[PLUGINS_DENY]
-        if any(name in deny for name in names):
+        if any(_listed(name, deny) for name in names):
             return PluginNotAllowedError(provider.name, PLUGINS_DENY.name, deny)
-        if allow and not any(name in allow for name in names):
+        if allow and not any(_listed(name, allow) for name in names):
             return PluginNotAllowedError(provider.name, PLUGINS_ALLOW.name, allow)
         return None
 
@@ -283,24 +308,26 @@ class PluginRegistry:
             module = provider.load()
         except Exception as error:  # whatever a stranger's module raises while it is imported
             raise invalid(f"importing it failed with {type(error).__name__}: {error}") from error
-        for hook in _REQUIRED_HOOKS:
-            if not hasattr(module, hook):
-                raise invalid(f"it lacks the required hook {hook}")
-        self._check_hook_names(module, invalid)
-        description = module.keyedstate_describe_backend()  # type: ignore[attr-defined]
-        if not isinstance(description, BackendDescription):
-            raise invalid(f"keyedstate_describe_backend returned {type(description).__name__}")
+        description = _describe(module, provider.name, str(provider))
         if description.name != provider.name:
-            raise invalid(f"it describes itself as {description.name!r}, but is registered as {provider.name!r}")
+            raise invalid(f"it calls itself {description.name!r}, but is registered as {provider.name!r}")
+        # Before the hooks are looked at: another API version may have others, and that is not their fault.
         oldest, newest = description.hook_api
         if newest < hooks.HOOK_API[0] or oldest > hooks.HOOK_API[1]:
             raise HookApiVersionError(provider.name, str(provider), description.hook_api, hooks.HOOK_API)
+        for hook in _REQUIRED_HOOKS:
+            if not hasattr(module, hook):
+                raise invalid(f"it lacks the required hook {hook}")
+        _check_hooks(module, description, invalid)
         for option in description.options:
             if not option.name.startswith(f"{provider.name}."):
                 raise invalid(f"its option {option.name!r} does not begin with '{provider.name}.'")
         try:
             self._manager.register(module, name=str(provider))
         except (pluggy.PluginValidationError, ValueError) as error:
+            # Older pluggy keeps what it refused, and would then complain of the name at the next attempt.
+            if self._manager.has_plugin(str(provider)):
+                self._manager.unregister(name=str(provider))
             raise invalid(str(error)) from error
         for serializers in self._only(provider)("keyedstate_serializers")():
             for name, factory in serializers.items():
@@ -315,13 +342,45 @@ class PluginRegistry:
 
         return hook
 
-    def _check_hook_names(self, module: object, invalid: Callable[[str], InvalidPluginError]) -> None:
-        known = [name for name in vars(hooks) if name.startswith("keyedstate_")]
-        for name in dir(module):
-            if name.startswith("keyedstate_") and name not in known:
-                raise invalid(f"it implements {name}, which is no hook.{did_you_mean(name, known)}")
-            if name in known and not hasattr(getattr(module, name), f"{hooks.PROJECT}_impl"):
-                raise invalid(f"its function {name} is not marked with @hookimpl")
+
+def _describe(module: object, name: str, provider: str) -> BackendDescription:
+    hook = "keyedstate_describe_backend"
+    if not hasattr(module, hook):
+        raise InvalidPluginError(name, provider, f"it lacks the required hook {hook}")
+    try:
+        description = getattr(module, hook)()
+    except Exception as error:  # whatever a stranger's function raises
+        reason = f"its hook {hook} failed with {type(error).__name__}: {error}"
+        raise InvalidPluginError(name, provider, reason) from error
+    if not isinstance(description, BackendDescription):
+        reason = f"its hook {hook} returned {type(description).__name__} and not a BackendDescription"
+        raise InvalidPluginError(name, provider, reason)
+    return description
+
+
+def _check_hooks(
+    module: object, description: BackendDescription, invalid: Callable[[str], InvalidPluginError]
+) -> None:
+    known = [name for name in vars(hooks) if name.startswith("keyedstate_")]
+    # A plugin that serves newer versions too may have hooks that this kernel does not know yet.
+    serves_newer = description.hook_api[1] > hooks.HOOK_API[1]
+    for name in dir(module):
+        # Only functions: the name of a package that a plugin imports may begin with keyedstate_ as well.
+        if not name.startswith("keyedstate_") or not inspect.isroutine(getattr(module, name)):
+            continue
+        if name not in known and not serves_newer:
+            raise invalid(f"it implements {name}, which is no hook.{did_you_mean(name, known)}")
+        if name in known and not hasattr(getattr(module, name), f"{hooks.PROJECT}_impl"):
+            raise invalid(f"its function {name} is not marked with @hookimpl")
+
+
+def _listed(name: str, names: Sequence[str]) -> bool:
+    # Distributions are one whether written my_backend, My-Backend or my.backend (PEP 503).
+    return _normalized(name) in map(_normalized, names)
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _installed_entry_points() -> Sequence[EntryPoint]:
@@ -337,5 +396,8 @@ def _import(name: str) -> object:
     try:
         return importlib.import_module(name)
     except Exception as error:  # whatever a stranger's module raises while it is imported
-        reason = f"the option {PLUGINS_MODULES.name!r} names it, but importing it failed with "
-        raise InvalidPluginError(name, f"{name} (module)", f"{reason}{type(error).__name__}: {error}") from error
+        reason = (
+            f"the option {PLUGINS_MODULES.name!r} names it, but importing it failed with "
+            f"{type(error).__name__}: {error}"
+        )
+        raise InvalidPluginError(name, f"{name} (module)", reason) from error

@@ -59,6 +59,14 @@ class BackendDescription:
         A capability that is not named counts as `Level.NEVER`.
     options : tuple of ConfigOption
         The plugin's own options, named ``<backend name>.<option>``.
+    build : str
+        How this installation was built, where that can differ (``compiled``, ``not compiled``, the version of
+        a linked library); ``keyedstate doctor`` shows it.
+
+    Raises
+    ------
+    ValueError
+        If `hook_api` is not a pair of whole numbers, the smaller one first.
     """
 
     name: str
@@ -67,6 +75,14 @@ class BackendDescription:
     summary: str
     capabilities: Mapping[Capability, Level]
     options: tuple[ConfigOption[object], ...] = field(default=())
+    build: str = ""
+
+    def __post_init__(self) -> None:
+        match self.hook_api:
+            case (int() as oldest, int() as newest) if oldest <= newest:
+                pass
+            case _:
+                raise ValueError(f"hook_api must be a pair (oldest, newest), and not {self.hook_api!r}")
 
     def level(self, capability: Capability) -> Level:
         """Return the level of one capability."""

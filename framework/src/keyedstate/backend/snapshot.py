@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from keyedstate.backend.context import BackendContext
 from keyedstate.backend.meta import StateMeta
 from keyedstate.backend.table import AnyStateTable, EntryBatch, TableSnapshot
-from typing import Any
 
 #: Entries that go into one columnar batch of a snapshot: large enough that Arrow's cost per batch
 #: vanishes, small enough that a batch of wide rows stays far below a mebibyte per column.

@@ -129,7 +129,7 @@ class StateTable(ABC, Generic[K, N, V]):
     def transform(
         self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
     ) -> None:
-        """Replace the entry by ``function(old value or None, value)``; no change where the function raises."""
+        """Put ``function(old value or None, value)`` in the entry's place; no change where it raises."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -156,22 +156,25 @@ class StateTable(ABC, Generic[K, N, V]):
         """Add entries of one key group that the table does not hold yet; used by restore operations."""
 
     # -- bulk: the defaults are loops; a backend that knows a faster way overrides them ---------------
+    # Columns of unequal length are a ValueError: the shorter one must not decide which rows are lost.
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
         """Return the values of several keys of one namespace, in their order."""
         get = self.get
-        return [get(group, key, namespace) for group, key in zip(key_groups, keys)]
+        return [get(group, key, namespace) for group, key in zip(key_groups, keys, strict=True)]
 
-    def put_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]) -> None:
+    def put_many(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
+    ) -> None:
         """Write the values of several keys of one namespace; the last one of a repeated key counts."""
         put = self.put
-        for group, key, value in zip(key_groups, keys, values):
+        for group, key, value in zip(key_groups, keys, values, strict=True):
             put(group, key, namespace, value)
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
         """Remove the entries of several keys of one namespace."""
         remove = self.remove
-        for group, key in zip(key_groups, keys):
+        for group, key in zip(key_groups, keys, strict=True):
             remove(group, key, namespace)
 
 
