@@ -60,7 +60,8 @@ class KeyedOperator:
     ) -> None:
         if not isinstance(function, KeyedProcessFunction):
             raise InvalidFunctionError(
-                repr(function), "it is not a KeyedProcessFunction; derive its class from it and pass an instance"
+                repr(function),
+                "it is not a KeyedProcessFunction; derive its class from it and pass an instance",
             )
         self._function = function
         self._backend = backend
@@ -116,14 +117,16 @@ class KeyedOperator:
         out: list[Any] = []
         ends: list[int] = []  # ends[i]: rows of `out` after input row first + i
         first = 0
-        for index, (key, key_group, row) in enumerate(zip(keys, key_groups, rows)):
+        for index, (key, key_group, row) in enumerate(zip(keys, key_groups, rows, strict=True)):
             context.key = current.key = key
             current.key_group = key_group
             try:
                 result = process(row, context)
                 if result is not None:
                     if result.__class__ in _SINGLE_ROWS:
-                        raise TypeError(f"process() must yield its rows or return a list of them, not {result!r}")
+                        raise TypeError(
+                            f"process() must yield its rows or return a list of them, not {result!r}"
+                        )
                     out.extend(result)
             except Exception as error:
                 raise self._failure("process", error) from error
@@ -149,7 +152,7 @@ class KeyedOperator:
                 canonical = serializer.canonical
                 values = [None if value is None else canonical(value) for value in values]
             lists.append(values)
-        return lists[0] if len(lists) == 1 else list(zip(*lists))
+        return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
     def _failure(self, step: str, error: Exception) -> ProcessFunctionError:
         return ProcessFunctionError(

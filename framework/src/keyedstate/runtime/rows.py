@@ -23,7 +23,7 @@ def row_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
 
     def as_dict(self: tuple[Any, ...]) -> dict[str, Any]:
         """Return the row as a dict by column name."""
-        return dict(zip(names, self))
+        return dict(zip(names, self, strict=True))
 
     return type("Row", (base,), {"__slots__": (), "as_dict": as_dict})
 
@@ -32,7 +32,7 @@ def iterate_rows(names: Sequence[str], columns: Sequence[pa.Array]) -> Iterator[
     """Iterate over the rows of a batch."""
     lists = [column_values(column) for column in columns]
     make: Any = row_type(tuple(names))
-    return map(make._make, zip(*lists))
+    return map(make._make, zip(*lists, strict=True))
 
 
 def column_values(column: pa.Array) -> list[Any]:

@@ -1,6 +1,12 @@
 """Keyed state: declarations, handles and the backend that registers states by name."""
 
-from keyedstate.state.descriptors import InvalidDescriptorError, MapState, StateDescriptor, ValueState, declared_states
+from keyedstate.state.descriptors import (
+    InvalidDescriptorError,
+    MapState,
+    StateDescriptor,
+    ValueState,
+    declared_states,
+)
 from keyedstate.state.errors import (
     NoCurrentKeyError,
     NullNamespaceError,

@@ -20,8 +20,8 @@ class StateKindMismatchError(StateError):
         self.requested = requested
         where = "the restored checkpoint holds" if restored else "this function has already registered"
         super().__init__(
-            f"the state {state!r} is declared as {requested} state, but {where} {registered} state under that "
-            "name. Give one of them another name."
+            f"the state {state!r} is declared as {requested} state, but {where} {registered} state under "
+            "that name. Give one of them another name."
         )
 
 

@@ -217,7 +217,9 @@ class MapStateHandle(StateHandle, Generic[K, V]):
     def _entries(self) -> dict[K, V | None] | None:
         # Asked for at every access and never held: after a snapshot the table hands out a copy.
         context = self._context
-        return cast("dict[K, V | None] | None", self._table.get(context.key_group, context.key, self._namespace))
+        return cast(
+            "dict[K, V | None] | None", self._table.get(context.key_group, context.key, self._namespace)
+        )
 
     def _check(self, key: K, value: V | None) -> None:
         try:

@@ -100,7 +100,9 @@ class KeyedStateBackend:
             Where the restored state has keys of another type.
         """
         base = Path(tempfile.gettempdir()) if local_base is None else local_base
-        context = BackendContext(key_groups, max_parallelism, options, base / f"keyedstate-{uuid.uuid4().hex}")
+        context = BackendContext(
+            key_groups, max_parallelism, options, base / f"keyedstate-{uuid.uuid4().hex}"
+        )
         context.closing.callback(shutil.rmtree, context.local_dir, ignore_errors=True)
         try:
             for meta in (meta for handle in handles for meta in handle.states):
@@ -135,8 +137,8 @@ class KeyedStateBackend:
             key_group = key_group_for_hash(key_hash, self._context.max_parallelism)
         if key_group not in self.key_groups:
             raise ValueError(
-                f"the key {key!r} belongs to key group {key_group}, outside {self.key_groups} of this instance; "
-                "send it to the instance that owns the group"
+                f"the key {key!r} belongs to key group {key_group}, outside {self.key_groups} of this "
+                "instance; send it to the instance that owns the group"
             )
         self.current.key = key
         self.current.key_group = key_group
@@ -165,7 +167,11 @@ class KeyedStateBackend:
             raise NullNamespaceError(descriptor.name)
         handle = self._handles.get(descriptor.name)
         meta = StateMeta(
-            descriptor.name, descriptor.kind, self._key_serializer, namespace_serializer, descriptor.serializer
+            descriptor.name,
+            descriptor.kind,
+            self._key_serializer,
+            namespace_serializer,
+            descriptor.serializer,
         )
         if handle is None:
             handle = self._register(descriptor, meta)
@@ -276,7 +282,9 @@ class SnapshotTask:
         Whether `run` may be called in another thread while the owner goes on.
     """
 
-    def __init__(self, checkpoint_id: int, snapshot: Snapshot, synchronous_ms: float, asynchronous: bool) -> None:
+    def __init__(
+        self, checkpoint_id: int, snapshot: Snapshot, synchronous_ms: float, asynchronous: bool
+    ) -> None:
         self.checkpoint_id = checkpoint_id
         self.synchronous_ms = synchronous_ms
         self.asynchronous = asynchronous
@@ -374,7 +382,9 @@ def _adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
     if restored.kind is not requested.kind:
         raise StateKindMismatchError(name, restored.kind.value, requested.kind.value, restored=True)
     key = _check_unchanged(name, "key", restored.key_serializer, requested.key_serializer)
-    namespace = _check_unchanged(name, "namespace", restored.namespace_serializer, requested.namespace_serializer)
+    namespace = _check_unchanged(
+        name, "namespace", restored.namespace_serializer, requested.namespace_serializer
+    )
     old, new = restored.value_serializer, requested.value_serializer
     if requested.kind is StateKind.MAP and isinstance(old, MapSerializer) and isinstance(new, MapSerializer):
         _check_unchanged(name, "map key", old.key_serializer, new.key_serializer)

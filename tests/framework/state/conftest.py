@@ -1,0 +1,94 @@
+"""Keyed backends over every installed plugin, and snapshots of them in real segment files."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.storage import CheckpointStorage
+
+from keyedstate import types
+from keyedstate.config import Configuration
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.plugins import PluginRegistry
+from keyedstate.state import KeyedStateBackend, SnapshotTask
+
+#: Each backend, with the options that make another build of it.
+VARIANTS: dict[str, dict[str, object]] = {
+    "heap-cow": {"backend": "heap-cow"},
+    "heap-cow-pure": {"backend": "heap-cow", "heap-cow.compiled": "never"},
+    "nested-map": {"backend": "nested-map"},
+}
+
+
+def selected_variants() -> list[str]:
+    """Return the variants of the backend in KEYEDSTATE_TEST_BACKEND, or all."""
+    only = os.environ.get("KEYEDSTATE_TEST_BACKEND")
+    return [name for name, options in VARIANTS.items() if only in (None, "", options["backend"])]
+
+
+class Instances:
+    """Opens keyed backends of one variant and moves their state through segment files."""
+
+    def __init__(self, variant: str, folder: Path) -> None:
+        config = Configuration(VARIANTS[variant])
+        self._registry = PluginRegistry(config)
+        self.plugin = self._registry.choose()
+        self._options = config.plugin_options(self._registry.options, self.plugin.name)
+        self._storage = CheckpointStorage.open(str(folder))
+        self._numbers = itertools.count()
+        self._opened: list[KeyedStateBackend] = []
+
+    def open(
+        self,
+        handles: Sequence[SegmentHandle] = (),
+        *,
+        key: types.TypeSerializer[Any] = types.INT64,
+        groups: KeyGroupRange | None = None,
+        max_parallelism: int = 10,
+    ) -> KeyedStateBackend:
+        backend = KeyedStateBackend.open(
+            self.plugin,
+            key_serializer=key,
+            key_groups=groups or KeyGroupRange(0, max_parallelism - 1),
+            max_parallelism=max_parallelism,
+            options=self._options,
+            handles=handles,
+        )
+        self._opened.append(backend)
+        return backend
+
+    def writer(self, backend: KeyedStateBackend) -> SegmentWriter:
+        return SegmentWriter(self._storage, f"segment-{next(self._numbers)}.seg", backend.key_groups)
+
+    def write(self, backend: KeyedStateBackend, task: SnapshotTask) -> SegmentHandle:
+        writer = self.writer(backend)
+        task.run(writer)
+        return self.finish(writer)
+
+    def finish(self, writer: SegmentWriter) -> SegmentHandle:
+        return SegmentHandle.open(self._storage, writer.finish())
+
+    def snapshot(self, backend: KeyedStateBackend) -> SegmentHandle:
+        return self.write(backend, backend.snapshot(next(self._numbers)))
+
+    def close(self) -> None:
+        for backend in self._opened:
+            backend.close()
+
+
+@pytest.fixture(params=selected_variants())
+def instances(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Instances]:
+    made = Instances(request.param, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def backend(instances: Instances) -> KeyedStateBackend:
+    return instances.open()
