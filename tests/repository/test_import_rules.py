@@ -1,0 +1,210 @@
+"""Imports run one way: the rules of the layers inside the framework, of plugins, and of the kernel's size.
+
+The rules are read off the source with `ast`, so an import inside a function or under ``TYPE_CHECKING`` counts
+like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FRAMEWORK = ROOT / "framework" / "src"
+PLUGIN_SOURCES = sorted(
+    path.parent / "src" for place in ("plugins", "contrib") for path in ROOT.glob(f"{place}/*/pyproject.toml")
+)
+
+#: What each part of the framework may import, besides itself; everything that a part may import is named.
+_ERRORS = {"errors"}
+_CONFIG = _ERRORS | {"config"}
+_KEY_GROUPS = _CONFIG | {"keygroups", "murmur3"}
+_MEMORY = _KEY_GROUPS | {"memory"}
+_TYPES = _MEMORY | {"types"}
+_BACKEND = _TYPES | {"backend"}
+_HOOKS = _BACKEND | {"hooks"}
+_PLUGINS = _HOOKS | {"plugins"}
+_STATE = _PLUGINS | {"state"}
+_TIME = _STATE | {"time"}
+_WINDOW = _TIME | {"window"}
+_RUNTIME = _WINDOW | {"runtime", "checkpoint"}
+_SPARK = _RUNTIME | {"spark"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": _ERRORS,
+    "config": _CONFIG,
+    "keygroups": _KEY_GROUPS,
+    "murmur3": _KEY_GROUPS,
+    "memory": _MEMORY,
+    "types": _TYPES,
+    "backend": _BACKEND,
+    "hooks": _HOOKS,
+    "plugins": _PLUGINS,
+    "state": _STATE,
+    # Beside the state, not above it: files know the backend's contract and nothing of handles or operators.
+    "checkpoint": _PLUGINS | {"checkpoint"},
+    "time": _TIME,
+    "window": _WINDOW,
+    "runtime": _RUNTIME,
+    "spark": _SPARK,
+    "testing": _SPARK | {"testing"},
+    "cli": _SPARK | {"testing", "cli"},
+}
+#: All of the framework that a plugin, ours or a stranger's, may know.
+PLUGIN_MAY_IMPORT = {"hooks", "config", "backend", "types", "keygroups", "errors"}
+
+#: Lines per file: the kernel is to be read in one sitting.
+KERNEL_LINE_LIMITS = {
+    "hooks.py": 120,
+    "plugins.py": 420,
+    "config.py": 400,
+    "errors.py": 300,
+    "backend/*.py": 220,
+}
+
+
+class Import(NamedTuple):
+    """One imported module, absolute, and where."""
+
+    module: str
+    file: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def imports(source: Path) -> Iterator[Import]:
+    """Yield what the modules below a source folder import; names that are modules count as modules."""
+    for file in sorted(source.rglob("*.py")):
+        package = file.relative_to(source).with_suffix("").parts[:-1]
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield Import(alias.name, file, node.lineno)
+            elif isinstance(node, ast.ImportFrom):
+                base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+                module = ".".join(part for part in (base, node.module) if part)
+                for alias in node.names:
+                    yield Import(f"{module}.{alias.name}", file, node.lineno)
+
+
+def part(module: str) -> str | None:
+    """Return the part of the framework that a module belongs to; None for other packages and the root."""
+    names = module.split(".")
+    if names[0] != "keyedstate" or len(names) == 1 or names[1] == "__version__":
+        return None
+    return names[1]
+
+
+def framework_faults(source: Path) -> list[str]:
+    """Return the imports of the framework that break its order."""
+    faults = []
+    for found in imports(source):
+        owner = found.file.relative_to(source / "keyedstate").with_suffix("").parts[0]
+        target = part(found.module)
+        if owner == "__init__":
+            allowed: set[str] = set()
+        else:
+            allowed = MAY_IMPORT.get(owner, set()) | {owner}
+        if target is not None and target not in allowed:
+            faults.append(str(found))
+    return faults
+
+
+def plugin_faults(source: Path, others: set[str]) -> list[str]:
+    """Return the imports of a plugin that reach into the framework's inside or into another plugin."""
+    faults = []
+    for found in imports(source):
+        target = part(found.module)
+        if (target is not None and target not in PLUGIN_MAY_IMPORT) or found.module.split(".")[0] in others:
+            faults.append(str(found))
+    return faults
+
+
+def packages(source: Path) -> set[str]:
+    """Return the names of the packages and modules that a source folder provides."""
+    return {path.stem for path in source.iterdir() if path.is_dir() or path.suffix == ".py"} - {"__pycache__"}
+
+
+def test_the_framework_imports_in_one_direction_only():
+    assert framework_faults(FRAMEWORK) == []
+
+
+def test_every_part_of_the_framework_has_its_place_in_the_order():
+    parts = {path.stem for path in (FRAMEWORK / "keyedstate").iterdir() if path.suffix in {"", ".py"}}
+    assert parts - {"__init__", "__pycache__"} <= MAY_IMPORT.keys()
+
+
+def test_the_framework_imports_no_plugin():
+    plugins = {name for source in PLUGIN_SOURCES for name in packages(source)}
+    assert [str(found) for found in imports(FRAMEWORK) if found.module.split(".")[0] in plugins] == []
+
+
+@pytest.mark.parametrize("source", PLUGIN_SOURCES, ids=lambda source: source.parent.name)
+def test_a_plugin_knows_only_the_public_part_of_the_framework_and_no_other_plugin(source: Path):
+    others = {name for other in PLUGIN_SOURCES if other != source for name in packages(other)}
+    assert plugin_faults(source, others) == []
+
+
+@pytest.mark.parametrize(("pattern", "limit"), KERNEL_LINE_LIMITS.items())
+def test_a_file_of_the_kernel_stays_small(pattern: str, limit: int):
+    files = list((FRAMEWORK / "keyedstate").glob(pattern))
+    assert files
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert {name: length for name, length in lengths.items() if length > limit} == {}
+
+
+# -- the rules see what they are to see ------------------------------------------------------------
+
+
+def _source(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import keyedstate.runtime",
+        "import keyedstate.runtime.operator as operator",
+        "from keyedstate import runtime",
+        "from keyedstate.runtime import operator",
+        "from ..runtime import operator",
+        "def late():\n    from keyedstate.runtime.operator import Operator",
+        "if False:\n    import keyedstate.runtime",
+    ],
+)
+def test_an_import_against_the_order_is_seen_in_every_form(tmp_path: Path, text: str):
+    source = _source(tmp_path, "keyedstate/state/handles.py", text)
+    (fault,) = framework_faults(source)
+    assert "handles.py" in fault and "keyedstate.runtime" in fault
+
+
+def test_an_import_of_a_lower_layer_the_root_or_a_neighbour_is_no_fault(tmp_path: Path):
+    source = _source(
+        tmp_path,
+        "keyedstate/state/handles.py",
+        "import json\nfrom . import descriptors\nfrom keyedstate import __version__, types\n"
+        "from keyedstate.state.descriptors import ValueState\n"
+        "from keyedstate.backend.table import StateTable\n",
+    )
+    assert framework_faults(source) == []
+
+
+def test_a_plugin_that_reaches_inside_or_into_another_plugin_is_seen(tmp_path: Path):
+    lines = [
+        "import other_plugin.table",
+        "from keyedstate.state import ValueState",
+        "from keyedstate.hooks import hookimpl",
+    ]
+    source = _source(tmp_path, "mine/plugin.py", "\n".join(lines))
+    assert [fault.split(" imports ")[1] for fault in plugin_faults(source, {"other_plugin"})] == [
+        "other_plugin.table",
+        "keyedstate.state.ValueState",
+    ]
