@@ -1,0 +1,420 @@
+"""Output rows as Arrow batches, checked against the declared schema.
+
+Arrow converts silently where a user would rather hear of it (1.5 becomes 1 in an integer column, bytes
+become a string, an unknown struct field vanishes), and its errors name neither column nor key.  So the
+Python types of each column are checked first, column by column: where all of them are the declared type's
+own, which is one ``set(map(type, column))``, nothing else is done per value.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.errors import KeyedStateError, did_you_mean
+
+_NONE = type(None)
+#: What pyarrow raises for a value of the right Python type that the Arrow type cannot hold.
+_CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
+class OutputError(KeyedStateError):
+    """Base class of errors about the rows that a function yields; ``key`` is the key it was working on."""
+
+    key: object
+
+
+class OutputRowError(OutputError):
+    """An output row that is no row, or has not exactly the declared columns."""
+
+    def __init__(self, reason: str, row: object, columns: Sequence[str], key: object) -> None:
+        self.reason = reason
+        self.columns = tuple(columns)
+        self.key = key
+        super().__init__(
+            f"the output row {_short(row)} for the key {_short(key)} {reason}. Declared are {len(columns)} "
+            f"column(s): {', '.join(columns)}. Yield a tuple or list with one value for each in this order, "
+            "or a dict with these names."
+        )
+
+
+class OutputTypeError(OutputError, TypeError):
+    """An output value that does not fit its column.
+
+    Attributes
+    ----------
+    column : str
+        The column; inside a nested one with the path to the value, such as ``tags.element``.
+    expected : str
+        The declared type and the Python types it takes: ``int64 (int)``.
+    given : str
+        The Python type and the value, shortened.
+    reason : str
+        What is wrong where the Python type is right; otherwise empty.
+    """
+
+    def __init__(self, column: str, expected: str, value: object, key: object, reason: str = "") -> None:
+        self.column = column
+        self.expected = expected
+        self.given = f"{type(value).__name__} {_short(value)}"
+        self.key = key
+        self.reason = reason
+        detail = f" ({reason})" if reason else ""
+        super().__init__(
+            f"the output column {column!r} is declared as {expected}, but for the key {_short(key)} the "
+            f"function gave {self.given}{detail}. Give a value of that type, or declare the column with "
+            "another."
+        )
+
+
+class OutputSchema:
+    """The declared columns of an operator's output.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        A field that is not nullable refuses None.
+
+    Raises
+    ------
+    OutputSchemaError
+        For no column, a repeated name, or a type that rows of Python values cannot be checked against.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        names = list(schema.names)
+        if not names:
+            raise OutputSchemaError("it has no column")
+        for name in names:
+            if names.count(name) > 1:
+                raise OutputSchemaError(f"the column {name!r} appears {names.count(name)} times")
+        self._schema = schema
+        self._names = names
+        self._columns = [_column_of(field.type, field.nullable, field.name) for field in schema]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the batches."""
+        return self._schema
+
+    def __reduce__(self) -> tuple[type[OutputSchema], tuple[pa.Schema]]:
+        return OutputSchema, (self._schema,)
+
+    def to_batch(
+        self, rows: Sequence[Any], key_of: Callable[[int], object] = lambda row: None
+    ) -> pa.RecordBatch:
+        """Return the rows as one record batch.
+
+        Parameters
+        ----------
+        rows : sequence of tuple, list or dict
+        key_of : callable, optional
+            Gives the key for which ``rows[i]`` was made; called for an error message only.
+
+        Raises
+        ------
+        OutputRowError
+            Where a row has not exactly the declared columns.
+        OutputTypeError
+            Where a value does not fit its column.
+        """
+        arrays = []
+        for column, values in zip(self._columns, self._transposed(rows, key_of), strict=True):
+            try:
+                array = column.to_arrow(values)
+            except (_Refused, *_CONVERSION_ERRORS) as error:
+                raise _first_refusal(column, values, key_of) from error
+            if isinstance(array, pa.ChunkedArray):
+                raise OutputSizeError(column.path, len(rows))
+            arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _transposed(self, rows: Sequence[Any], key_of: Callable[[int], object]) -> Sequence[Sequence[Any]]:
+        if not rows:
+            return [()] * len(self._names)
+        plain = set(map(type, rows)) <= {tuple, list}
+        if not plain or set(map(len, rows)) != {len(self._names)}:
+            rows = [self._row(row, index, key_of) for index, row in enumerate(rows)]
+        return list(zip(*rows, strict=True))
+
+    def _row(self, row: Any, index: int, key_of: Callable[[int], object]) -> Sequence[Any]:
+        names = self._names
+        if isinstance(row, (tuple, list)):
+            if len(row) == len(names):
+                return row
+            reason = f"has {len(row)} value(s)"
+        elif isinstance(row, Mapping):
+            unknown = [name for name in row if name not in names]
+            missing = [name for name in names if name not in row]
+            if not unknown and not missing:
+                return [row[name] for name in names]
+            if unknown:
+                hint = did_you_mean(str(unknown[0]), missing or names).strip(" ?")
+                reason = f"has the unknown column {unknown[0]!r}" + (f" ({hint}?)" if hint else "")
+            else:
+                reason = f"lacks the column(s) {', '.join(map(repr, missing))}"
+        else:
+            reason = f"is a {type(row).__name__} and no row"
+        raise OutputRowError(reason, row, names, key_of(index))
+
+
+class OutputSchemaError(KeyedStateError, ValueError):
+    """A declared output schema that cannot be used."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the output schema cannot be used: {reason}. Correct the schema given to process()."
+        )
+
+
+class OutputSizeError(KeyedStateError):
+    """Output values that are too large to share one Arrow batch."""
+
+    def __init__(self, column: str, rows: int) -> None:
+        self.column = column
+        self.rows = rows
+        super().__init__(
+            f"{rows} values of the output column {column!r} hold more than 2 GiB together, more than one "
+            "Arrow batch can. Yield smaller values, or several rows for one."
+        )
+
+
+class _Refused(Exception):
+    """A value that a column refuses, without the row it stands in: found column-wise."""
+
+    def __init__(self, column: _Column, value: object, reason: str = "") -> None:
+        super().__init__(column.path)
+        self.column = column
+        self.value = value
+        self.reason = reason
+
+
+def _first_refusal(
+    column: _Column, values: Sequence[object], key_of: Callable[[int], object]
+) -> OutputTypeError:
+    """Look for the row that was refused, now that it is known that there is one."""
+    for index, value in enumerate(values):
+        try:
+            column.to_arrow([value])
+        except _Refused as refused:
+            culprit = refused.column
+            return OutputTypeError(
+                culprit.path, culprit.expected, refused.value, key_of(index), refused.reason
+            )
+        except _CONVERSION_ERRORS as error:
+            return OutputTypeError(column.path, column.expected, value, key_of(index), str(error))
+    raise AssertionError(f"no single value of {column.path!r} is refused, though the column is")
+
+
+class _Column(ABC):
+    """One column or nested part: its Arrow type, and the Python types of the values that it takes."""
+
+    #: Python types that need no further look.
+    own: frozenset[type]
+
+    def __init__(self, arrow_type: pa.DataType, nullable: bool, path: str) -> None:
+        self.arrow_type = arrow_type
+        self.path = path
+        self.nullable = nullable
+        self.accepted = self.own | {_NONE} if nullable else self.own
+
+    @property
+    def expected(self) -> str:
+        """The type in words for an error."""
+        takes = " or ".join(sorted(kind.__name__ for kind in self.own)) or "None"
+        return f"{self.arrow_type}{'' if self.nullable else ' not null'} ({takes})"
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
+        """Convert values that `checked` accepts."""
+        return pa.array(self.checked(values), type=self.arrow_type)
+
+    def checked(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values in a form that pyarrow converts without loss, or raise `_Refused`."""
+        if not set(map(type, values)) <= self.accepted:
+            values = [value if type(value) in self.accepted else self.adopt(value) for value in values]
+        return self.looked_into(values)
+
+    def adopt(self, value: Any) -> Any:
+        """Return a value of one of the `own` types for one of another type, or refuse it."""
+        if isinstance(value, np.generic):
+            plain = value.item()
+            if type(plain) in self.accepted:
+                return plain
+        raise _Refused(self, value)
+
+    def looked_into(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Check what the type alone does not tell; every value is of an accepted type."""
+        return values
+
+
+class _Scalar(_Column):
+    def __init__(
+        self,
+        own: tuple[type, ...],
+        not_from: tuple[type, ...],
+        arrow_type: pa.DataType,
+        nullable: bool,
+        path: str,
+    ) -> None:
+        self.own = frozenset(own)
+        self._bases = own
+        self._not_from = not_from
+        super().__init__(arrow_type, nullable, path)
+
+    def adopt(self, value: Any) -> Any:
+        # A subclass of its own (an IntEnum, a str subclass) is fine; bool is no number and datetime no date.
+        if self._bases and isinstance(value, self._bases) and not isinstance(value, self._not_from):
+            return value
+        return super().adopt(value)
+
+
+class _Timestamp(_Scalar):
+    def looked_into(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Refuse to guess the zone of a value without one, or to drop the zone of a value that has one."""
+        zoned = self.arrow_type.tz is not None
+        for value in values:
+            if value is not None and (value.tzinfo is not None) is not zoned:
+                reason = (
+                    "a datetime with a time zone is needed, such as datetime.now(timezone.utc)"
+                    if zoned
+                    else "a datetime without time zone is needed"
+                )
+                raise _Refused(self, value, reason)
+        return values
+
+
+class _List(_Column):
+    own = frozenset((list, tuple))
+
+    def __init__(self, arrow_type: pa.DataType, nullable: bool, path: str) -> None:
+        super().__init__(arrow_type, nullable, path)
+        field = arrow_type.value_field
+        self._element = _column_of(field.type, field.nullable, f"{path}.element")
+
+    def adopt(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        if isinstance(value, (list, tuple)):
+            return value
+        return super().adopt(value)
+
+    def looked_into(self, values: Sequence[Any]) -> Sequence[Any]:
+        flat = list(chain.from_iterable(value for value in values if value is not None))
+        elements = self._element.checked(flat)
+        if elements is flat:
+            return values
+        rest = iter(elements)
+        return [None if value is None else [next(rest) for _ in value] for value in values]
+
+
+class _Map(_Column):
+    own = frozenset((dict,))
+
+    def __init__(self, arrow_type: pa.DataType, nullable: bool, path: str) -> None:
+        super().__init__(arrow_type, nullable, path)
+        self._key = _column_of(arrow_type.key_type, False, f"{path}.key")
+        item = arrow_type.item_field
+        self._item = _column_of(item.type, item.nullable, f"{path}.value")
+
+    def adopt(self, value: Any) -> Any:
+        return dict(value) if isinstance(value, Mapping) else super().adopt(value)
+
+    def looked_into(self, values: Sequence[Any]) -> Sequence[Any]:
+        present = [value for value in values if value is not None]
+        keys = self._key.checked(list(chain.from_iterable(present)))
+        items = self._item.checked(list(chain.from_iterable(value.values() for value in present)))
+        pairs = zip(keys, items, strict=True)
+        return [None if value is None else [next(pairs) for _ in value] for value in values]
+
+
+class _Struct(_Column):
+    own = frozenset((dict, tuple))
+
+    def __init__(self, arrow_type: pa.DataType, nullable: bool, path: str) -> None:
+        super().__init__(arrow_type, nullable, path)
+        fields = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
+        self._names = [field.name for field in fields]
+        if not fields or len(set(self._names)) < len(fields):
+            raise OutputSchemaError(f"the struct column {path!r} has no field or two of one name")
+        self._fields = [_column_of(field.type, field.nullable, f"{path}.{field.name}") for field in fields]
+
+    def adopt(self, value: Any) -> Any:
+        if isinstance(value, (tuple, Mapping)):  # a pyspark Row, a named tuple
+            return value
+        return super().adopt(value)
+
+    def looked_into(self, values: Sequence[Any]) -> Sequence[Any]:
+        rows = [self._values(value) for value in values if value is not None]
+        columns = zip(*rows, strict=True) if rows else [()] * len(self._fields)
+        checked = [field.checked(column) for field, column in zip(self._fields, columns, strict=True)]
+        present = (dict(zip(self._names, row, strict=True)) for row in zip(*checked, strict=True))
+        return [None if value is None else next(present) for value in values]
+
+    def _values(self, value: Any) -> Sequence[Any]:
+        if isinstance(value, tuple):
+            if len(value) != len(self._names):
+                raise _Refused(self, value, f"it has {len(value)} values for {len(self._names)} fields")
+            return value
+        if set(value) != set(self._names):
+            raise _Refused(self, value, f"its names must be {', '.join(self._names)}")
+        return [value[name] for name in self._names]
+
+
+def _column_of(arrow_type: pa.DataType, nullable: bool, path: str) -> _Column:
+    """Return the check of one type.
+
+    Raises
+    ------
+    OutputSchemaError
+        For a type that no rule below covers.
+    """
+    is_ = pa.types
+
+    def scalar(*own: type, not_from: tuple[type, ...] = ()) -> _Column:
+        return _Scalar(own, not_from, arrow_type, nullable, path)
+
+    if is_.is_integer(arrow_type):
+        return scalar(int, not_from=(bool,))
+    if is_.is_floating(arrow_type):
+        return scalar(float, int, not_from=(bool,))
+    if is_.is_boolean(arrow_type):
+        return scalar(bool)
+    if is_.is_string(arrow_type) or is_.is_large_string(arrow_type):
+        return scalar(str)
+    if is_.is_binary(arrow_type) or is_.is_large_binary(arrow_type):
+        return scalar(bytes, bytearray)
+    if is_.is_decimal(arrow_type):
+        return scalar(Decimal, int, not_from=(bool,))
+    if is_.is_date(arrow_type):
+        return scalar(dt.date, not_from=(dt.datetime,))
+    if is_.is_timestamp(arrow_type):
+        return _Timestamp((dt.datetime,), (), arrow_type, nullable, path)
+    if is_.is_time(arrow_type):
+        return scalar(dt.time)
+    if is_.is_duration(arrow_type):
+        return scalar(dt.timedelta)
+    if is_.is_null(arrow_type):
+        return scalar()
+    if is_.is_list(arrow_type) or is_.is_large_list(arrow_type):
+        return _List(arrow_type, nullable, path)
+    if is_.is_map(arrow_type):
+        return _Map(arrow_type, nullable, path)
+    if is_.is_struct(arrow_type):
+        return _Struct(arrow_type, nullable, path)
+    raise OutputSchemaError(
+        f"the column {path!r} has the type {arrow_type}, which process functions cannot give"
+    )
+
+
+def _short(value: object, limit: int = 100) -> str:
+    """Return the repr of a value, cut in the middle: a key or value may be megabytes long."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 4 :]}"
