@@ -1,0 +1,106 @@
+"""Values that may be None, in the layout of Flink's ``NullableSerializer`` without padding."""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.compatibility import Compatibility
+from keyedstate.types.composite import CompositeSerializer, restore_inner
+from keyedstate.types.errors import UnsupportedTypeError
+from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
+
+T = TypeVar("T")
+
+
+class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
+    """A byte 1 for None; a byte 0 and the value otherwise.  In columns None is null."""
+
+    type_name = "nullable"
+    null_is_value = True
+
+    def __init__(self, inner: TypeSerializer[T]) -> None:
+        if inner.null_is_value:
+            raise UnsupportedTypeError(
+                f"nullable({inner!r})", "a null is a value of that type already", f"Use {inner!r} itself."
+            )
+        self.inner_serializer = inner
+        self.immutable = inner.immutable
+        self.needs_canonical = inner.needs_canonical
+
+    @property
+    def inners(self) -> tuple[TypeSerializer[Any], ...]:
+        return (self.inner_serializer,)
+
+    @property
+    def inner_names(self) -> tuple[str, ...]:
+        return ("inner",)
+
+    @property
+    def factory_name(self) -> str:
+        return "nullable"
+
+    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> NullableSerializer[T]:
+        return NullableSerializer(inners[0])
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return self.inner_serializer.arrow_type
+
+    def serialize(self, value: T | None, out: DataOutputView) -> None:
+        if value is None:
+            out.write_boolean(True)
+        else:
+            out.write_boolean(False)
+            self.inner_serializer.serialize(value, out)
+
+    def deserialize(self, source: DataInputView) -> T | None:
+        return None if source.read_boolean() else self.inner_serializer.deserialize(source)
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return True  # the inner serializer judges
+
+    def read_column(self, array: pa.Array) -> list[T | None]:
+        return self.inner_serializer.from_arrow(array)
+
+    def write_column(self, values: Sequence[T | None]) -> pa.Array:
+        return self.inner_serializer.to_arrow(values)
+
+    def check(self, value: object) -> None:
+        if value is not None:
+            self.inner_serializer.check(value)
+
+    def is_value(self, value: object) -> bool:
+        return value is None or self.inner_serializer.is_value(value)
+
+    def copy(self, value: T | None) -> T | None:
+        return None if value is None else self.inner_serializer.copy(value)
+
+    def canonical(self, value: T | None) -> T | None:
+        return None if value is None else self.inner_serializer.canonical(value)
+
+    def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
+        if old.type_name == self.type_name:
+            return super().resolve_compatibility(old)
+        verdict = self.inner_serializer.snapshot().resolve_compatibility(old)
+        if verdict.is_incompatible:
+            return verdict
+        # Also where the inner serializer would only be reconfigured: old bytes have no flag.
+        return Compatibility.after_migration(f"{old} became nullable")
+
+
+def nullable(inner: TypeSerializer[T]) -> NullableSerializer[T]:
+    """Return the type of values that may be None; a type that is nullable already is returned as it is."""
+    return inner if isinstance(inner, NullableSerializer) else NullableSerializer(inner)
+
+
+def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
+    return NullableSerializer(restore_inner(document, "inner"))
+
+
+register_serializer_type(NullableSerializer.type_name, _restore, NullableSerializer.snapshot_version)

@@ -1,0 +1,200 @@
+"""Dates and instants.
+
+The layouts of Flink's SQL types are used, which hold what Python's and Spark's types hold: a date is the
+milliseconds of its midnight in UTC (``SqlDateSerializer``), a timestamp the milliseconds since 1970 and the
+nanoseconds within the millisecond (``TimestampDataSerializer`` of precision 6).
+"""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.columns import plain_numbers, put_nones, require_types
+from keyedstate.types.errors import ValueTypeError
+from keyedstate.types.scalar import SingletonSerializer, register_singleton
+
+_DAY_MS = 86_400_000
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+_FIRST_DAY, _LAST_DAY = dt.date.min.toordinal() - _EPOCH_DAY, dt.date.max.toordinal() - _EPOCH_DAY
+_FIRST_US, _LAST_US = _FIRST_DAY * _DAY_MS * 1000, (_LAST_DAY + 1) * _DAY_MS * 1000 - 1
+_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
+_UTC_EPOCH = _NAIVE_EPOCH.replace(tzinfo=dt.timezone.utc)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+def _require_years(numbers: np.ndarray, low: int, high: int, expected: str) -> None:
+    """Refuse days or microseconds outside the years 1 to 9999, which NumPy would return as ints."""
+    if len(numbers) and (numbers.min() < low or numbers.max() > high):
+        stranger = numbers[(numbers < low) | (numbers > high)][0]
+        raise ValueTypeError.of(
+            f"{expected} of the years 1 to 9999",
+            int(stranger),
+            "Python has no other years: filter these rows, or cast the column to a number.",
+        )
+
+
+def _has_microseconds(arrow_type: pa.DataType) -> bool:
+    """Whether Python's datetime holds the timestamps of the type without loss."""
+    return bool(pa.types.is_timestamp(arrow_type) and arrow_type.unit != "ns")
+
+
+class DateSerializer(SingletonSerializer[dt.date]):
+    """``datetime.date``, which a ``datetime.datetime`` is not."""
+
+    type_name = "date"
+    python_type = dt.date
+    constraint = "a datetime.date"
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.date32()
+
+    def is_value(self, value: object) -> bool:
+        return value.__class__ is dt.date
+
+    def way_out(self, value: object) -> str:
+        if isinstance(value, dt.datetime):
+            return "Convert it with .date(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."
+        return super().way_out(value)
+
+    def serialize(self, value: dt.date, out: DataOutputView) -> None:
+        if value.__class__ is not dt.date:
+            raise self.mismatch(value)
+        out.write_long((value.toordinal() - _EPOCH_DAY) * _DAY_MS)
+
+    def deserialize(self, source: DataInputView) -> dt.date:
+        day, rest = divmod(source.read_long(), _DAY_MS)
+        if rest or not _FIRST_DAY <= day <= _LAST_DAY:
+            raise source.corrupt("a date that is no midnight of the years 1 to 9999")
+        return dt.date.fromordinal(day + _EPOCH_DAY)
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_date32(arrow_type))
+
+    def read_column(self, array: pa.Array) -> list[dt.date | None]:
+        days = plain_numbers(array.cast(pa.int32()), 0)
+        _require_years(days, _FIRST_DAY, _LAST_DAY, repr(self))
+        return put_nones(days.astype("datetime64[D]").tolist(), array)
+
+    def write_column(self, values: Sequence[dt.date | None]) -> pa.Array:
+        require_types(values, frozenset((dt.date, type(None))))
+        return pa.array(values, pa.date32())
+
+
+class _InstantSerializer(SingletonSerializer[dt.datetime]):
+    """What the two kinds of timestamp share; an epoch of the right kind makes the difference."""
+
+    python_type = dt.datetime
+    _epoch: dt.datetime
+
+    @abstractmethod
+    def _has_right_zone(self, value: dt.datetime) -> bool: ...
+
+    def is_value(self, value: object) -> bool:
+        return value.__class__ is dt.datetime and self._has_right_zone(value)
+
+    def serialize(self, value: dt.datetime, out: DataOutputView) -> None:
+        if not self.is_value(value):
+            raise self.mismatch(value)
+        millis, micros = divmod((value - self._epoch) // _MICROSECOND, 1000)
+        out.write_long(millis)
+        out.write_int(micros * 1000)
+
+    def deserialize(self, source: DataInputView) -> dt.datetime:
+        millis, nanos = source.read_long(), source.read_int()
+        micros, rest = divmod(nanos, 1000)
+        if rest or not 0 <= micros < 1000:
+            raise source.corrupt(f"{nanos} nanoseconds are no whole microseconds within a millisecond")
+        total = millis * 1000 + micros
+        if not _FIRST_US <= total <= _LAST_US:
+            raise source.corrupt("a timestamp outside the years 1 to 9999")
+        return self._epoch + dt.timedelta(microseconds=total)
+
+    def read_column(self, array: pa.Array) -> list[dt.datetime | None]:
+        if array.type.unit != "us":
+            array = array.cast(pa.timestamp("us", array.type.tz))
+        micros = plain_numbers(array.cast(pa.int64()), 0)
+        _require_years(micros, _FIRST_US, _LAST_US, repr(self))
+        # Adding NumPy's timedeltas to the epoch takes a thirtieth of the time of to_pylist, which looks up
+        # the zone for every value, and a seventh of that of datetime.replace.
+        return put_nones(list(map(self._epoch.__add__, micros.astype("timedelta64[us]").tolist())), array)
+
+    def write_column(self, values: Sequence[dt.datetime | None]) -> pa.Array:
+        require_types(values, frozenset((dt.datetime, type(None))))
+        for value in values:
+            if value is not None and not self._has_right_zone(value):
+                raise TypeError("a zone that pyarrow would convert silently")
+        return pa.array(values, self.arrow_type)
+
+
+class TimestampSerializer(_InstantSerializer):
+    """Instants: ``datetime.datetime`` in UTC with microseconds; what is read has ``datetime.timezone.utc``.
+
+    Another zone is refused although it can name the same instant: its wall clock would be gone after a
+    restart.
+    """
+
+    type_name = "timestamp"
+    constraint = "a datetime.datetime in UTC"
+    _epoch = _UTC_EPOCH
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.timestamp("us", "UTC")
+
+    def _has_right_zone(self, value: dt.datetime) -> bool:
+        zone = value.tzinfo
+        # ZoneInfo("UTC") and pytz.UTC are other objects, but the same zone.
+        return zone is dt.timezone.utc or (
+            zone is not None and zone.tzname(value) == "UTC" and not zone.utcoffset(value)
+        )
+
+    def way_out(self, value: object) -> str:
+        if isinstance(value, dt.datetime) and value.tzinfo is None:
+            return "Give it a zone with .replace(tzinfo=timezone.utc), or declare the state as TIMESTAMP_NTZ."
+        if value.__class__ is dt.datetime:
+            return "Convert it with .astimezone(timezone.utc)."
+        return super().way_out(value)
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        # Arrow keeps instants in UTC; the zone of the type is for display, Spark puts the session's there.
+        return _has_microseconds(arrow_type) and arrow_type.tz is not None
+
+
+class TimestampNtzSerializer(_InstantSerializer):
+    """Wall-clock times without a zone: naive ``datetime.datetime``, microseconds; ``fold`` is not kept."""
+
+    type_name = "timestamp_ntz"
+    constraint = "a datetime.datetime without tzinfo"
+    _epoch = _NAIVE_EPOCH
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.timestamp("us")
+
+    def _has_right_zone(self, value: dt.datetime) -> bool:
+        return value.tzinfo is None
+
+    def way_out(self, value: object) -> str:
+        if isinstance(value, dt.datetime) and value.tzinfo is not None:
+            return "Declare the state as TIMESTAMP, or drop the zone with .replace(tzinfo=None)."
+        return super().way_out(value)
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return _has_microseconds(arrow_type) and arrow_type.tz is None
+
+
+DATE = DateSerializer()
+TIMESTAMP = TimestampSerializer()
+TIMESTAMP_NTZ = TimestampNtzSerializer()
+
+for _serializer in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+    register_singleton(_serializer)
