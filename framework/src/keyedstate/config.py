@@ -98,12 +98,13 @@ def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:
     """Return an option that holds a list of names, comma-separated where it is a string."""
 
     def parse(value: object) -> tuple[str, ...]:
-        parts: Iterable[object] = (
-            value.split(",") if isinstance(value, str) else cast(Iterable[object], value)
-        )
-        if not isinstance(parts, Iterable) or not all(isinstance(part, str) for part in parts):
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, Iterable):
             raise ValueError
-        return tuple(part.strip() for part in cast(Iterable[str], parts) if part.strip())
+        found = tuple(parts)
+        if not all(isinstance(part, str) for part in found):
+            raise ValueError
+        return tuple(part.strip() for part in found if part.strip())
 
     return ConfigOption(name, parse, (), "a list of names with commas between them", text)
 

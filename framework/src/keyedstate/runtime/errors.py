@@ -20,7 +20,9 @@ class ProcessFunctionError(KeyedStateError):
         None for a batch DataFrame.
     """
 
-    def __init__(self, function: str, step: str, key: object, epoch: int | None, error: BaseException) -> None:
+    def __init__(
+        self, function: str, step: str, key: object, epoch: int | None, error: BaseException
+    ) -> None:
         self.function = function
         self.step = step
         self.key = key

@@ -18,7 +18,8 @@ from typing import Any, Generic, TypeVar, overload
 from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.state.errors import StateError, StateNotBoundError
 from keyedstate.state.handles import KeyContext, MapStateHandle, StateHandle, ValueStateHandle
-from keyedstate.types import MapSerializer, TypeSerializer, ValueTypeError, map_of
+from keyedstate.types import TypeSerializer, ValueTypeError, map_of
+from keyedstate.types.maps import MapSerializer
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -51,7 +52,7 @@ class StateDescriptor(ABC, Generic[H]):
     kind: StateKind
 
     def __init__(self, name: str, serializer: TypeSerializer[Any]) -> None:
-        if not isinstance(name, str) or not name:
+        if not name:
             raise InvalidDescriptorError(name, "its name must be a non-empty string")
         self.name = name
         self.serializer = serializer

@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
 from keyedstate.state.errors import NoCurrentKeyError, NullNamespaceError, StateValueError
-from keyedstate.types import VOID_NAMESPACE, MapSerializer, TypeSerializer, ValueTypeError
+from keyedstate.types import VOID_NAMESPACE, TypeSerializer, ValueTypeError
+from keyedstate.types.maps import MapSerializer
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -138,7 +139,7 @@ class MapStateHandle(StateHandle, Generic[K, V]):
     Values may be None; keys only where their type is nullable.
     """
 
-    __slots__ = ("_check_key", "_check_value")
+    __slots__ = ("_canonical", "_check_key", "_check_value")
 
     def __init__(
         self, name: str, table: AnyStateTable, context: KeyContext, serializer: MapSerializer[K, V]
@@ -146,16 +147,23 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         super().__init__(name, table, context)
         self._check_key = serializer.key_serializer.check
         self._check_value = serializer.value_serializer.check
+        keys = serializer.key_serializer
+        #: Makes one NaN of all, and zero of negative zero; None where the key type has no such values.
+        self._canonical = keys.canonical if keys.needs_canonical else None
 
     def get(self, key: K) -> V | None:
         """Return the value under a map key, or None."""
         entries = self._entries()
-        return None if entries is None else entries.get(key)
+        if entries is None:
+            return None
+        return entries.get(key if self._canonical is None else self._canonical(key))
 
     def contains(self, key: K) -> bool:
         """Return whether a map key is there, also one whose value is None."""
         entries = self._entries()
-        return entries is not None and key in entries
+        if entries is None:
+            return False
+        return (key if self._canonical is None else self._canonical(key)) in entries
 
     def put(self, key: K, value: V | None) -> None:
         """Set the value under a map key.
@@ -166,6 +174,8 @@ class MapStateHandle(StateHandle, Generic[K, V]):
             Where the key or the value is not of the declared type; the state stays as it was.
         """
         self._check(key, value)
+        if self._canonical is not None:
+            key = self._canonical(key)
         entries = self._entries()
         if entries is None:
             context = self._context
@@ -179,20 +189,24 @@ class MapStateHandle(StateHandle, Generic[K, V]):
             self._check(key, value)
         if not entries:
             return
+        new = dict(entries)
+        if self._canonical is not None:
+            new = {self._canonical(key): value for key, value in entries.items()}
         stored = self._entries()
         if stored is None:
             context = self._context
-            self._table.put(context.key_group, context.key, self._namespace, dict(entries))
+            self._table.put(context.key_group, context.key, self._namespace, new)
         else:
-            stored.update(entries)
+            stored.update(new)
 
     def remove(self, key: K) -> None:
         """Remove a map key if it is there."""
         entries = self._entries()
-        if entries is not None and key in entries:
-            del entries[key]
-            if not entries:
-                self.clear()
+        if entries is None:
+            return
+        entries.pop(key if self._canonical is None else self._canonical(key), None)
+        if not entries:
+            self.clear()
 
     def items(self) -> Iterator[tuple[K, V | None]]:
         """Iterate over the entries; the map must not be changed meanwhile."""

@@ -33,7 +33,8 @@ from keyedstate.plugins import Backend
 from keyedstate.state import handles as state_handles
 from keyedstate.state.descriptors import StateDescriptor
 from keyedstate.state.errors import NullNamespaceError, StateKindMismatchError, StateMigrationError
-from keyedstate.types import VOID, VOID_NAMESPACE, MapSerializer, TypeSerializer
+from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer
+from keyedstate.types.maps import MapSerializer
 
 H = TypeVar("H", bound=state_handles.StateHandle)
 
@@ -187,7 +188,7 @@ class KeyedStateBackend:
             table = self._backend.create_state_table(meta, self._context)
         else:
             table.replace_meta(_adapted(table.meta, meta))
-        handle = descriptor.create_handle(table, self.current)
+        handle: state_handles.StateHandle = descriptor.create_handle(table, self.current)
         # Only now: a refused registration leaves everything as it was.
         self._tables[meta.name] = table
         self._handles[meta.name] = handle
