@@ -324,14 +324,15 @@ class PluginRegistry:
                 raise invalid(f"its option {option.name!r} does not begin with '{provider.name}.'")
         try:
             self._manager.register(module, name=str(provider))
-        except (pluggy.PluginValidationError, ValueError) as error:
+            for serializers in self._only(provider)("keyedstate_serializers")():
+                for name, factory in serializers.items():
+                    register_serializer_type(name, factory)
+        except Exception as error:  # what pluggy refuses, and whatever a stranger's function raises
             # Older pluggy keeps what it refused, and would then complain of the name at the next attempt.
             if self._manager.has_plugin(str(provider)):
                 self._manager.unregister(name=str(provider))
-            raise invalid(str(error)) from error
-        for serializers in self._only(provider)("keyedstate_serializers")():
-            for name, factory in serializers.items():
-                register_serializer_type(name, factory)
+            # On one line: pluggy's own text has several.
+            raise invalid(" ".join(f"{type(error).__name__}: {error}".split())) from error
         return Backend(provider, description, self._only(provider), self.able)
 
     def _only(self, provider: Provider) -> Callable[[str], Any]:
