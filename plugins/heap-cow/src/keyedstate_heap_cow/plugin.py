@@ -1,0 +1,80 @@
+"""The hooks of the backend ``heap-cow``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from keyedstate.backend import (
+    BackendContext,
+    BackendDescription,
+    Capability,
+    FullRestoreOperation,
+    FullSnapshotStrategy,
+    Level,
+    RestoreOperation,
+    SnapshotStrategy,
+    StateHandle,
+    StateMeta,
+)
+from keyedstate.config import choice
+from keyedstate.hooks import hookimpl
+from keyedstate_heap_cow import cowmap
+from keyedstate_heap_cow.table import CopyOnWriteTable
+
+COMPILED = choice(
+    "heap-cow.compiled",
+    "auto",
+    ("auto", "never"),
+    "Whether to use the compiled map where installation compiled it; the plain Python one does the same, "
+    "several times slower.",
+)
+
+
+@hookimpl
+def keyedstate_describe_backend() -> BackendDescription:
+    """Claim what copy-on-write maps do: all of it in memory, snapshots beside the running owner."""
+    return BackendDescription(
+        name="heap-cow",
+        version=version("keyedstate-heap-cow"),
+        # Written out, not taken from the kernel: it says which versions this source was written for.
+        hook_api=(1, 1),
+        summary="Copy-on-write hash maps in memory; a snapshot is written while the task goes on.",
+        build="compiled" if cowmap.COMPILED else "plain Python",
+        capabilities={
+            Capability.VALUE_STATE: Level.FULL,
+            Capability.MAP_STATE: Level.FULL,
+            Capability.LIST_STATE: Level.NOT_YET,
+            Capability.REDUCING_STATE: Level.NOT_YET,
+            Capability.AGGREGATING_STATE: Level.NOT_YET,
+            Capability.ASYNC_SNAPSHOT: Level.FULL,
+            Capability.RESCALING: Level.FULL,
+            Capability.OBJECTS_BY_REFERENCE: Level.FULL,
+            Capability.LARGER_THAN_MEMORY: Level.NEVER,
+        },
+        options=(COMPILED,),
+    )
+
+
+@hookimpl
+def keyedstate_create_state_table(
+    meta: StateMeta, context: BackendContext
+) -> CopyOnWriteTable[Any, Any, Any]:
+    """Return an empty table."""
+    compiled = context.options[COMPILED.name] != "never"
+    return CopyOnWriteTable(meta, context.key_groups, compiled=compiled)
+
+
+@hookimpl
+def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStrategy:
+    """Return the contract's full snapshot; another thread may write it."""
+    return FullSnapshotStrategy(context)
+
+
+@hookimpl
+def keyedstate_create_restore_operation(
+    handles: Sequence[StateHandle], context: BackendContext
+) -> RestoreOperation:
+    """Return the contract's full restore, which puts entries into the tables of this plugin."""
+    return FullRestoreOperation(handles, context, keyedstate_create_state_table)

@@ -1,0 +1,222 @@
+"""The state table of copy-on-write maps: one map per key group (Flink's ``CopyOnWriteStateTable``)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any, TypeVar
+
+from keyedstate.backend import (
+    EntryBatch,
+    IncrementalVisitor,
+    StateEntry,
+    StateMeta,
+    StateTable,
+    TableSnapshot,
+)
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate_heap_cow import cowmap
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+U = TypeVar("U")
+
+
+@lru_cache(maxsize=1)
+def _uncompiled() -> Any:
+    """Load the map's source as plain Python, beside the compiled module."""
+    if not cowmap.COMPILED:
+        return cowmap
+    name = f"{cowmap.__name__}_uncompiled"
+    loader = SourceFileLoader(name, str(Path(cowmap.__file__).with_name("cowmap.py")))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+class CopyOnWriteTable(StateTable[K, N, V]):
+    """A table of copy-on-write maps: a snapshot copies page references, and the owner goes on.
+
+    Parameters
+    ----------
+    meta : StateMeta
+    key_groups : KeyGroupRange
+        The key groups that the table owns.
+    compiled : bool, optional
+        Use the compiled map where there is one.
+    """
+
+    def __init__(self, meta: StateMeta, key_groups: KeyGroupRange, *, compiled: bool = True) -> None:
+        self._meta = meta
+        self._key_groups = key_groups
+        self._first = key_groups.start
+        module: Any = cowmap if compiled else _uncompiled()
+        serializer = meta.value_serializer
+        #: What a value that a snapshot still shows is copied with before the owner may change it; immutable
+        #: values are shared.  Fixed for the table's life: values stay what their first serializer made.
+        copy = None if serializer.immutable else serializer.copy
+        #: One map per key group, at index key group - first.
+        self._maps: list[Any] = [module.CopyOnWriteStateMap(copy) for _ in key_groups]
+
+    @property
+    def meta(self) -> StateMeta:
+        """What is known of the state."""
+        return self._meta
+
+    def replace_meta(self, meta: StateMeta) -> None:
+        """Adopt new serializers; the entries are objects, so none is touched."""
+        self._meta = meta
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the table owns."""
+        return self._key_groups
+
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the object that was put, or its copy where a live snapshot shows it and it is mutable."""
+        value: V | None = self._maps[key_group - self._first].get(key, namespace)
+        return value
+
+    def contains(self, key_group: int, key: K, namespace: N) -> bool:
+        """Return whether there is an entry, also one that holds None."""
+        found: bool = self._maps[key_group - self._first].contains(key, namespace)
+        return found
+
+    def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
+        """Keep the object itself under the address."""
+        self._maps[key_group - self._first].put(key, namespace, value)
+
+    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
+        """Put, and return the object that was there (or its copy), or None."""
+        old: V | None = self._maps[key_group - self._first].put_and_get_old(key, namespace, value)
+        return old
+
+    def remove(self, key_group: int, key: K, namespace: N) -> None:
+        """Remove the entry if there is one."""
+        self._maps[key_group - self._first].remove(key, namespace)
+
+    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Remove the entry and return its object (or its copy), or None where there was none."""
+        old: V | None = self._maps[key_group - self._first].remove_and_get_old(key, namespace)
+        return old
+
+    def transform(
+        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
+    ) -> None:
+        """Put what the function makes of the old object and the value."""
+        self._maps[key_group - self._first].transform(key, namespace, value, function)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._maps))
+
+    def keys(self, namespace: N) -> Iterator[K]:
+        """Yield the keys of one namespace; fails fast where an entry comes or goes meanwhile."""
+        for group in self._maps:
+            for key, other, _ in group:
+                if other == namespace:
+                    yield key
+
+    def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
+        """Yield every address; fails fast where an entry comes or goes meanwhile."""
+        for group in self._maps:
+            for key, namespace, _ in group:
+                yield key, namespace
+
+    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
+        """Return a visitor over one map after the other.
+
+        Raises
+        ------
+        ValueError
+            If `batch_size` is below 1.
+        """
+        return _Visitor(self, self._maps, batch_size)
+
+    def snapshot(self) -> TableSnapshot[K, N, V]:
+        """Take a snapshot of every map: a copy of page references, whatever the number of entries."""
+        return _Snapshot(self._maps, self._first)
+
+    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        """Add entries of one key group, with room made for all of them first."""
+        self._maps[key_group - self._first].restore_entries(batch.namespaces, batch.keys, batch.values)
+
+    def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
+        """Look up several keys without a call of the table for each."""
+        maps, first = self._maps, self._first
+        return [
+            maps[key_group - first].get(key, namespace)
+            for key_group, key in zip(key_groups, keys, strict=True)
+        ]
+
+    def put_many(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
+    ) -> None:
+        """Put several keys without a call of the table for each."""
+        maps, first = self._maps, self._first
+        for key_group, key, value in zip(key_groups, keys, values, strict=True):
+            maps[key_group - first].put(key, namespace, value)
+
+    def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
+        """Remove several keys without a call of the table for each."""
+        maps, first = self._maps, self._first
+        for key_group, key in zip(key_groups, keys, strict=True):
+            maps[key_group - first].remove(key, namespace)
+
+
+class _Snapshot(TableSnapshot[K, N, V]):
+    def __init__(self, maps: Sequence[Any], first: int) -> None:
+        self._first = first
+        self._taken: list[Any] = []
+        try:
+            for group in maps:
+                self._taken.append(group.snapshot())
+        except BaseException:
+            self.release()
+            raise
+
+    def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
+        """Yield the entries that the map of one key group had."""
+        for namespaces, keys, values in self._taken[key_group - self._first].batches(size):
+            yield EntryBatch(namespaces, keys, values)
+
+    def release(self) -> None:
+        """Let the owner's maps forget the snapshot; safe in any thread."""
+        for taken in self._taken:
+            taken.release()
+
+
+class _Visitor(IncrementalVisitor[K, N, V]):
+    def __init__(self, table: CopyOnWriteTable[K, N, V], maps: Sequence[Any], batch_size: int) -> None:
+        if batch_size < 1:
+            raise ValueError(f"a visitor shows at least 1 entry a step, not {batch_size}")
+        self._table = table
+        self._walks = (
+            (group, maps[group - table.key_groups.start].visitor(batch_size)) for group in table.key_groups
+        )
+        self._group, self._walk = next(self._walks)
+
+    def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
+        """Return the next entries of the current map, or the first ones of the next map that has any."""
+        while True:
+            while self._walk.has_next():
+                shown = self._walk.next_batch()
+                if shown:  # a step through empty buckets shows nothing
+                    return [StateEntry(self._group, key, namespace, value) for key, namespace, value in shown]
+            following = next(self._walks, None)
+            if following is None:
+                return ()
+            self._group, self._walk = following
+
+    def update(self, entry: StateEntry[K, N, V], value: V) -> None:
+        """Write a new value for an entry of the last step."""
+        self._table.put(entry.key_group, entry.key, entry.namespace, value)
+
+    def remove(self, entry: StateEntry[K, N, V]) -> None:
+        """Remove an entry of the last step."""
+        self._table.remove(entry.key_group, entry.key, entry.namespace)
