@@ -17,6 +17,7 @@ import sys
 if sys.prefix == sys.base_prefix and sys.version_info >= (3, 10):
     if sys.argv[1:] == ["venv"]:
         import ensurepip, venv
+        ensurepip.version()
     print("%d.%d" % sys.version_info[:2], sys.executable)
 PROBE
 }
