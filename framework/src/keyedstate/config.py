@@ -70,9 +70,10 @@ def choice(name: str, default: str, choices: Sequence[str], text: str) -> Config
     """Return an option that holds one of a few words."""
 
     def parse(value: object) -> str:
-        if value not in choices:
+        word = value.strip() if isinstance(value, str) else value
+        if word not in choices:
             raise ValueError
-        return cast(str, value)
+        return cast(str, word)
 
     return ConfigOption(name, parse, default, f"one of {', '.join(choices)}", text)
 
