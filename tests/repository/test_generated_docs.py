@@ -1,0 +1,39 @@
+"""The pages that follow from the source say what the source says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from keyedstate import hooks
+from keyedstate.config import OPTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "scripts" / "generate_docs.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["hooks.md", "options.md"])
+def test_a_generated_page_is_committed_as_its_source_makes_it(generator: ModuleType, name: str) -> None:
+    committed = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert committed == generator.PAGES[name](), "run `python scripts/generate_docs.py`"
+
+
+def test_every_hook_has_a_section(generator: ModuleType) -> None:
+    sections = [line for line in generator.hooks_page().splitlines() if line.startswith("## ")]
+    assert sections == [f"## {name}" for name in vars(hooks) if name.startswith("keyedstate_")]
+
+
+def test_every_option_has_a_row(generator: ModuleType) -> None:
+    page = generator.options_page()
+    assert [option.name for option in OPTIONS if f"| `{option.name}` |" not in page] == []
