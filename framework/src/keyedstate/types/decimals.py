@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.columns import require_types
 from keyedstate.types.errors import UnsupportedTypeError
 from keyedstate.types.scalar import ScalarSerializer
 from keyedstate.types.serializer import register_serializer_type
@@ -119,7 +120,11 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
         return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
     def write_column(self, values: Sequence[Decimal | None]) -> pa.Array:
-        return pa.array(values, self.arrow_type)
+        require_types(values, frozenset((Decimal, type(None))))
+        # Fitted first: pyarrow refuses 0E+99, and writes 0.00 for 1.5 followed by sixty zeros.
+        context, unit = self._context(), self._unit
+        fitted = [None if value is None else value.quantize(unit, context=context) for value in values]
+        return pa.array(fitted, self.arrow_type)
 
 
 def decimal(precision: int, scale: int) -> DecimalSerializer:

@@ -32,6 +32,8 @@ SerializerFactory = Callable[[Mapping[str, Any]], "TypeSerializer[Any]"]
 
 #: How deep types may be nested in a snapshot: far beyond any real type, far below Python's recursion limit.
 _MAX_DEPTH = 50
+#: What code that reads a snapshot's content may raise where the content is not of its form.
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, UnsupportedTypeError)
 
 
 class TypeSerializer(ABC, Generic[T]):
@@ -244,12 +246,22 @@ class SerializerSnapshot:
         factory = _registration_of(self.type_name, self.version).factory
         try:
             return factory(document)
-        except (KeyError, TypeError, ValueError, AttributeError, UnsupportedTypeError) as error:
+        except _MALFORMED as error:
             raise InvalidSnapshotError(document, f"{type(error).__name__}: {error}") from error
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
-        """Ask this snapshot, the new one, about values that the serializer of `old` wrote."""
-        return self.restore_serializer().resolve_compatibility(old)
+        """Ask this snapshot, the new one, about values that the serializer of `old` wrote.
+
+        Raises
+        ------
+        UnknownSerializerError, InvalidSnapshotError
+            As `from_json`, for either snapshot.
+        """
+        serializer = self.restore_serializer()
+        try:
+            return serializer.resolve_compatibility(old)
+        except _MALFORMED as error:
+            raise InvalidSnapshotError(old.to_json(), f"{type(error).__name__}: {error}") from error
 
     def _canonical_json(self) -> str:
         return json.dumps(self.to_json(), sort_keys=True)

@@ -1,0 +1,243 @@
+"""The columnar face: encodings that readers meet, and conversions that must not happen silently."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from keyedstate import types
+from keyedstate.types import (
+    ColumnSizeError,
+    ColumnTypeError,
+    CorruptDataError,
+    TypeSerializer,
+    UnsupportedTypeError,
+    ValueTypeError,
+)
+from keyedstate.types.columns import offsets_of
+
+UTC = dt.timezone.utc
+NOON = dt.datetime(2024, 1, 1, 12)
+
+
+def test_a_dictionary_column_is_read_as_its_values() -> None:
+    array = pa.array(["b", "a", None, "b"]).dictionary_encode()
+    assert types.STRING.from_arrow(array) == ["b", "a", None, "b"]
+    assert types.STRING.from_arrow(array[1:]) == ["a", None, "b"]
+    assert types.STRING.from_arrow(array[3:]) == ["b"]
+    with_null_value = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array(["a", None]))
+    assert types.STRING.from_arrow(with_null_value) == ["a", None, None]
+    assert types.nullable(types.STRING).from_arrow(array) == ["b", "a", None, "b"]
+    chunks = pa.chunked_array([array, pa.array(["z"]).dictionary_encode()])
+    assert types.STRING.from_arrow(chunks) == ["b", "a", None, "b", "z"]
+
+
+def test_mutable_values_of_a_dictionary_column_are_not_shared() -> None:
+    array = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array([[1, 2]]))
+    first, second = types.list_of(types.INT64).from_arrow(array)
+    assert first == second == [1, 2]
+    assert first is not second
+
+
+def test_a_dictionary_column_inside_a_struct_is_read() -> None:
+    names = pa.array(["a", None]).dictionary_encode()
+    array = pa.StructArray.from_arrays([names, pa.array([1, 2])], names=["name", "count"])
+    serializer = types.tuple_of(types.nullable(types.STRING), types.INT64)
+    assert serializer.from_arrow(array) == [("a", 1), (None, 2)]
+
+
+@pytest.mark.parametrize(
+    ("serializer", "array", "expected"),
+    [
+        (types.STRING, pa.array(["a"], pa.large_string()), ["a"]),
+        (types.BYTES, pa.array([b"a"], pa.large_binary()), [b"a"]),
+        (types.list_of(types.INT64), pa.array([[1], None], pa.large_list(pa.int64())), [[1], None]),
+        (
+            types.TIMESTAMP,
+            pa.array([NOON], pa.timestamp("us", "America/New_York")),
+            [NOON.replace(tzinfo=UTC)],
+        ),
+        (types.TIMESTAMP, pa.array([NOON, None], pa.timestamp("s", "UTC")), [NOON.replace(tzinfo=UTC), None]),
+        (types.TIMESTAMP_NTZ, pa.array([NOON], pa.timestamp("ms")), [NOON]),
+        (types.INT64, pa.nulls(2), [None, None]),
+        (types.INT64, pa.nulls(0), []),
+        (types.VOID, pa.nulls(2), [types.VOID_NAMESPACE] * 2),
+        (types.INT64, pa.chunked_array([], pa.int64()), []),
+        (types.tuple_of(types.INT64), pa.array([{"any name": 1}]), [(1,)]),
+    ],
+    ids=str,
+)
+def test_columns_that_spark_and_other_writers_make_are_read(
+    serializer: TypeSerializer[Any], array: pa.Array, expected: list[Any]
+) -> None:
+    assert serializer.from_arrow(array) == expected
+
+
+@pytest.mark.parametrize(
+    ("serializer", "array"),
+    [
+        (types.INT64, pa.array([1], pa.int32())),
+        (types.INT64, pa.array([1.0])),
+        (types.FLOAT64, pa.array([1.0], pa.float32())),
+        (types.STRING, pa.array([b"a"])),
+        (types.BYTES, pa.array(["a"])),
+        (types.DATE, pa.array([NOON])),
+        (types.TIMESTAMP, pa.array([NOON])),
+        (types.TIMESTAMP_NTZ, pa.array([NOON], pa.timestamp("us", "UTC"))),
+        (types.TIMESTAMP_NTZ, pa.array([NOON], pa.timestamp("ns"))),
+        (types.decimal(4, 2), pa.array([Decimal("1.00")], pa.decimal128(5, 2))),
+        (types.VOID, pa.array([1])),
+        (types.list_of(types.INT64), pa.array([[1.0]])),
+        (types.map_of(types.STRING, types.INT64), pa.array([{"a": 1}])),
+        (types.tuple_of(types.INT64), pa.array([{"a": 1, "b": 2}])),
+        (types.INT64, pa.array(["a"]).dictionary_encode()),
+    ],
+    ids=str,
+)
+def test_a_column_of_another_type_is_refused_with_both_types_named(
+    serializer: TypeSerializer[Any], array: pa.Array
+) -> None:
+    with pytest.raises(ColumnTypeError) as raised:
+        serializer.from_arrow(array)
+    assert raised.value.given in str(raised.value)
+    assert "Cast the column" in str(raised.value)
+
+
+def test_nulls_inside_of_values_that_are_not_nullable_are_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="nulls in the column of the elements"):
+        types.list_of(types.INT64).from_arrow(pa.array([[1, None]]))
+    with pytest.raises(CorruptDataError, match="nulls in the column of the field 1"):
+        types.tuple_of(types.INT64, types.INT64).from_arrow(pa.array([{"a": 1, "b": None}]))
+
+
+def test_what_lies_under_a_null_slot_is_not_read() -> None:
+    under = pa.array([1, None, 3])
+    structs = pa.StructArray.from_arrays([under], names=["f0"], mask=pa.array([False, True, False]))
+    assert types.tuple_of(types.INT64).from_arrow(structs) == [(1,), None, (3,)]
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()), under, mask=pa.array([False, True, False])
+    )
+    assert types.list_of(types.INT64).from_arrow(lists) == [[1], None, [3]]
+
+
+@pytest.mark.parametrize(
+    ("serializer", "values"),
+    [
+        # pyarrow alone would write 1, 1.0, infinity, b"a", the date of the datetime, and UTC's wall clock.
+        (types.INT64, [1, 1.5]),
+        (types.INT64, [1, Decimal("1.5")]),
+        (types.FLOAT64, [1, 2]),
+        (types.FLOAT32, [1.0, 1e300]),
+        (types.STRING, ["a", b"a"]),
+        (types.DATE, [dt.date(2024, 1, 1), NOON]),
+        (types.TIMESTAMP_NTZ, [NOON.replace(tzinfo=UTC)]),
+        (types.TIMESTAMP, [NOON.replace(tzinfo=UTC), NOON]),
+        (types.DATE, [3]),
+        (types.VOID, [0]),
+        (types.INT64, [True, True]),
+        (types.INT64, [2**63]),
+        (types.INT8, [1, 300]),
+        (types.STRING, ["\ud800"]),
+        (types.decimal(4, 2), [Decimal("1.234")]),
+        (types.list_of(types.STRING), [["a"], "bc"]),
+        (types.list_of(types.INT64), [[1], [1.5]]),
+        (types.tuple_of(types.INT64), [(1,), (1, 2)]),
+    ],
+    ids=str,
+)
+def test_values_that_pyarrow_would_bend_are_refused_with_their_row(
+    serializer: TypeSerializer[Any], values: list[Any]
+) -> None:
+    with pytest.raises(ValueTypeError) as raised:
+        serializer.to_arrow(values)
+    assert not serializer.is_value(values[raised.value.row or 0])
+
+
+@pytest.mark.parametrize(
+    ("serializer", "array"),
+    [
+        (types.DATE, pa.array([0, 2932897], pa.int32()).cast(pa.date32())),
+        (types.TIMESTAMP_NTZ, pa.array([None, 253402300800], pa.timestamp("s"))),
+        (types.TIMESTAMP, pa.array([-(2**63)], pa.int64()).cast(pa.timestamp("us", "UTC"))),
+    ],
+    ids=str,
+)
+def test_years_that_python_has_not_are_refused(serializer: TypeSerializer[Any], array: pa.Array) -> None:
+    with pytest.raises(ValueTypeError, match="of the years 1 to 9999"):
+        serializer.from_arrow(array)
+
+
+def test_the_first_and_the_last_instant_are_read() -> None:
+    ends = [dt.datetime.min, None, dt.datetime.max]
+    assert types.TIMESTAMP_NTZ.from_arrow(types.TIMESTAMP_NTZ.to_arrow(ends)) == ends
+    days = [dt.date.min, None, dt.date.max]
+    assert types.DATE.from_arrow(types.DATE.to_arrow(days)) == days
+
+
+def test_a_timestamp_column_is_read_with_pythons_own_utc() -> None:
+    [value] = types.TIMESTAMP.from_arrow(pa.array([NOON], pa.timestamp("us", "Asia/Tokyo")))
+    assert value is not None
+    assert value.tzinfo is dt.timezone.utc
+
+
+def test_more_elements_than_an_array_addresses_are_refused() -> None:
+    with pytest.raises(ColumnSizeError, match=r"4,294,967,294.*Convert fewer values"):
+        offsets_of([2**31 - 1, 2**31 - 1], 2, types.list_of(types.INT64))
+
+
+@pytest.mark.parametrize(
+    ("arrow_type", "expected"),
+    [
+        (pa.bool_(), types.BOOLEAN),
+        (pa.int8(), types.INT8),
+        (pa.int16(), types.INT16),
+        (pa.int32(), types.INT32),
+        (pa.int64(), types.INT64),
+        (pa.float32(), types.FLOAT32),
+        (pa.float64(), types.FLOAT64),
+        (pa.string(), types.STRING),
+        (pa.large_string(), types.STRING),
+        (pa.binary(), types.BYTES),
+        (pa.date32(), types.DATE),
+        (pa.timestamp("us", "Europe/Berlin"), types.TIMESTAMP),
+        (pa.timestamp("us"), types.TIMESTAMP_NTZ),
+        (pa.decimal128(20, 3), types.decimal(20, 3)),
+        (pa.dictionary(pa.int8(), pa.string()), types.STRING),
+        (
+            pa.struct([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string())]),
+            types.tuple_of(types.INT64, types.nullable(types.STRING)),
+        ),
+    ],
+    ids=str,
+)
+def test_a_key_column_has_the_serializer_of_its_type(
+    arrow_type: pa.DataType, expected: TypeSerializer[Any]
+) -> None:
+    assert types.from_arrow_type(arrow_type) == expected
+    assert expected.from_arrow(pa.nulls(2, arrow_type)) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("arrow_type", "way_out"),
+    [
+        (pa.list_(pa.int64()), "Use a struct"),
+        (pa.map_(pa.string(), pa.int64()), "Use a struct"),
+        (pa.struct([("a", pa.list_(pa.int64()))]), "Use a struct"),
+        (pa.struct([]), "Cast the column"),
+        (pa.uint8(), "signed integer"),
+        (pa.timestamp("ns"), "microseconds"),
+        (pa.time64("us"), "Cast the column"),
+        (pa.decimal256(50, 2), "Cast the column"),
+        (pa.null(), "Cast the column"),
+    ],
+    ids=str,
+)
+def test_a_column_that_cannot_be_a_key_is_refused_with_a_way_out(
+    arrow_type: pa.DataType, way_out: str
+) -> None:
+    with pytest.raises(UnsupportedTypeError, match=way_out):
+        types.from_arrow_type(arrow_type)

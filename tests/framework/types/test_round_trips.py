@@ -1,0 +1,227 @@
+"""Properties that hold for the values of every type, nested in any way."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import decimal as pydecimal
+import json
+import math
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keyedstate import types
+from keyedstate.types import CorruptDataError, SerializerSnapshot, TypeSerializer
+
+settings.register_profile(
+    "types", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("types")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A type, and the values to try it with."""
+
+    serializer: TypeSerializer[Any]
+    values: st.SearchStrategy[Any]
+
+    def __repr__(self) -> str:
+        return repr(self.serializer)
+
+
+def integers(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def decimals(precision: int, scale: int) -> Typed:
+    wide = pydecimal.Context(prec=80)
+    unscaled = st.integers(-(10**precision) + 1, 10**precision - 1)
+    return Typed(
+        types.decimal(precision, scale),
+        unscaled.map(lambda number: wide.scaleb(pydecimal.Decimal(number), -scale)),
+    )
+
+
+FLOATS = [Typed(types.FLOAT32, st.floats(width=32)), Typed(types.FLOAT64, st.floats())]
+#: Types whose values are equal to what is read back; a NaN is not.
+KEYS = [
+    Typed(types.BOOLEAN, st.booleans()),
+    Typed(types.INT8, integers(8)),
+    Typed(types.INT16, integers(16)),
+    Typed(types.INT32, integers(32)),
+    Typed(types.INT64, integers(64)),
+    Typed(types.STRING, TEXT),
+    Typed(types.BYTES, st.binary(max_size=20)),
+    Typed(types.DATE, st.dates()),
+    Typed(types.TIMESTAMP, st.datetimes(timezones=st.just(dt.timezone.utc))),
+    Typed(types.TIMESTAMP_NTZ, st.datetimes()),
+    *(decimals(*digits) for digits in [(1, 0), (1, 1), (10, 2), (18, 0), (19, 3), (38, 0), (38, 38)]),
+]
+
+
+def nested(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
+    key = st.sampled_from(KEYS)
+    return st.one_of(
+        inner.map(lambda e: Typed(types.list_of(e.serializer), st.lists(e.values, max_size=4))),
+        key.map(lambda e: Typed(types.set_of(e.serializer), st.sets(e.values, max_size=4))),
+        st.tuples(key, inner).map(
+            lambda kv: Typed(
+                types.map_of(kv[0].serializer, kv[1].serializer),
+                st.dictionaries(kv[0].values, st.none() | kv[1].values, max_size=4),
+            )
+        ),
+        st.lists(inner, min_size=1, max_size=3).map(
+            lambda fields: Typed(
+                types.tuple_of(*(field.serializer for field in fields)),
+                st.tuples(*(field.values for field in fields)),
+            )
+        ),
+        inner.map(lambda e: Typed(types.nullable(e.serializer), st.none() | e.values)),
+    )
+
+
+TYPES = st.recursive(st.sampled_from(KEYS + FLOATS), nested, max_leaves=4)
+ONE_VALUE = TYPES.flatmap(lambda typed: st.tuples(st.just(typed.serializer), typed.values))
+COLUMN = TYPES.flatmap(
+    lambda typed: st.tuples(st.just(typed.serializer), st.lists(st.none() | typed.values, max_size=8))
+)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal and of one type all the way down; NaN is the same as NaN, and -0.0 is not 0.0."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, float):
+        return (left == right and math.copysign(1, left) == math.copysign(1, right)) or (
+            left != left and right != right
+        )
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(map(same, left.values(), right.values()))
+    return bool(left == right)
+
+
+@given(ONE_VALUE)
+def test_a_value_survives_its_bytes(typed: tuple[TypeSerializer[Any], Any]) -> None:
+    serializer, value = typed
+    serializer.check(value)
+    data = serializer.to_bytes(value)
+    assert data
+    assert same(serializer.from_bytes(data), value)
+    assert same(serializer.from_bytes(memoryview(bytearray(data))), value)
+
+
+@given(COLUMN)
+def test_values_survive_an_arrow_column_whole_and_in_slices(
+    typed: tuple[TypeSerializer[Any], list[Any]],
+) -> None:
+    serializer, values = typed
+    array = serializer.to_arrow(values)
+    array.validate(full=True)
+    assert array.type == serializer.arrow_type
+    assert same(serializer.from_arrow(array), values)
+    middle = slice(len(values) // 3, len(values) - len(values) // 4)
+    assert same(serializer.from_arrow(array[middle]), values[middle])
+    chunks = pa.chunked_array([array[:2], array[2:]], array.type)
+    assert same(serializer.from_arrow(chunks), values)
+
+
+@given(COLUMN)
+def test_a_column_holds_what_pyarrow_would_put_into_it(typed: tuple[TypeSerializer[Any], list[Any]]) -> None:
+    serializer, values = typed
+
+    def plain(value: Any) -> Any:
+        """What pyarrow converts: it takes structs from dicts, maps from pairs, and no sets inside of them."""
+        if isinstance(value, tuple):
+            return {f"f{index}": plain(element) for index, element in enumerate(value)}
+        if isinstance(value, dict):
+            return [(plain(key), plain(item)) for key, item in value.items()]
+        return list(map(plain, value)) if isinstance(value, (list, set)) else value
+
+    expected = pa.array(list(map(plain, values)), serializer.arrow_type)
+    assert repr(serializer.to_arrow(values).to_pylist()) == repr(expected.to_pylist())
+
+
+@given(ONE_VALUE)
+def test_a_copy_is_the_same_object_exactly_where_nothing_can_change(
+    typed: tuple[TypeSerializer[Any], Any],
+) -> None:
+    serializer, value = typed
+
+    def changeable_parts(part: Any) -> list[Any]:
+        inner = part.values() if isinstance(part, dict) else part if isinstance(part, (list, tuple)) else ()
+        own = [part] if isinstance(part, (list, dict, set)) else []
+        return own + [leaf for element in inner for leaf in changeable_parts(element)]
+
+    copied = serializer.copy(value)
+    assert same(copied, value)
+    if serializer.immutable:
+        assert copied is value
+    assert not {id(part) for part in changeable_parts(value)} & {
+        id(part) for part in changeable_parts(copied)
+    }
+
+
+@given(TYPES)
+def test_a_snapshot_survives_json_and_gives_an_equal_serializer(typed: Typed) -> None:
+    serializer = typed.serializer
+    snapshot = SerializerSnapshot.from_json(json.loads(json.dumps(serializer.snapshot().to_json())))
+    assert snapshot == serializer.snapshot()
+    assert hash(snapshot) == hash(serializer.snapshot())
+    restored = snapshot.restore_serializer()
+    assert restored == serializer
+    assert hash(restored) == hash(serializer)
+    assert restored.arrow_type == serializer.arrow_type
+    assert serializer.snapshot().resolve_compatibility(snapshot).is_as_is
+
+
+@given(TYPES)
+def test_a_repr_is_the_expression_that_makes_the_type(typed: Typed) -> None:
+    assert eval(repr(typed.serializer), vars(types).copy()) == typed.serializer
+
+
+@given(TYPES)
+def test_a_serializer_survives_pickling(typed: Typed) -> None:
+    assert pickle.loads(pickle.dumps(typed.serializer)) == typed.serializer
+
+
+@given(ONE_VALUE, st.data())
+def test_bytes_that_end_too_early_are_corrupt(
+    typed: tuple[TypeSerializer[Any], Any], data: st.DataObject
+) -> None:
+    serializer, value = typed
+    whole = serializer.to_bytes(value)
+    part = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    with pytest.raises(CorruptDataError) as raised:
+        serializer.from_bytes(part)
+    assert 0 <= raised.value.position <= len(part)
+
+
+@given(TYPES, st.binary(max_size=60))
+def test_any_bytes_are_read_as_a_value_of_the_type_or_refused(typed: Typed, data: bytes) -> None:
+    try:
+        value = typed.serializer.from_bytes(data)
+    except CorruptDataError:
+        return
+    typed.serializer.check(value)
+
+
+@given(ONE_VALUE, st.data())
+def test_a_flipped_bit_gives_another_value_of_the_type_or_is_refused(
+    typed: tuple[TypeSerializer[Any], Any], data: st.DataObject
+) -> None:
+    serializer, value = typed
+    damaged = bytearray(serializer.to_bytes(value))
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with contextlib.suppress(CorruptDataError):
+        serializer.check(serializer.from_bytes(damaged))

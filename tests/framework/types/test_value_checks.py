@@ -1,0 +1,191 @@
+"""What is no value of a type, and what the user is told about it."""
+
+from __future__ import annotations
+
+import collections
+import datetime as dt
+import pickle
+import zoneinfo
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import Row
+
+from keyedstate import types
+from keyedstate.types import TypeSerializer, UnsupportedTypeError, ValueTypeError
+
+UTC = dt.timezone.utc
+NOON = dt.datetime(2024, 1, 1, 12)
+BERLIN = NOON.replace(tzinfo=dt.timezone(dt.timedelta(hours=1)))
+LONDON_IN_WINTER = NOON.replace(tzinfo=zoneinfo.ZoneInfo("Europe/London"))
+
+STRANGERS: list[tuple[TypeSerializer[Any], Any, str]] = [
+    (types.BOOLEAN, 1, "Convert the value"),
+    (types.BOOLEAN, np.True_, r"\.item\(\)"),
+    (types.INT64, True, "BOOLEAN"),
+    (types.INT64, 1.0, "Convert the value"),
+    (types.INT64, "1", "Convert the value"),
+    (types.INT64, None, r"nullable\(INT64\)"),
+    (types.INT64, np.int64(1), r"\.item\(\)"),
+    (types.INT8, 128, "wider type"),
+    (types.INT16, -(2**15) - 1, "wider type"),
+    (types.INT32, 2**31, "wider type"),
+    (types.INT64, 2**63, "wider type"),
+    (types.FLOAT64, 1, r"float\(\)"),
+    (types.FLOAT64, np.float64(1), r"\.item\(\)"),
+    (types.FLOAT32, 3.5e38, "Convert the value"),
+    (types.STRING, b"a", "BYTES"),
+    (types.STRING, np.str_("a"), r"\.item\(\)"),
+    (types.STRING, "\ud800", "Lone surrogates"),
+    (types.STRING, "a\udfff", "Lone surrogates"),
+    (types.BYTES, "a", "STRING"),
+    (types.BYTES, bytearray(b"a"), r"bytes\(\)"),
+    (types.DATE, NOON, r"\.date\(\)"),
+    (types.TIMESTAMP, NOON, "TIMESTAMP_NTZ"),
+    (types.TIMESTAMP, BERLIN, "astimezone"),
+    (types.TIMESTAMP, LONDON_IN_WINTER, "astimezone"),
+    (types.TIMESTAMP, NOON.date(), "Convert the value"),
+    (types.TIMESTAMP_NTZ, BERLIN, "Declare the state as TIMESTAMP"),
+    (types.decimal(4, 2), Decimal("1.234"), "quantize"),
+    (types.decimal(4, 2), Decimal("123"), "quantize"),
+    (types.decimal(4, 2), Decimal("NaN"), "quantize"),
+    (types.decimal(4, 2), Decimal("Infinity"), "quantize"),
+    (types.decimal(4, 2), Decimal("1E+50"), "quantize"),
+    (types.decimal(4, 2), 1.5, "FLOAT64"),
+    (types.decimal(4, 2), 1, "Convert the value"),
+    (types.VOID, None, "nullable"),
+    (types.list_of(types.INT64), (1,), "Convert the value"),
+    (types.list_of(types.INT64), None, "nullable"),
+    (types.set_of(types.INT64), frozenset({1}), "Convert the value"),
+    (types.map_of(types.INT64, types.INT64), collections.Counter(), r"dict\(\)"),
+    (types.map_of(types.INT64, types.INT64), collections.OrderedDict(), r"dict\(\)"),
+    (types.tuple_of(types.INT64), Row(a=1), r"tuple\(\)"),
+    (types.tuple_of(types.INT64), (), "0 elements"),
+    (types.tuple_of(types.INT64), (1, 2), "2 elements"),
+]
+
+
+@pytest.mark.parametrize(("serializer", "value", "way_out"), STRANGERS, ids=str)
+def test_a_value_that_would_not_come_back_as_it_is_is_refused_with_a_way_out(
+    serializer: TypeSerializer[Any], value: Any, way_out: str
+) -> None:
+    assert not serializer.is_value(value)
+    with pytest.raises(ValueTypeError, match=way_out) as raised:
+        serializer.check(value)
+    assert repr(serializer) in raised.value.expected
+    assert raised.value.path == ""
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value"), [(serializer, value) for serializer, value, _ in STRANGERS], ids=str
+)
+def test_a_value_that_is_refused_has_no_bytes_either(serializer: TypeSerializer[Any], value: Any) -> None:
+    with pytest.raises(ValueTypeError):
+        serializer.to_bytes(value)
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value"),
+    [
+        (types.TIMESTAMP, NOON.replace(tzinfo=zoneinfo.ZoneInfo("UTC"))),
+        (types.FLOAT32, float("inf")),
+        (types.decimal(4, 2), Decimal("1.5000")),
+        (types.decimal(4, 2), Decimal("0E+99")),
+        (types.decimal(4, 2), Decimal("1.5" + "0" * 60)),
+        (types.decimal(4, 2), Decimal("1E+1")),
+        (types.decimal(4, 2), Decimal("-0")),
+        (types.decimal(38, 38), Decimal("-0." + "9" * 38)),
+        (types.map_of(types.INT64, types.INT64), {1: None}),
+        (types.set_of(types.nullable(types.INT64)), {None}),
+    ],
+    ids=str,
+)
+def test_a_value_that_comes_back_equal_is_accepted(serializer: TypeSerializer[Any], value: Any) -> None:
+    serializer.check(value)
+    assert serializer.is_value(value)
+    assert serializer.from_bytes(serializer.to_bytes(value)) == value
+    assert serializer.from_arrow(serializer.to_arrow([value, None])) == [value, None]
+
+
+def test_a_float_is_rounded_alike_by_both_faces_of_32_bits() -> None:
+    types.FLOAT32.check(0.1)
+    rounded = 0.10000000149011612
+    assert types.FLOAT32.from_bytes(types.FLOAT32.to_bytes(0.1)) == rounded
+    assert types.FLOAT32.from_arrow(types.FLOAT32.to_arrow([0.1, None])) == [rounded, None]
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value", "path"),
+    [
+        (types.list_of(types.INT64), [0, 1, 2, "x"], "[3]"),
+        (types.set_of(types.INT64), {"x"}, ".element"),
+        (types.map_of(types.STRING, types.INT64), {"a": 1, "b": "x"}, "['b'].value"),
+        (types.map_of(types.STRING, types.INT64), {1: 1}, ".key"),
+        (types.tuple_of(types.INT64, types.INT64), (1, "x"), "[1]"),
+        (types.nullable(types.list_of(types.INT64)), ["x"], "[0]"),
+        (
+            types.map_of(types.STRING, types.list_of(types.tuple_of(types.INT8, types.STRING))),
+            {"k": [(1, "a"), (2, 3)]},
+            "['k'].value[1][1]",
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_part_is_named_by_its_path(serializer: TypeSerializer[Any], value: Any, path: str) -> None:
+    assert not serializer.is_value(value)
+    with pytest.raises(ValueTypeError) as raised:
+        serializer.check(value)
+    assert raised.value.path == path
+    assert f" at {path}," in str(raised.value)
+    with pytest.raises(ValueTypeError) as raised:
+        serializer.to_arrow([None, value])
+    assert (raised.value.path, raised.value.row) == (path, 1)
+    with pytest.raises(ValueTypeError):
+        serializer.to_bytes(value)
+
+
+def test_a_message_names_expected_and_given_type_and_shows_no_more_than_the_start_of_the_value() -> None:
+    with pytest.raises(ValueTypeError) as raised:
+        types.INT64.check("x" * 10_000)
+    message = str(raised.value)
+    assert message.startswith(
+        "expected INT64 (an int from -9223372036854775808 to 9223372036854775807), got str 'xxx"
+    )
+    assert len(message) < 300
+    assert raised.value.given == "str"
+
+
+def test_the_error_of_a_value_survives_the_way_from_worker_to_driver() -> None:
+    with pytest.raises(ValueTypeError) as raised:
+        types.list_of(types.INT64).check([None])
+    copy = pickle.loads(pickle.dumps(raised.value))
+    assert (str(copy), copy.path, copy.given) == (str(raised.value), "[0]", "None")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: types.decimal(39, 0), "precision from 1 to 38"),
+        (lambda: types.decimal(0, 0), "precision from 1 to 38"),
+        (lambda: types.decimal(4, 5), "scale from 0 to the precision"),
+        (lambda: types.decimal("4", 2), "precision from 1 to 38"),  # type: ignore[arg-type]
+        (lambda: types.set_of(types.list_of(types.INT64)), "no hash"),
+        (lambda: types.map_of(types.set_of(types.INT64), types.INT64), "no hash"),
+        (lambda: types.map_of(types.tuple_of(types.list_of(types.INT64)), types.INT64), "no hash"),
+        (lambda: types.map_of(types.nullable(types.INT64), types.INT64), "no null keys"),
+        (lambda: types.map_of(types.VOID, types.INT64), "no null keys"),
+        (lambda: types.map_of(types.INT64, types.VOID), "set_of"),
+        (lambda: types.nullable(types.VOID), "already"),
+        (lambda: types.tuple_of(), "no columns"),
+    ],
+)
+def test_a_type_that_cannot_be_stored_is_refused_when_it_is_made(make: Any, reason: str) -> None:
+    with pytest.raises(UnsupportedTypeError, match=reason):
+        make()
+
+
+def test_what_is_nullable_already_stays_as_it_is() -> None:
+    once = types.nullable(types.INT64)
+    assert types.nullable(once) is once
