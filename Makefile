@@ -15,7 +15,7 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo test test-fast test-uncompiled test-model bench-state lint format types docs coverage tox \
+.PHONY: help setup java demo test test-fast test-model bench-state lint format types docs coverage tox \
         matrix clean
 
 help: ## what can be done
@@ -40,7 +40,7 @@ java:
 demo: setup ## flights through keyed state on Spark, killed half way (BACKEND=heap-cow or nested-map)
 	$(WITH_JAVA) $(BIN)/keyedstate demo --backend $(BACKEND)
 
-test: setup lint types docs test-uncompiled test-fast ## all checks and all tests
+test: setup lint types docs test-fast ## all checks and all tests
 
 test-fast: setup ## the tests alone
 	$(WITH_JAVA) $(BIN)/pytest $(ARGS)

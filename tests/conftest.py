@@ -51,15 +51,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         folders = item.path.relative_to(TESTS).parts[:-1] if item.path.is_relative_to(TESTS) else ()
         fixtures = getattr(item, "fixturenames", ())
-        owners = [name for name, folder in BACKENDS.items() if folder in folders]
-        if owners or "backend_name" in fixtures:
-            item.add_marker("backend")
         if "spark" in folders or "spark" in fixtures:
             item.add_marker("spark")
-        if owners and not set(owners) & set(chosen):
-            left_out.append(item)
-        else:
-            kept.append(item)
+        owners = [name for name, folder in BACKENDS.items() if folder in folders]
+        (kept if not owners or set(owners) & set(chosen) else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
