@@ -19,10 +19,8 @@ from hypothesis import strategies as st
 from keyedstate import types
 from keyedstate.types import CorruptDataError, SerializerSnapshot, TypeSerializer
 
-settings.register_profile(
-    "types", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("types")
+#: The same examples in every run; the first of them are slow where strategies are built.
+COMMON = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
@@ -111,6 +109,7 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
+@COMMON
 @given(ONE_VALUE)
 def test_a_value_survives_its_bytes(typed: tuple[TypeSerializer[Any], Any]) -> None:
     serializer, value = typed
@@ -121,6 +120,7 @@ def test_a_value_survives_its_bytes(typed: tuple[TypeSerializer[Any], Any]) -> N
     assert same(serializer.from_bytes(memoryview(bytearray(data))), value)
 
 
+@COMMON
 @given(COLUMN)
 def test_values_survive_an_arrow_column_whole_and_in_slices(
     typed: tuple[TypeSerializer[Any], list[Any]],
@@ -136,6 +136,7 @@ def test_values_survive_an_arrow_column_whole_and_in_slices(
     assert same(serializer.from_arrow(chunks), values)
 
 
+@COMMON
 @given(COLUMN)
 def test_a_column_holds_what_pyarrow_would_put_into_it(typed: tuple[TypeSerializer[Any], list[Any]]) -> None:
     serializer, values = typed
@@ -152,6 +153,7 @@ def test_a_column_holds_what_pyarrow_would_put_into_it(typed: tuple[TypeSerializ
     assert repr(serializer.to_arrow(values).to_pylist()) == repr(expected.to_pylist())
 
 
+@COMMON
 @given(ONE_VALUE)
 def test_a_copy_is_the_same_object_exactly_where_nothing_can_change(
     typed: tuple[TypeSerializer[Any], Any],
@@ -172,6 +174,7 @@ def test_a_copy_is_the_same_object_exactly_where_nothing_can_change(
     }
 
 
+@COMMON
 @given(TYPES)
 def test_a_snapshot_survives_json_and_gives_an_equal_serializer(typed: Typed) -> None:
     serializer = typed.serializer
@@ -185,16 +188,19 @@ def test_a_snapshot_survives_json_and_gives_an_equal_serializer(typed: Typed) ->
     assert serializer.snapshot().resolve_compatibility(snapshot).is_as_is
 
 
+@COMMON
 @given(TYPES)
 def test_a_repr_is_the_expression_that_makes_the_type(typed: Typed) -> None:
     assert eval(repr(typed.serializer), vars(types).copy()) == typed.serializer
 
 
+@COMMON
 @given(TYPES)
 def test_a_serializer_survives_pickling(typed: Typed) -> None:
     assert pickle.loads(pickle.dumps(typed.serializer)) == typed.serializer
 
 
+@COMMON
 @given(ONE_VALUE, st.data())
 def test_bytes_that_end_too_early_are_corrupt(
     typed: tuple[TypeSerializer[Any], Any], data: st.DataObject
@@ -207,6 +213,7 @@ def test_bytes_that_end_too_early_are_corrupt(
     assert 0 <= raised.value.position <= len(part)
 
 
+@COMMON
 @given(TYPES, st.binary(max_size=60))
 def test_any_bytes_are_read_as_a_value_of_the_type_or_refused(typed: Typed, data: bytes) -> None:
     try:
@@ -216,6 +223,7 @@ def test_any_bytes_are_read_as_a_value_of_the_type_or_refused(typed: Typed, data
     typed.serializer.check(value)
 
 
+@COMMON
 @given(ONE_VALUE, st.data())
 def test_a_flipped_bit_gives_another_value_of_the_type_or_is_refused(
     typed: tuple[TypeSerializer[Any], Any], data: st.DataObject

@@ -7,14 +7,18 @@ import datetime as dt
 import pickle
 import zoneinfo
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from pyspark.sql import Row
 
 from keyedstate import types
 from keyedstate.types import TypeSerializer, UnsupportedTypeError, ValueTypeError
+
+
+class Pair(NamedTuple):
+    a: int
+
 
 UTC = dt.timezone.utc
 NOON = dt.datetime(2024, 1, 1, 12)
@@ -61,7 +65,7 @@ STRANGERS: list[tuple[TypeSerializer[Any], Any, str]] = [
     (types.set_of(types.INT64), frozenset({1}), "Convert the value"),
     (types.map_of(types.INT64, types.INT64), collections.Counter(), r"dict\(\)"),
     (types.map_of(types.INT64, types.INT64), collections.OrderedDict(), r"dict\(\)"),
-    (types.tuple_of(types.INT64), Row(a=1), r"tuple\(\)"),
+    (types.tuple_of(types.INT64), Pair(1), r"tuple\(\)"),
     (types.tuple_of(types.INT64), (), "0 elements"),
     (types.tuple_of(types.INT64), (1, 2), "2 elements"),
 ]

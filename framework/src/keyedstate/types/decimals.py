@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import decimal as pydecimal
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.columns import require_types
+from keyedstate.types.columns import drop_none, require_types, spread_column
 from keyedstate.types.errors import UnsupportedTypeError
 from keyedstate.types.scalar import ScalarSerializer
 from keyedstate.types.serializer import register_serializer_type
@@ -122,9 +123,9 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
     def write_column(self, values: Sequence[Decimal | None]) -> pa.Array:
         require_types(values, frozenset((Decimal, type(None))))
         # Fitted first: pyarrow refuses 0E+99, and writes 0.00 for 1.5 followed by sixty zeros.
-        context, unit = self._context(), self._unit
-        fitted = [None if value is None else value.quantize(unit, context=context) for value in values]
-        return pa.array(fitted, self.arrow_type)
+        dense = drop_none(values)
+        fitted = pa.array(list(map(self._context().quantize, dense, repeat(self._unit))), self.arrow_type)
+        return spread_column(fitted, values)
 
 
 def decimal(precision: int, scale: int) -> DecimalSerializer:
