@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from keyedstate.spark import keyed
 from pyspark.sql import SparkSession
 
 from keyedstate.cli.demo.flights import SPARK_SCHEMA
 from keyedstate.cli.demo.functions import OUTPUT_SCHEMA, AircraftLog, OriginCount
+from keyedstate.spark import keyed
 
 #: The keyed operators: uid and key column.
 OPERATORS = {"aircraft": "tailnum", "origins": "origin"}

@@ -1,0 +1,241 @@
+"""Runs the demo's job, kills it in the midst of an epoch, continues it, and shows the verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
+from keyedstate.cli.demo.flights import write_flights
+from keyedstate.cli.output import table
+from keyedstate.errors import KeyedStateError
+
+#: The uids of the job's operators.
+OPERATORS = ("aircraft", "origins")
+POLL_SECONDS = 0.02
+#: A folder without this file is not the demo's and is left alone.
+_MARK = ".keyedstate-demo"
+
+
+class DemoFolderError(KeyedStateError):
+    """A work folder that holds something else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(
+            f"the folder {folder} is not empty and no demo made it, so it will not be overwritten. "
+            "Choose another one with --work."
+        )
+
+
+class DemoJobError(KeyedStateError):
+    """A job of the demo that failed on its own."""
+
+    def __init__(self, command: Sequence[str], status: int, log: Path) -> None:
+        self.command = tuple(command)
+        self.status = status
+        self.log = log
+        last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
+        super().__init__(
+            f"the demo's process `{' '.join(command[1:])}` ended with status {status}. Its last lines are:\n"
+            f"{last}\nAll of them are in {log}; `keyedstate doctor` looks for what may be missing."
+        )
+
+
+class Watch:
+    """Follows a job through the checkpoints that it publishes.
+
+    Parameters
+    ----------
+    work : Path
+        The demo's folder.
+    epochs : int
+        How many there will be.
+    console : Console
+    """
+
+    def __init__(self, work: Path, epochs: int, console: Console) -> None:
+        storage = CheckpointStorage.open(str(work / "state"))
+        self._folders = [OperatorFolder(storage, uid) for uid in OPERATORS]
+        self._epochs = epochs
+        self._console = console
+        self._rows = 0
+        #: Epochs that all operators have published, shown in ascending order.
+        self.done = 0
+
+    def run(self, command: Sequence[str], log: Path, *, kill_in_epoch: int | None = None) -> bool:
+        """Run a job to its end, or kill it in the midst of an epoch.
+
+        Returns
+        -------
+        bool
+            Whether the job was killed and left the epoch unpublished.  It may have been quicker than the
+            signal.
+
+        Raises
+        ------
+        DemoJobError
+            Where the job fails by itself.
+        """
+        with log.open("wb") as output, self._progress() as progress:
+            bar = progress.add_task("", total=self._epochs, completed=self.done, facts="starting Spark")
+            job = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+            try:
+                while job.poll() is None:
+                    self._show(progress, bar)
+                    if kill_in_epoch is not None and self._is_inside(kill_in_epoch):
+                        os.killpg(job.pid, signal.SIGKILL)
+                        job.wait()
+                        self._show(progress, bar)
+                        return self.done <= kill_in_epoch
+                    time.sleep(POLL_SECONDS)
+            finally:
+                if job.poll() is None:
+                    os.killpg(job.pid, signal.SIGKILL)
+                    job.wait()
+            self._show(progress, bar)
+        if job.returncode != 0:
+            raise DemoJobError(command, job.returncode, log)
+        return False
+
+    def checkpoints(self) -> list[str]:
+        """Return where the operators' newest checkpoints are."""
+        return [
+            folder.storage.location(f"chk-{folder.checkpoints()[-1]}")
+            for folder in self._folders
+            if folder.checkpoints()
+        ]
+
+    def _progress(self) -> Progress:
+        columns = (BarColumn(30), TextColumn("{task.completed}/{task.total} epochs"), TimeElapsedColumn())
+        return Progress(*columns, TextColumn("{task.fields[facts]}"), console=self._console, transient=True)
+
+    def _is_inside(self, epoch: int) -> bool:
+        """Return whether attempts of an epoch have begun and its checkpoint is not published."""
+        return self.done <= epoch and any(folder.attempts(epoch) for folder in self._folders)
+
+    def _show(self, progress: Progress, bar: TaskID) -> None:
+        while self.done < self._epochs:
+            parts = [folder.read_metadata(self.done) for folder in self._folders]
+            published = [metadata for metadata in parts if metadata is not None]
+            if len(published) < len(parts):
+                return
+            facts = self._facts(published)
+            self.done += 1
+            progress.update(bar, completed=self.done, facts=facts)
+            progress.console.print(f"  epoch {self.done - 1:>2}  {facts}", highlight=False)
+
+    def _facts(self, published: Sequence[CheckpointMetadata]) -> str:
+        # Both operators read the same rows; what they keep and write adds up.
+        self._rows += sum(part.rows_in for part in published[0].parts)
+        parts = [part for metadata in published for part in metadata.parts]
+        entries = sum(sum(part.entries.values()) for part in parts)
+        written = sum(part.bytes for part in parts)
+        slowest = max(part.sync_ms + part.write_ms for part in parts)
+        return (
+            f"{self._rows:>7,} rows  {entries:>7,} state entries  checkpoint {written / 1024:>7,.0f} KiB "
+            f"in {slowest:>4.0f} ms"
+        )
+
+
+def run_demo(work: Path, backend: str, epochs: int, rows: int | None, console: Console) -> bool:
+    """Run the whole demo; return whether the stream's answer equals the batch answer.
+
+    Parameters
+    ----------
+    work : Path
+        A folder that is missing, empty, or left by an earlier demo.
+    backend : str
+    epochs : int
+        At least 2: the job is killed in the one in the middle.
+    rows : int, optional
+        Use only the first so many flights.
+    console : Console
+
+    Raises
+    ------
+    DemoFolderError, DemoJobError, FlightsMissingError
+    """
+    _prepare(work)
+    flights = write_flights(work / "flights", epochs, rows)
+    console.print(f"{flights:,} flights in {epochs} files, one an epoch; backend [bold]{backend}[/bold]")
+    watch = Watch(work, epochs, console)
+    command = [sys.executable, "-m", "keyedstate.cli.demo.job", "--work", str(work), "--backend", backend]
+    runs = 0
+    kill_in_epoch = epochs // 2
+    while True:
+        runs += 1
+        killed = watch.run(command, work / f"job-{runs}.log", kill_in_epoch=kill_in_epoch)
+        if killed:
+            break
+        if watch.done == epochs:
+            raise KeyedStateError(
+                f"the job finished all {epochs} epochs before it could be killed in one. "
+                "Use more rows or epochs."
+            )
+        kill_in_epoch = watch.done + 1
+    console.print(
+        f"[red]kill -9[/red] in epoch {kill_in_epoch}, before its checkpoint was published; starting again"
+    )
+    watch.run(command, work / f"job-{runs + 1}.log")
+    console.print("asking plain Spark for the batch answer")
+    verdict = _verdict(work)
+    _report(console, watch, verdict)
+    return bool(verdict["different"] == 0)
+
+
+def _prepare(work: Path) -> None:
+    if work.exists() and any(work.iterdir()):
+        if not (work / _MARK).exists():
+            raise DemoFolderError(work)
+        shutil.rmtree(work)
+    work.mkdir(parents=True, exist_ok=True)
+    (work / _MARK).touch()
+
+
+def _verdict(work: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "keyedstate.cli.demo.verify", "--work", str(work)]
+    log = work / "verify.log"
+    with log.open("wb") as errors:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, check=False)
+    if done.returncode != 0:
+        raise DemoJobError(command, done.returncode, log)
+    verdict: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return verdict
+
+
+def _report(console: Console, watch: Watch, verdict: dict[str, Any]) -> None:
+    rows = [
+        (
+            aircraft["key"],
+            f"{aircraft['flights']:,}",
+            f"{aircraft['delay'] / aircraft['flights']:.1f}",
+            str(aircraft["destinations"]),
+        )
+        for aircraft in verdict["busiest"]
+    ]
+    console.print()
+    console.print(
+        table(("aircraft", "flights", "mean delay (min)", "destinations"), rows, "the busiest aircraft")
+    )
+    console.print()
+    for location in watch.checkpoints():
+        console.print(f"newest checkpoint: {location}", soft_wrap=True)
+    for example in verdict["examples"]:
+        console.print(f"differs: {example}", soft_wrap=True)
+    equal = "[green]yes[/green]" if verdict["different"] == 0 else "[red]no[/red]"
+    console.print(
+        f"{verdict['keys']:,} keys compared, {verdict['different']} differ; "
+        f"equal to Spark's batch answer: [bold]{equal}[/bold]"
+    )
