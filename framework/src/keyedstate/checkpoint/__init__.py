@@ -1,0 +1,71 @@
+"""Checkpoints: storage, segment files, manifests, recovery in the task, coordination on the driver.
+
+A task calls `claim` and `find_restore_point`, restores through `handles_for`, and at its end writes a
+segment file and a manifest, whose path it acknowledges.  On the driver a `CheckpointCoordinator` makes a
+published checkpoint of the acknowledgements of all tasks of an epoch.  Nothing here knows Spark.
+"""
+
+from keyedstate.checkpoint.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.errors import (
+    CheckpointError,
+    CorruptManifestError,
+    CorruptSegmentError,
+    FormatVersionError,
+    IncompleteEpochError,
+    MaxParallelismChangedError,
+    MissingCheckpointError,
+    MissingFileError,
+    MissingStateFolderError,
+    SnapshotCancelledError,
+    SnapshotOrderError,
+    StateFolderOwnedError,
+    StorageError,
+    SupersededRunError,
+    UnknownSchemeError,
+    UnsafeNameError,
+    UnsafePathError,
+    UnwritableEntryError,
+)
+from keyedstate.checkpoint.folder import AttemptFile, OperatorFolder
+from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFile
+
+__all__ = [
+    "Acknowledgement",
+    "AttemptFile",
+    "AttemptManifest",
+    "CheckpointCoordinator",
+    "CheckpointError",
+    "CheckpointMetadata",
+    "CheckpointStorage",
+    "CorruptManifestError",
+    "CorruptSegmentError",
+    "FormatVersionError",
+    "IncompleteEpochError",
+    "InputFile",
+    "MaxParallelismChangedError",
+    "MissingCheckpointError",
+    "MissingFileError",
+    "MissingStateFolderError",
+    "OperatorFolder",
+    "OutputFile",
+    "Owner",
+    "SegmentFile",
+    "SegmentHandle",
+    "SegmentWriter",
+    "SnapshotCancelledError",
+    "SnapshotOrderError",
+    "StateFolderOwnedError",
+    "StorageError",
+    "SupersededRunError",
+    "TaskIdentity",
+    "UnknownSchemeError",
+    "UnsafeNameError",
+    "UnsafePathError",
+    "UnwritableEntryError",
+    "claim",
+    "find_restore_point",
+    "handles_for",
+]

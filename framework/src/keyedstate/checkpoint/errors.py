@@ -1,0 +1,287 @@
+"""Errors about checkpoints: what is stored, where it is stored, and which epochs are complete."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+
+from keyedstate.errors import KeyedStateError, did_you_mean
+
+
+class CheckpointError(KeyedStateError):
+    """Base class of errors about checkpoints."""
+
+
+# -- stored bytes ----------------------------------------------------------------------------------
+
+
+class CorruptSegmentError(CheckpointError):
+    """A segment file whose bytes are not those that were written.
+
+    Attributes
+    ----------
+    path : str
+        The file, with its storage.
+    what : str
+        What does not fit.
+    """
+
+    def __init__(self, path: str, what: str) -> None:
+        self.path = path
+        self.what = what
+        super().__init__(
+            f"the segment file {path} is damaged: {what}. Nothing of it was used. Put the file back from a "
+            "copy, or start the query from an older copy of its checkpoints."
+        )
+
+
+class CorruptManifestError(CheckpointError):
+    """A manifest, checkpoint metadata or owner file whose bytes are not those that were written."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self.path = path
+        self.what = what
+        super().__init__(
+            f"the file {path} is damaged: {what}. Nothing of it was used. Put the file back from a copy, or "
+            "start the query from an older copy of its checkpoints."
+        )
+
+
+class FormatVersionError(CheckpointError):
+    """A file that a newer keyedstate wrote."""
+
+    def __init__(self, path: str, version: int, supported: int) -> None:
+        self.path = path
+        self.version = version
+        self.supported = supported
+        super().__init__(
+            f"the file {path} has the format version {version}, and this keyedstate reads versions up to "
+            f"{supported}. Upgrade keyedstate on the driver and on every executor."
+        )
+
+
+# -- storage ---------------------------------------------------------------------------------------
+
+
+class StorageError(CheckpointError):
+    """An operation that the file system refused.
+
+    Attributes
+    ----------
+    uri : str
+        What was to be read or changed; passwords in it are hidden.
+    operation : str
+        What was to be done with it: ``read``, ``write``, ``list``, ``delete``, ``open``.
+    reason : str
+        The file system's own words.
+    """
+
+    def __init__(self, uri: str, operation: str, reason: str) -> None:
+        self.uri = uri
+        self.operation = operation
+        self.reason = reason
+        super().__init__(
+            f"cannot {operation} {uri}: {reason}. Check that the storage is there, has room and may be used "
+            "by the driver and by every executor."
+        )
+
+
+class MissingFileError(StorageError):
+    """A file that should be there and is not."""
+
+    def __init__(self, uri: str, operation: str) -> None:
+        super().__init__(uri, operation, "there is no such file")
+
+
+class UnknownSchemeError(StorageError):
+    """A URI whose scheme no file system answers to."""
+
+    def __init__(self, uri: str, scheme: str, known: Sequence[str]) -> None:
+        self.scheme = scheme
+        self.known = tuple(known)
+        hint = did_you_mean(scheme, known)
+        super().__init__(
+            uri,
+            "open",
+            f"no file system has the scheme {scheme!r}.{hint} Known schemes: {', '.join(known)}; a path "
+            "without a scheme is a local folder",
+        )
+
+
+class UnsafePathError(CheckpointError):
+    """A path that is not a plain relative one, such as one with ``..`` in it."""
+
+    def __init__(self, path: str, root: str) -> None:
+        self.path = path
+        self.root = root
+        super().__init__(
+            f"the path {path!r} may not be used below {root}: give a relative path of plain names, without "
+            "'.', '..' and empty parts."
+        )
+
+
+class UnsafeNameError(CheckpointError):
+    """A name that becomes part of a file name and cannot be one."""
+
+    def __init__(self, what: str, name: str, allowed: str) -> None:
+        self.what = what
+        self.name = name
+        super().__init__(
+            f"the {what} {reprlib.repr(name)} becomes part of a file name and cannot be one. "
+            f"Use {allowed} only, and 1 to 200 of them."
+        )
+
+
+# -- writing a snapshot ----------------------------------------------------------------------------
+
+
+class SnapshotCancelledError(CheckpointError):
+    """The snapshot was cancelled while it was being written; it is not an error of the snapshot."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"the snapshot into {path} was cancelled. Nothing of it is used; the next epoch writes a new one."
+        )
+
+
+class SnapshotOrderError(CheckpointError):
+    """A backend that called the sink of a snapshot in a way that its contract does not allow."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self.path = path
+        self.what = what
+        super().__init__(
+            f"the snapshot into {path} was written in a wrong order: {what}. Correct the backend's snapshot: "
+            "each state is begun once, and its key groups follow in ascending order, each once."
+        )
+
+
+class UnwritableEntryError(CheckpointError):
+    """An entry that the serializers of its state cannot write.
+
+    Attributes
+    ----------
+    state : str
+    key_group : int
+    key : str
+        The key as a short text.
+    column : str
+        Which part of the entry: ``namespace``, ``key`` or ``value``.
+    reason : str
+    """
+
+    def __init__(self, state: str, key_group: int, key: object, column: str, reason: str) -> None:
+        self.state = state
+        self.key_group = key_group
+        self.key = reprlib.repr(key)
+        self.column = column
+        self.reason = reason
+        super().__init__(
+            f"the {column} of the key {self.key} in key group {key_group} of the state {state!r} cannot be "
+            f"written: {reason.rstrip('.')}. Give the state values of the type that it declares."
+        )
+
+
+# -- whose state, and which ------------------------------------------------------------------------
+
+
+class StateFolderOwnedError(CheckpointError):
+    """A state folder that belongs to another query."""
+
+    def __init__(self, folder: str, owner: str, query_id: str) -> None:
+        self.folder = folder
+        self.owner = owner
+        self.query_id = query_id
+        super().__init__(
+            f"the state folder {folder} belongs to {owner}, and this is query {query_id}. Give the operator "
+            "another uid, or set another folder with the option 'checkpoint.dir', or delete the folder if "
+            "its state is not needed any more. A query with a new Spark checkpoint location is a new query."
+        )
+
+
+class SupersededRunError(CheckpointError):
+    """A run of a query that went on although a newer run of the same query has begun."""
+
+    def __init__(self, folder: str, run_id: str, newer_run_id: str) -> None:
+        self.folder = folder
+        self.run_id = run_id
+        self.newer_run_id = newer_run_id
+        super().__init__(
+            f"run {run_id} may not use the state in {folder} any more: run {newer_run_id} of the same query "
+            "has begun since. Let only one of them live; where this one was meant to end, all is well."
+        )
+
+
+class MaxParallelismChangedError(CheckpointError):
+    """Existing state has another number of key groups than is asked for."""
+
+    def __init__(self, stored: int, given: int) -> None:
+        self.stored = stored
+        self.given = given
+        super().__init__(
+            f"the stored state has the max parallelism {stored}, and {given} is asked for; the first epoch "
+            f"fixes it. Set the option 'max-parallelism' to {stored}, or start without state under a new uid."
+        )
+
+
+class MissingStateFolderError(CheckpointError):
+    """A query that is past its first epoch, and whose operator has no state folder."""
+
+    def __init__(self, folder: str, uid: str, epoch: int, consent: str) -> None:
+        self.folder = folder
+        self.uid = uid
+        self.epoch = epoch
+        super().__init__(
+            f"epoch {epoch} of the operator {uid!r} finds no state folder {folder}: the state of the epochs "
+            "before is gone or never was. Put the folder back, or correct the option 'checkpoint.dir'; where "
+            "the operator is to begin without state in this running query, say so by creating the empty file "
+            f"{consent}"
+        )
+
+
+class MissingCheckpointError(CheckpointError):
+    """State that is recorded to exist and has no checkpoint to come back from.
+
+    Attributes
+    ----------
+    folder, uid : str
+    epoch : int
+        The epoch that wants to begin.
+    found : str
+        What is there instead.
+    """
+
+    def __init__(self, folder: str, uid: str, epoch: int, found: str) -> None:
+        self.folder = folder
+        self.uid = uid
+        self.epoch = epoch
+        self.found = found
+        super().__init__(
+            f"epoch {epoch} of the operator {uid!r} needs a checkpoint of an epoch before it, and {folder} "
+            f"has none: {found}. Put the deleted files back, or delete the whole folder and give the query a "
+            "new Spark checkpoint location to start without state."
+        )
+
+
+class IncompleteEpochError(CheckpointError):
+    """An epoch that ran only in part, or so that it is unclear which of its results counts.
+
+    Attributes
+    ----------
+    uid : str
+    epoch : int
+    details : str
+        Which partitions have which attempts.
+    """
+
+    def __init__(self, uid: str, epoch: int, details: str) -> None:
+        self.uid = uid
+        self.epoch = epoch
+        self.details = details
+        super().__init__(
+            f"epoch {epoch} of the operator {uid!r} has no checkpoint, and none can be made: {details}. "
+            "A keyed result must be evaluated to its end in every micro-batch: no limit, take, first or "
+            "isEmpty on it; cache it before you look at parts of it. To go on without what this epoch did to "
+            f"the state, delete the folder attempts/epoch-{epoch} of the operator."
+        )

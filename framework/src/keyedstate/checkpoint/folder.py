@@ -1,0 +1,246 @@
+"""The layout of one operator's folder, and nothing else.
+
+::
+
+    <checkpoint.dir>/<uid>/
+        _owner                          whose state this is (`Owner`)
+        _start-empty                    made by a user: the operator may begin without state
+        chk-<epoch>/_metadata           a published checkpoint (`CheckpointMetadata`)
+        data/<nonce>.seg                the segment file of one attempt
+        attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.started    an attempt that began
+        attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.json       its manifest: it finished
+
+Names of attempts say everything that the rules of recovery and of clean-up ask, so that both list and do not
+read.  An attempt writes its started marker before its data file, and its data file before its manifest; a
+manifest names no data file but its own.  So each data file has an attempt of its name for as long as it may
+matter and no checkpoint holds it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from keyedstate.checkpoint.document import decode_document, encode_document
+from keyedstate.checkpoint.errors import (
+    CorruptManifestError,
+    IncompleteEpochError,
+    MissingFileError,
+    UnsafeNameError,
+)
+from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.errors import KeyedStateError
+
+T = TypeVar("T")
+
+FORMAT_VERSION = 1
+OWNER = "_owner"
+START_EMPTY = "_start-empty"
+METADATA = "_metadata"
+
+_UID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}")
+_CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
+_ATTEMPT_EPOCH = re.compile(r"epoch-(0|[1-9][0-9]*)")
+_ATTEMPT = re.compile(r"([A-Za-z0-9_-]+)\.p([0-9]+)\.t([0-9]+)\.([A-Za-z0-9_-]+)\.(started|json)")
+_DATA = re.compile(r"([A-Za-z0-9_-]+)\.seg")
+# What a killed process leaves of a write.
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+
+
+@dataclass(frozen=True)
+class AttemptFile:
+    """What the name of an attempt's file says.
+
+    Attributes
+    ----------
+    path : str
+        Relative to the operator's folder.
+    run_id : str
+    partition, attempt : int
+    nonce : str
+    finished : bool
+        True for a manifest, False for a started marker.
+    """
+
+    path: str
+    run_id: str
+    partition: int
+    attempt: int
+    nonce: str
+    finished: bool
+
+
+class OperatorFolder:
+    """The folder of one operator.
+
+    Parameters
+    ----------
+    storage : CheckpointStorage
+        The folder that holds the folders of all operators.
+    uid : str
+        The operator; the name of its folder.
+
+    Attributes
+    ----------
+    uid : str
+    storage : CheckpointStorage
+        The operator's own folder; the paths of segment files are relative to it.
+
+    Raises
+    ------
+    UnsafeNameError
+        Where the uid cannot be a folder's name.
+    """
+
+    def __init__(self, storage: CheckpointStorage, uid: str) -> None:
+        if not _UID.fullmatch(uid):
+            raise UnsafeNameError("uid of an operator", uid, "letters, digits, '.', '_' and '-'")
+        self.uid = uid
+        self.storage = storage.child(uid)
+
+    @property
+    def location(self) -> str:
+        """The folder's address, for people."""
+        return self.storage.location()
+
+    # -- the owner ---------------------------------------------------------------------------------
+
+    def read_owner(self) -> Owner | None:
+        """Return whose folder this is, or None where nobody has claimed it."""
+        return self._read(OWNER, "owner", Owner.from_json)
+
+    def write_owner(self, owner: Owner) -> None:
+        """Write whose folder this is."""
+        self._write(OWNER, "owner", owner.to_json())
+
+    def holds_state(self) -> bool:
+        """Return whether there is anything that only an owner leaves."""
+        names = self.storage.list()
+        return "data" in names or "attempts" in names or any(map(_CHECKPOINT.fullmatch, names))
+
+    def may_start_empty(self) -> bool:
+        """Return whether a user has allowed the operator to begin without state in a running query."""
+        return self.storage.exists(START_EMPTY)
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def checkpoints(self) -> list[int]:
+        """Return the epochs that have a checkpoint folder, ascending; a folder may lack its metadata."""
+        return _numbers(self.storage.list(), _CHECKPOINT)
+
+    def read_metadata(self, epoch: int) -> CheckpointMetadata | None:
+        """Return a published checkpoint, or None where there is none."""
+        path = f"chk-{epoch}/{METADATA}"
+        metadata = self._read(path, "checkpoint", CheckpointMetadata.from_json)
+        if metadata is not None and (metadata.uid, metadata.epoch) != (self.uid, epoch):
+            what = f"it is the checkpoint of epoch {metadata.epoch} of {metadata.uid!r}"
+            raise CorruptManifestError(self.storage.location(path), what)
+        return metadata
+
+    def write_metadata(self, metadata: CheckpointMetadata) -> None:
+        """Publish a checkpoint: the one write that makes it exist."""
+        self._write(f"chk-{metadata.epoch}/{METADATA}", "checkpoint", metadata.to_json())
+
+    def delete_checkpoint(self, epoch: int) -> None:
+        """Delete a checkpoint's metadata, and its folder unless somebody else has put something there."""
+        self._delete_own(f"chk-{epoch}", lambda name: name == METADATA)
+
+    # -- attempts ----------------------------------------------------------------------------------
+
+    def write_started(self, identity: TaskIdentity) -> None:
+        """Write down that an attempt begins; must come before its data file."""
+        self._write(_attempt_path(identity, "started"), "started attempt", identity.to_json())
+
+    def write_manifest(self, manifest: AttemptManifest) -> str:
+        """Write down that an attempt has finished; returns the manifest's path for its acknowledgement.
+
+        The attempt's data file must have been closed before.
+        """
+        path = _attempt_path(manifest.identity, "json")
+        foreign = {segment.path for segment in manifest.segments} - {self.data_path(manifest.identity)}
+        if foreign:
+            raise ValueError(f"a manifest may name its own data file only, and not {sorted(foreign)}")
+        self._write(path, "attempt", manifest.to_json())
+        return path
+
+    def read_manifest(self, path: str) -> AttemptManifest:
+        """Return the manifest at a path that `write_manifest` or `attempts` gave."""
+        manifest = self._read(path, "attempt", AttemptManifest.from_json)
+        if manifest is None:
+            raise MissingFileError(self.storage.location(path), "read")
+        if _attempt_path(manifest.identity, "json") != path:
+            what = f"it is the manifest of {_attempt_path(manifest.identity, 'json')}"
+            raise CorruptManifestError(self.storage.location(path), what)
+        return manifest
+
+    def attempt_epochs(self) -> list[int]:
+        """Return the epochs that have a folder of attempts, ascending; a folder may be empty."""
+        return _numbers(self.storage.list("attempts"), _ATTEMPT_EPOCH)
+
+    def attempts(self, epoch: int) -> list[AttemptFile]:
+        """Return the started markers and manifests of an epoch; names that are not ours are passed over."""
+        folder = f"attempts/epoch-{epoch}"
+        files = []
+        for name in self.storage.list(folder):
+            found = _ATTEMPT.fullmatch(name)
+            if found is not None:
+                run_id, partition, attempt, nonce, suffix = found.groups()
+                path = f"{folder}/{name}"
+                files.append(AttemptFile(path, run_id, int(partition), int(attempt), nonce, suffix == "json"))
+        return files
+
+    def delete_attempts(self, epoch: int) -> None:
+        """Delete an epoch's markers and manifests, and their folder unless it holds something else."""
+        self._delete_own(f"attempts/epoch-{epoch}", lambda name: _ATTEMPT.fullmatch(name) is not None)
+
+    # -- data --------------------------------------------------------------------------------------
+
+    def data_path(self, identity: TaskIdentity) -> str:
+        """Return the path of the one data file that an attempt may write."""
+        return data_path(identity.nonce)
+
+    def data_files(self) -> list[str]:
+        """Return the paths of all data files; names that are not ours are passed over."""
+        return [f"data/{name}" for name in self.storage.list("data") if _DATA.fullmatch(name)]
+
+    def _read(self, path: str, kind: str, build: Callable[[Mapping[str, Any]], T]) -> T | None:
+        try:
+            data = self.storage.read(path)
+        except MissingFileError:
+            return None
+        location = self.storage.location(path)
+        body = decode_document(location, kind, FORMAT_VERSION, data)
+        try:
+            return build(body)
+        except IncompleteEpochError as error:
+            raise CorruptManifestError(location, error.details) from error
+        except (KeyError, TypeError, ValueError, KeyedStateError) as error:
+            raise CorruptManifestError(location, f"its content is malformed ({error})") from error
+
+    def _write(self, path: str, kind: str, body: Mapping[str, Any]) -> None:
+        self.storage.write_atomic(path, encode_document(kind, FORMAT_VERSION, body))
+
+    def _delete_own(self, folder: str, is_own: Callable[[str], bool]) -> None:
+        names = self.storage.list(folder)
+        own = [name for name in names if is_own(name) or _TEMPORARY.fullmatch(name)]
+        if len(own) == len(names):
+            self.storage.delete_dir(folder)
+        else:
+            self.storage.for_each(self.storage.delete_file, [f"{folder}/{name}" for name in own])
+
+
+def data_path(nonce: str) -> str:
+    """Return the path of the data file of the attempt with that nonce."""
+    return f"data/{nonce}.seg"
+
+
+def _attempt_path(identity: TaskIdentity, suffix: str) -> str:
+    name = f"{identity.run_id}.p{identity.partition}.t{identity.attempt}.{identity.nonce}.{suffix}"
+    return f"attempts/epoch-{identity.epoch}/{name}"
+
+
+def _numbers(names: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
+    return sorted(int(found[1]) for found in map(pattern.fullmatch, names) if found)

@@ -1,0 +1,292 @@
+"""What is written down about attempts and checkpoints: who, which key groups, which files.
+
+Values with a JSON face; `keyedstate.checkpoint.folder` puts them into files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keyedstate.checkpoint.errors import IncompleteEpochError, UnsafeNameError
+from keyedstate.checkpoint.segment_format import SegmentFile
+from keyedstate.keygroups import KeyGroupRange
+
+# What file names carry between dots; Spark's ids are UUIDs.
+_SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    """One attempt of one task: one partition of one epoch of one operator.
+
+    Attributes
+    ----------
+    uid : str
+        The operator.
+    query_id : str
+        Spark's query id, the same after a restart.
+    run_id : str
+        Spark's run id, another one after every restart.
+    epoch : int
+        Spark's micro-batch id.
+    partition, parallelism : int
+    max_parallelism : int
+        Number of key groups of the operator.
+    attempt : int
+        Spark's ``taskAttemptId``, unique within one Spark application.
+    nonce : str
+        Random and unique, such as ``uuid.uuid4().hex``: two processes that run one attempt differ in it.
+        The attempt's data file is named after it.
+    """
+
+    uid: str
+    query_id: str
+    run_id: str
+    epoch: int
+    partition: int
+    parallelism: int
+    max_parallelism: int
+    attempt: int
+    nonce: str
+
+    def __post_init__(self) -> None:
+        for what, name in (("run id", self.run_id), ("nonce of an attempt", self.nonce)):
+            if not _SAFE_ID.fullmatch(name):
+                raise UnsafeNameError(what, name, "letters, digits, '_' and '-'")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "uid": self.uid,
+            "query_id": self.query_id,
+            "run_id": self.run_id,
+            "epoch": self.epoch,
+            "partition": self.partition,
+            "parallelism": self.parallelism,
+            "max_parallelism": self.max_parallelism,
+            "attempt": self.attempt,
+            "nonce": self.nonce,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> TaskIdentity:
+        """Rebuild from the JSON face; KeyError where a field is missing."""
+        return cls(**{name: document[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class AttemptManifest:
+    """What one finished attempt has written: the state of its key groups after its epoch.
+
+    Attributes
+    ----------
+    identity : TaskIdentity
+    key_groups : KeyGroupRange
+    backend, backend_version : str
+        Who wrote the segments.
+    states : tuple of mapping
+        `StateMeta.to_json` of every state.
+    segments : tuple of SegmentFile
+        Files in the operator's folder.
+    entries : mapping of str to int
+        Entries per state.
+    rows_in, rows_out : int
+    largest_event_time : int or None
+        Milliseconds since 1970 UTC, over the rows of this epoch; None where there is no event time.
+    sync_ms, write_ms, restore_ms, process_ms : float
+        Time of the snapshot's synchronous part, of writing it, of restoring, and of the rows.
+    bytes : int
+        Size of the segments.
+    key_columns : tuple of (str, str)
+        Names and types of the key columns, as the operator was given them.
+    """
+
+    identity: TaskIdentity
+    key_groups: KeyGroupRange
+    backend: str
+    backend_version: str
+    states: tuple[Mapping[str, Any], ...]
+    segments: tuple[SegmentFile, ...]
+    entries: Mapping[str, int]
+    rows_in: int
+    rows_out: int
+    largest_event_time: int | None
+    sync_ms: float
+    write_ms: float
+    restore_ms: float
+    process_ms: float
+    bytes: int
+    key_columns: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "identity": self.identity.to_json(),
+            "key_groups": [self.key_groups.start, self.key_groups.end],
+            "backend": self.backend,
+            "backend_version": self.backend_version,
+            "states": [dict(state) for state in self.states],
+            "segments": [segment.to_json() for segment in self.segments],
+            "entries": dict(self.entries),
+            "rows_in": self.rows_in,
+            "rows_out": self.rows_out,
+            "largest_event_time": self.largest_event_time,
+            "sync_ms": self.sync_ms,
+            "write_ms": self.write_ms,
+            "restore_ms": self.restore_ms,
+            "process_ms": self.process_ms,
+            "bytes": self.bytes,
+            "key_columns": [list(column) for column in self.key_columns],
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
+        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
+        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        fields["identity"] = TaskIdentity.from_json(document["identity"])
+        fields["key_groups"] = KeyGroupRange(*document["key_groups"])
+        fields["states"] = tuple(document["states"])
+        fields["segments"] = tuple(SegmentFile.from_json(segment) for segment in document["segments"])
+        fields["key_columns"] = tuple((name, kind) for name, kind in document["key_columns"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class CheckpointMetadata:
+    """A complete checkpoint: the state of one operator after one epoch.
+
+    It is made from the manifests of its attempts and from nothing else, so that whoever publishes it, the
+    coordinator or tasks of the next epoch, writes the same bytes.
+
+    Attributes
+    ----------
+    uid, query_id, run_id : str
+    epoch, parallelism, max_parallelism : int
+    key_columns : tuple of (str, str)
+    parts : tuple of AttemptManifest
+        One per partition, in their order.
+
+    Raises
+    ------
+    IncompleteEpochError
+        Where the parts do not belong together, or do not cover every partition and key group exactly once.
+    """
+
+    uid: str
+    query_id: str
+    run_id: str
+    epoch: int
+    parallelism: int
+    max_parallelism: int
+    key_columns: tuple[tuple[str, str], ...]
+    parts: tuple[AttemptManifest, ...]
+
+    @classmethod
+    def of(cls, manifests: Sequence[AttemptManifest]) -> CheckpointMetadata:
+        """Return the checkpoint of at least one manifest, given in any order."""
+        parts = tuple(sorted(manifests, key=lambda part: part.identity.partition))
+        first = parts[0].identity
+        return cls(
+            uid=first.uid,
+            query_id=first.query_id,
+            run_id=first.run_id,
+            epoch=first.epoch,
+            parallelism=first.parallelism,
+            max_parallelism=first.max_parallelism,
+            key_columns=parts[0].key_columns,
+            parts=parts,
+        )
+
+    def __post_init__(self) -> None:
+        common = ("uid", "query_id", "run_id", "epoch", "parallelism", "max_parallelism")
+        for part in self.parts:
+            partition = part.identity.partition
+            for name in common:
+                ours, theirs = getattr(self, name), getattr(part.identity, name)
+                if ours != theirs:
+                    self._refuse(f"partition {partition} ran with {name} {theirs!r}, others with {ours!r}")
+            if part.key_columns != self.key_columns:
+                self._refuse(f"partition {partition} ran with the key columns {part.key_columns}")
+        partitions = [part.identity.partition for part in self.parts]
+        if partitions != list(range(self.parallelism)):
+            self._refuse(f"the parts are those of the partitions {partitions}, of {self.parallelism}")
+        following = 0
+        for part in sorted(self.parts, key=lambda part: part.key_groups.start):
+            if part.key_groups:
+                if part.key_groups.start != following:
+                    self._refuse(f"a part begins at {part.key_groups} where {following} should follow")
+                following = part.key_groups.end + 1
+        if following != self.max_parallelism:
+            self._refuse(f"the parts end at key group {following - 1}, of {self.max_parallelism}")
+
+    def _refuse(self, details: str) -> None:
+        raise IncompleteEpochError(self.uid, self.epoch, details)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "uid": self.uid,
+            "query_id": self.query_id,
+            "run_id": self.run_id,
+            "epoch": self.epoch,
+            "parallelism": self.parallelism,
+            "max_parallelism": self.max_parallelism,
+            "key_columns": [list(column) for column in self.key_columns],
+            "parts": [part.to_json() for part in self.parts],
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> CheckpointMetadata:
+        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
+        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        fields["key_columns"] = tuple((name, kind) for name, kind in document["key_columns"])
+        fields["parts"] = tuple(AttemptManifest.from_json(part) for part in document["parts"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose state a folder holds.
+
+    Attributes
+    ----------
+    query_id, uid : str
+    max_parallelism : int
+    first_epoch : int
+        The first epoch that ran over this folder: a later one must find a checkpoint.
+    runs : tuple of str
+        The newest runs of the query in the order in which they began; only the last one may write.
+    """
+
+    query_id: str
+    uid: str
+    max_parallelism: int
+    first_epoch: int
+    runs: tuple[str, ...]
+
+    def precedes(self, run_id: str, other: str) -> bool:
+        """Return whether one run is known to have begun before another."""
+        return run_id in self.runs and other in self.runs and self.runs.index(run_id) < self.runs.index(other)
+
+    def superseded_by(self, run_id: str) -> str | None:
+        """Return the run that has taken the place of `run_id`, or None."""
+        return self.runs[-1] if run_id in self.runs[:-1] else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "query_id": self.query_id,
+            "uid": self.uid,
+            "max_parallelism": self.max_parallelism,
+            "first_epoch": self.first_epoch,
+            "runs": list(self.runs),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Owner:
+        """Rebuild from the JSON face; KeyError or TypeError where it is malformed."""
+        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        return cls(**{**fields, "runs": tuple(document["runs"])})
