@@ -112,7 +112,7 @@ def test_a_fault_in_the_documentation_is_named_with_file_and_line(
 
 
 def test_documentation_without_faults_passes(check_docs: ModuleType, tmp_path: Path) -> None:
-    text = "# One `two` three\n\n[a](#one-two-three) [b](docs/c.md#d) [e](https://example.org), `make demo`, `[x](y)`\n"
+    text = "# A `b` c\n\n[a](#a-b-c) [b](docs/c.md#d) [e](https://e.org), `make demo`, `[x](y)`\n"
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "c.md").write_text("# D\n\n```python\nx = [1](2)\n```\n", encoding="utf-8")
