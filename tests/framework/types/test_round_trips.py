@@ -174,6 +174,33 @@ def test_a_copy_is_the_same_object_exactly_where_nothing_can_change(
     }
 
 
+@pytest.mark.parametrize(
+    ("serializer", "value"),
+    [
+        (types.list_of(types.list_of(types.INT64)), [[1]]),
+        (types.map_of(types.STRING, types.list_of(types.INT64)), {"a": [1], "b": None}),
+        (types.map_of(types.STRING, types.INT64), {"a": 1}),
+        (types.tuple_of(types.INT64, types.set_of(types.INT64)), (1, {2})),
+        (types.nullable(types.list_of(types.INT64)), [1]),
+    ],
+    ids=str,
+)
+def test_a_copy_does_not_follow_changes_of_the_original(serializer: TypeSerializer[Any], value: Any) -> None:
+    before = repr(value)
+    copied = serializer.copy(value)
+
+    def empty(part: Any) -> None:
+        for inner in part.values() if isinstance(part, dict) else part:
+            if isinstance(inner, (list, dict, set, tuple)):
+                empty(inner)
+        if not isinstance(part, tuple):
+            part.clear()
+
+    empty(value)
+    assert repr(value) != before
+    assert repr(copied) == before
+
+
 @COMMON
 @given(TYPES)
 def test_a_snapshot_survives_json_and_gives_an_equal_serializer(typed: Typed) -> None:
