@@ -166,6 +166,14 @@ def test_a_backend_of_this_project_that_is_not_installed_is_answered_with_its_ex
     assert "pip install 'keyedstate[heap-cow]'" in str(caught.value)
 
 
+def test_a_misspelt_backend_of_this_project_that_is_not_installed_is_answered_with_its_extra(distributions):
+    distributions.add("redis-dist", "1.0", "redis")
+    with pytest.raises(UnknownBackendError) as caught:
+        distributions.registry().choose("heap-cwo")
+    assert "Did you mean 'heap-cow'? Installed: redis." in str(caught.value)
+    assert str(caught.value).endswith("Install heap-cow with `pip install 'keyedstate[heap-cow]'`.")
+
+
 def test_every_backend_of_this_project_has_an_extra_of_its_name():
     """What the error tells the user to type must exist."""
     from importlib.metadata import metadata

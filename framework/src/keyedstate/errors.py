@@ -101,7 +101,17 @@ class PluginError(KeyedStateError):
 
 
 class UnknownBackendError(PluginError):
-    """No plugin of that name is installed or registered."""
+    """No plugin of that name is installed or registered.
+
+    Attributes
+    ----------
+    name : str
+        The name as the user wrote it.
+    installed : tuple of str
+        The names that could have been chosen.
+    extra : str or None
+        The extra of `keyedstate` that installs the backend, or one whose name is close.
+    """
 
     def __init__(self, name: str, installed: Sequence[str], extra: str | None) -> None:
         self.name = name
@@ -109,13 +119,14 @@ class UnknownBackendError(PluginError):
         self.extra = extra
         have = f"Installed: {', '.join(installed)}." if installed else "No backend is installed."
         if extra is not None:
-            way_out = f"Install it with `pip install 'keyedstate[{extra}]'`."
+            way_out = f"Install {extra} with `pip install 'keyedstate[{extra}]'`."
         else:
             way_out = (
                 "Install the distribution that provides it, or name its module in the option "
                 "'plugins.modules', or choose one that is installed with the option 'backend'."
             )
-        super().__init__(f"unknown state backend {name!r}.{did_you_mean(name, installed)} {have} {way_out}")
+        hint = "" if name == extra else did_you_mean(name, [*installed, *([extra] if extra else [])])
+        super().__init__(f"unknown state backend {name!r}.{hint} {have} {way_out}")
 
 
 class DuplicateBackendError(PluginError):

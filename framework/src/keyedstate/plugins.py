@@ -42,6 +42,7 @@ from keyedstate.errors import (
     PluginError,
     PluginNotAllowedError,
     UnknownBackendError,
+    closest_names,
     did_you_mean,
 )
 from keyedstate.types import register_serializer_type
@@ -247,7 +248,9 @@ class PluginRegistry:
         claimants = [provider for provider in self._providers if provider.name == name]
         if not claimants:
             known = sorted({provider.name for provider in self._providers})
-            raise UnknownBackendError(name, known, name if name in _EXTRAS else None)
+            # Also one that is misspelt: what it may mean is not installed either.
+            extras = closest_names(name, [extra for extra in _EXTRAS if extra not in known])
+            raise UnknownBackendError(name, known, extras[0] if extras else None)
         allowed = [provider for provider in claimants if self._refusal(provider) is None]
         if not allowed:
             refusal = self._refusal(claimants[0])

@@ -1,0 +1,5 @@
+"""The command ``keyedstate``."""
+
+from keyedstate.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,68 @@
+"""The command and its sub-commands; errors become one line and an exit code.
+
+Exit codes: 0 done; 1 `doctor` found that a job cannot run here; 2 the command could not do what it was asked.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from typing import Annotated
+
+import typer
+
+import keyedstate
+from keyedstate.cli import doctor, plugins
+from keyedstate.config import Configuration
+from keyedstate.errors import KeyedStateError
+from keyedstate.plugins import PluginRegistry
+
+app = typer.Typer(
+    name="keyedstate",
+    help="Keyed state for PySpark jobs: look at the installed backends, check this machine, see it work.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(plugins.app, name="plugins")
+app.command("doctor")(doctor.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"keyedstate {keyedstate.__version__} (Python {platform.python_version()})")
+        # Not loaded: a broken plugin must not hide the version.
+        for provider in PluginRegistry(Configuration()).providers():
+            print(f"  {provider.name}: {provider}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show versions and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+# The demo reads its own arguments, --help included: only it knows them, and only then is it imported.
+@app.command(
+    "demo",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def _demo(context: typer.Context) -> None:
+    """See it work: flights through keyed state on Spark, killed half way, compared with Spark's answer."""
+    from keyedstate.cli.demo import main as run_demo
+
+    run_demo(context.args)
+
+
+def main() -> None:
+    """Run the command; the entry point of the console script ``keyedstate``."""
+    try:
+        app(prog_name="keyedstate")
+    except KeyedStateError as error:
+        print(f"keyedstate: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,231 @@
+"""What `keyedstate doctor` looks at: what was found and, where that will not do, the way out."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from keyedstate.checkpoint.errors import CheckpointError
+from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.cli.plugins import refusal_of
+from keyedstate.config import BACKEND, CHECKPOINT_DIR, SPARK_PREFIX, Configuration
+from keyedstate.errors import UnknownBackendError
+from keyedstate.plugins import PluginRegistry
+
+Version = tuple[int, ...]
+
+#: The versions that the framework's own metadata allows: from, included, and to, excluded.
+SUPPORTED: dict[str, tuple[Version, Version | None]] = {
+    "pyspark": ((3, 5), (5,)),
+    "pandas": ((2, 2), (3,)),
+    "pyarrow": ((18,), None),
+}
+NEWEST_PYTHON = (3, 13)
+OLDEST_JAVA = 17
+#: A Java that does not answer by then hangs.
+_JAVA_SECONDS = 60
+
+
+class Status(str, enum.Enum):
+    """How a check ended."""
+
+    OK = "ok"
+    #: Not needed for what is configured, or likely to hurt later.
+    WARNING = "warning"
+    #: Jobs will not run.
+    FAILED = "failed"
+    #: There was nothing to look at.
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was looked at, what was found, and what to do about it where `detail` does not say that yet."""
+
+    name: str
+    status: Status
+    detail: str
+    way_out: str = ""
+
+
+def check_python() -> Check:
+    """Look at the interpreter that runs this."""
+    found = f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}"
+    if sys.version_info[:2] > NEWEST_PYTHON:
+        newest = ".".join(map(str, NEWEST_PYTHON))
+        way_out = f"Prefer a Python up to {newest}: later ones were not tried."
+        return Check("python", Status.WARNING, found, way_out)
+    return Check("python", Status.OK, found)
+
+
+def check_java(pyspark: str | None) -> Check:
+    """Run the Java that Spark would take (``JAVA_HOME``, else the first on the path) and ask its version.
+
+    Parameters
+    ----------
+    pyspark : str or None
+        PySpark's version, since some versions of the two do not go together.
+    """
+    way_out = f"Install Java {OLDEST_JAVA} or 21, or set JAVA_HOME to the folder of one (it holds bin/java)."
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None:
+        return Check("java", Status.FAILED, "JAVA_HOME is not set and there is no java on the PATH", way_out)
+    origin = f"{java} ({'from JAVA_HOME' if home else 'from the PATH'})"
+    output = _run_java(java, "-version")
+    if isinstance(output, str):
+        return Check("java", Status.FAILED, f"{origin} does not run: {output}", way_out)
+    text = output.stdout + output.stderr
+    words = re.search(r'version "([^"]+)"', text)
+    if output.returncode != 0 or words is None:
+        return Check(
+            "java", Status.FAILED, f"{origin} does not tell its version: {_first_line(text)}", way_out
+        )
+    numbers = parse_version(words[1])
+    # Java 8 calls itself 1.8.
+    major = numbers[1] if numbers[:1] == (1,) and len(numbers) > 1 else numbers[0]
+    found = f"{words[1]}, {origin}"
+    if major < OLDEST_JAVA:
+        return Check("java", Status.FAILED, f"{found}; Spark needs {OLDEST_JAVA} or newer", way_out)
+    spark = parse_version(pyspark) if pyspark is not None else None
+    if spark is not None and spark < (4, 1) and major >= 23:
+        # Java 23 withdrew Subject.getSubject, which Hadoop calls before 3.4.2 (HADOOP-19212).
+        return Check(
+            "java", Status.FAILED, f"{found}; PySpark {pyspark} does not start on Java 23 or newer", way_out
+        )
+    if spark is not None and spark >= (4,):
+        module = _run_java(java, "--add-modules=jdk.incubator.vector", "-version")
+        if isinstance(module, str) or module.returncode != 0:
+            detail = (
+                f"{found}; it lacks the module jdk.incubator.vector, which Spark {spark[0]} asks for by name"
+            )
+            return Check("java", Status.FAILED, detail, f"{way_out} A runtime cut down by jlink may lack it.")
+    return Check("java", Status.OK, found)
+
+
+def check_libraries() -> Iterator[Check]:
+    """Look at the versions of PySpark, pandas and pyarrow, one by one and together."""
+    for name, (oldest, limit) in SUPPORTED.items():
+        found = installed_version(name)
+        wanted = f"{name}>={'.'.join(map(str, oldest))}"
+        if limit is not None:
+            wanted += f",<{'.'.join(map(str, limit))}"
+        install = f"Install it with `{sys.executable} -m pip install '{wanted}'`."
+        if found is None:
+            why = ", which PySpark's Arrow functions import without declaring it" if name == "pandas" else ""
+            yield Check(name, Status.FAILED, f"not installed{why}", install)
+            continue
+        numbers = parse_version(found)
+        if numbers < oldest or (limit is not None and numbers >= limit):
+            detail = f"{found}; PySpark refuses it" if name == "pandas" and numbers >= oldest else found
+            yield Check(name, Status.FAILED, f"{detail}, and {wanted} is needed", install)
+        elif name == "pyspark" and numbers >= (4, 3) and sys.version_info < (3, 11):
+            install = f"Use a newer Python, or `{sys.executable} -m pip install 'pyspark>=3.5,<4.3'`."
+            yield Check(name, Status.FAILED, f"{found} needs Python 3.11 or newer", install)
+        else:
+            yield Check(name, Status.OK, found)
+
+
+def check_backends(registry: PluginRegistry, settings: Configuration) -> Iterator[Check]:
+    """Look at every installed backend; only the chosen one is essential."""
+    chosen = settings[BACKEND]
+    if chosen not in {provider.name for provider in registry.providers()}:
+        try:
+            registry.choose(chosen)
+        except UnknownBackendError as error:
+            yield Check(f"backend {chosen}", Status.FAILED, str(error))
+    for provider in registry.providers():
+        name = f"backend {provider.name}"
+        refusal = refusal_of(registry, provider)
+        if refusal is not None:
+            status = Status.FAILED if provider.name == chosen else Status.WARNING
+            yield Check(name, status, str(refusal))
+            continue
+        description = registry.load(provider).description
+        words = [str(provider), description.build, "chosen" if provider.name == chosen else ""]
+        yield Check(name, Status.OK, ", ".join(word for word in words if word))
+
+
+def check_storage(settings: Configuration) -> Check:
+    """Write a file into ``checkpoint.dir``, read it back and delete it, as this user on this machine."""
+    uri = settings.get(CHECKPOINT_DIR)
+    if uri is None:
+        detail = f"{CHECKPOINT_DIR.name} is not set"
+        return Check(
+            "storage", Status.SKIPPED, detail, f"A job needs --conf {SPARK_PREFIX}{CHECKPOINT_DIR.name}=..."
+        )
+    name, data = f"doctor-{uuid.uuid4().hex}", os.urandom(1024)
+    try:
+        storage = CheckpointStorage.open(uri)
+        made = _missing_folders(Path(storage.root)) if storage.is_local else []
+        try:
+            storage.write_atomic(name, data)
+            read = storage.read(name)
+            storage.delete_file(name)
+        finally:
+            _remove_empty(made)
+    except CheckpointError as error:
+        return Check("storage", Status.FAILED, str(error))
+    if read != data:
+        detail = f"{storage.location()} gave back other bytes than were written"
+        return Check("storage", Status.FAILED, detail, f"Set {CHECKPOINT_DIR.name} to another place.")
+    detail = f"{storage.location()} can be written, read and deleted from this machine"
+    return Check("storage", Status.OK, detail)
+
+
+def installed_version(name: str) -> str | None:
+    """Return the version of an installed distribution without importing it, or None."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        pass
+    # A Spark that was unpacked and put on the path, as clusters do, has no metadata.
+    spec = importlib.util.find_spec(name)
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        file = Path(folder) / "version.py"
+        words = re.search(r'__version__[^"\n]*"([^"]+)"', file.read_text("utf-8")) if file.is_file() else None
+        if words is not None:
+            return words[1]
+    return None
+
+
+def parse_version(text: str) -> Version:
+    """Return the numbers of a version; what follows them (a build, a release candidate) is left out."""
+    words = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(map(int, words[0].split("."))) if words is not None else (0,)
+
+
+def _run_java(java: str, *arguments: str) -> subprocess.CompletedProcess[str] | str:
+    try:
+        return subprocess.run([java, *arguments], capture_output=True, text=True, timeout=_JAVA_SECONDS)
+    except OSError as error:
+        return error.strerror or str(error)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_JAVA_SECONDS} seconds"
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "it prints nothing")
+
+
+def _missing_folders(path: Path) -> list[Path]:
+    # The deepest first, as they have to be removed.
+    return [folder for folder in (path, *path.parents) if not folder.exists()]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        # Somebody else may have put something into one by now.
+        with contextlib.suppress(OSError):
+            folder.rmdir()

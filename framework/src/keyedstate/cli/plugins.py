@@ -1,0 +1,132 @@
+"""``keyedstate plugins``: which backends there are, what they can do, and why one cannot be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from keyedstate.backend import Capability
+from keyedstate.cli.output import Format, console, print_json, shown, table
+from keyedstate.cli.settings import ConfigFile, OutputFormat, read_settings
+from keyedstate.config import BACKEND
+from keyedstate.errors import PluginError
+from keyedstate.plugins import PluginRegistry, Provider
+
+app = typer.Typer(help="State backends: what is installed, and what it can do.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_plugins(config: ConfigFile = None, format: OutputFormat = Format.table) -> None:
+    """List every installed backend, usable or not."""
+    settings = read_settings(config)
+    registry = PluginRegistry(settings)
+    plugins = [describe(registry, provider) for provider in registry.providers()]
+    if format is Format.json:
+        print_json(plugins)
+        return
+    rows = [
+        [
+            f"{plugin['name']} (chosen)" if plugin["name"] == settings[BACKEND] else plugin["name"],
+            f"{plugin['distribution']} {plugin['version']}",
+            plugin["build"],
+            "yes" if plugin["usable"] else "no",
+            plugin["summary"] if plugin["usable"] else plugin["refusal"],
+        ]
+        for plugin in plugins
+    ]
+    out = console()
+    out.print(table(["backend", "distribution", "build", "usable", "what it is, or why not"], rows))
+    if not rows:
+        out.print(
+            "No backend is installed. Install one with `pip install 'keyedstate[heap-cow]'`.", markup=False
+        )
+
+
+@app.command("show")
+def show_plugin(name: str, config: ConfigFile = None, format: OutputFormat = Format.table) -> None:
+    """Show one backend: its capabilities, its options, and whether it can be used."""
+    registry = PluginRegistry(read_settings(config))
+    claimants = [provider for provider in registry.providers() if provider.name == name]
+    # None or several of them are what the registry has the right error for.
+    provider = claimants[0] if len(claimants) == 1 else registry.choose(name).provider
+    plugin = describe(registry, provider)
+    if format is Format.json:
+        print_json(plugin)
+        return
+    out = console()
+    facts = [
+        ("backend", plugin["name"]),
+        ("distribution", f"{plugin['distribution']} {plugin['version']}"),
+        ("usable", "yes" if plugin["usable"] else f"no: {plugin['refusal']}"),
+    ]
+    if plugin["hook_api"] is not None:
+        oldest, newest = plugin["hook_api"]
+        facts.append(("hook API versions", f"{oldest} to {newest}"))
+        facts.append(("summary", plugin["summary"]))
+    if plugin["build"]:
+        facts.append(("build", plugin["build"]))
+    out.print(table(["", ""], facts))
+    if plugin["capabilities"]:
+        out.print()
+        out.print(table(["capability", "level"], list(plugin["capabilities"].items())))
+    if plugin["options"]:
+        out.print()
+        rows = [
+            [option["name"], shown(option["default"]), option["expected"], option["text"]]
+            for option in plugin["options"]
+        ]
+        out.print(table(["option", "default", "values", "what it does"], rows))
+
+
+def describe(registry: PluginRegistry, provider: Provider) -> dict[str, Any]:
+    """Return what is known of a plugin, in types that JSON has; little of one that cannot be loaded."""
+    refusal = refusal_of(registry, provider)
+    # Not `refusal`: of two plugins of one name each can be described, though neither can be chosen.
+    broken = registry.refusal(provider) is not None
+    description = None if broken else registry.load(provider).description
+    plugin: dict[str, Any] = {
+        "name": provider.name,
+        "distribution": provider.distribution,
+        "version": provider.version,
+        "usable": refusal is None,
+        "refusal": None if refusal is None else str(refusal),
+        "summary": "",
+        "build": "",
+        "hook_api": None,
+        "capabilities": {},
+        "options": [],
+    }
+    if description is not None:
+        plugin |= {
+            "summary": description.summary,
+            "build": description.build,
+            "hook_api": list(description.hook_api),
+            "capabilities": {
+                capability.value: description.level(capability).value for capability in Capability
+            },
+            "options": [
+                {
+                    "name": option.name,
+                    "default": option.default,
+                    "expected": option.expected,
+                    "text": option.text,
+                }
+                for option in description.options
+            ],
+        }
+    return plugin
+
+
+def refusal_of(registry: PluginRegistry, provider: Provider) -> PluginError | None:
+    """Return why a plugin would not be used if its name were chosen, or None where it would be."""
+    refusal = registry.refusal(provider)
+    if refusal is not None or sum(other.name == provider.name for other in registry.providers()) == 1:
+        return refusal
+    try:
+        winner = registry.choose(provider.name).provider
+    except PluginError as error:
+        return error
+    if winner is provider:
+        return None
+    return PluginError(f"the backend {provider.name!r} is taken from {winner}, which 'plugins.prefer' names.")

@@ -1,0 +1,31 @@
+"""Where the commands read options from: the environment and, where one is named, a TOML file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keyedstate.cli.output import Format
+from keyedstate.config import Configuration
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="TOML file with a table [keyedstate]; the environment wins."
+    ),
+]
+OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or JSON for scripts.")]
+
+
+def read_settings(file: Path | None) -> Configuration:
+    """Return the options that are set.
+
+    Raises
+    ------
+    ConfigError
+        Where the file cannot be read or an option in it is unknown.
+    """
+    return Configuration(environ=os.environ, toml=file)
