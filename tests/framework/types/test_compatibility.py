@@ -13,6 +13,7 @@ from keyedstate import types
 from keyedstate.memory import DataInputView, DataOutputView
 from keyedstate.types import (
     Compatibility,
+    DuplicateSerializerError,
     InvalidSnapshotError,
     Outcome,
     SerializerSnapshot,
@@ -370,7 +371,7 @@ def test_a_malformed_old_snapshot_is_refused_when_it_is_judged() -> None:
 def test_a_registered_type_is_restored_by_its_name() -> None:
     assert types.list_of(LOW_HIGH).snapshot().restore_serializer() == types.list_of(LOW_HIGH)
     register_serializer_type("test-level", restore_level, newest_version=1)
-    with pytest.raises(ValueError, match="give one of the two types another name"):
+    with pytest.raises(DuplicateSerializerError, match="Give one of the two types another name"):
         register_serializer_type("int64", restore_level)
 
 

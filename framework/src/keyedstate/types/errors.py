@@ -12,6 +12,7 @@ __all__ = [
     "ColumnSizeError",
     "ColumnTypeError",
     "CorruptDataError",
+    "DuplicateSerializerError",
     "InvalidSnapshotError",
     "UnknownSerializerError",
     "UnsupportedTypeError",
@@ -131,6 +132,19 @@ class UnknownSerializerError(KeyedStateError):
                 f"versions up to {newest}. Upgrade keyedstate, or the plugin that provides the type."
             )
         super().__init__(message)
+
+
+class DuplicateSerializerError(KeyedStateError):
+    """Two serializer types that want one name."""
+
+    def __init__(self, name: str, registered: str, refused: str) -> None:
+        self.name = name
+        self.registered = registered
+        self.refused = refused
+        super().__init__(
+            f"the serializer type {name!r} is registered by {registered}, and {refused} wants the name too. "
+            "Give one of the two types another name, or uninstall the plugin that brings it."
+        )
 
 
 class InvalidSnapshotError(KeyedStateError):

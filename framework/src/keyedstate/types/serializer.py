@@ -20,6 +20,7 @@ import pyarrow as pa
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.compatibility import Compatibility
 from keyedstate.types.errors import (
+    DuplicateSerializerError,
     InvalidSnapshotError,
     UnknownSerializerError,
     UnsupportedTypeError,
@@ -308,15 +309,12 @@ def register_serializer_type(
 
     Raises
     ------
-    ValueError
+    DuplicateSerializerError
         Where the name belongs to another factory.  Registering the same one again changes nothing.
     """
     known = _registrations.get(name)
     if known is not None and _identity(known.factory) != _identity(factory):
-        raise ValueError(
-            f"the serializer type {name!r} is registered by {_identity(known.factory)}, and "
-            f"{_identity(factory)} wants the name too; give one of the two types another name."
-        )
+        raise DuplicateSerializerError(name, _identity(known.factory), _identity(factory))
     _registrations[name] = _Registration(factory, newest_version)
 
 
