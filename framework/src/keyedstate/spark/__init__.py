@@ -1,0 +1,34 @@
+"""Keyed process functions on Spark DataFrames."""
+
+from keyedstate.spark.errors import (
+    ClassicSparkRequiredError,
+    DuplicateUidError,
+    FunctionTransportError,
+    KeyColumnError,
+    KeyColumnsReorderedError,
+    KeyedFrameError,
+    MisroutedRowsError,
+    MissingKeyColumnError,
+    MissingUidError,
+    OutputDeclarationError,
+    PreflightError,
+    TaskContextError,
+)
+from keyedstate.spark.frame import KeyedFrame, keyed
+
+__all__ = [
+    "ClassicSparkRequiredError",
+    "DuplicateUidError",
+    "FunctionTransportError",
+    "KeyColumnError",
+    "KeyColumnsReorderedError",
+    "KeyedFrame",
+    "KeyedFrameError",
+    "MisroutedRowsError",
+    "MissingKeyColumnError",
+    "MissingUidError",
+    "OutputDeclarationError",
+    "PreflightError",
+    "TaskContextError",
+    "keyed",
+]

@@ -1,0 +1,89 @@
+"""Acknowledgements: how the driver hears, before Spark commits an epoch, which attempts have succeeded.
+
+A task adds one entry to an accumulator when its last row was taken.  Spark hands it to the driver only if
+the task succeeded, and does so before the job ends and thus before the sink and Spark's own log commit.
+There is one accumulator for a SparkContext: Spark keeps each one for the context's life, and frames are
+built again and again in notebooks and in `foreachBatch`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyspark import Accumulator, AccumulatorParam, SparkContext
+
+from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator
+
+_log = logging.getLogger(__name__)
+
+#: The JSON faces of acknowledgements, by the nonce of their attempt and with the folder that they are about.
+Update = dict[str, tuple[str, dict[str, Any]]]
+
+
+class Acknowledgements:
+    """The acknowledgements of one SparkContext, handed to the coordinators of the state folders."""
+
+    def __init__(self, context: SparkContext) -> None:
+        # By folder, so that an operator that is built anew takes the place of its predecessor.
+        self._coordinators: dict[str, CheckpointCoordinator] = {}
+        self.accumulator: Accumulator[Update] = context.accumulator({}, _Delivery(self._receive))
+
+    def register(self, folder: str, coordinator: CheckpointCoordinator) -> None:
+        """Have a coordinator told what tasks acknowledge about a folder, in a thread of PySpark."""
+        self._coordinators[folder] = coordinator
+
+    def _receive(self, update: Update) -> None:
+        for folder, document in update.values():
+            try:
+                self._coordinators[folder].acknowledge(Acknowledgement.from_json(document))
+            except Exception:
+                # Raised from here, an error would cut PySpark's connection for all accumulators and still not
+                # stop the epoch. What was not published now is found, and made up for where that is possible,
+                # by the tasks of the next epoch.
+                _log.exception(
+                    "the acknowledged attempt %s was not published as a checkpoint; the next epoch will "
+                    "publish it or stop the query",
+                    document.get("manifest"),
+                )
+
+
+def acknowledgements_of(context: SparkContext) -> Acknowledgements:
+    """Return the acknowledgements of a context, the same object every time."""
+    with _lock:
+        found = _of_context.get(context)
+        if found is None:
+            found = _of_context[context] = Acknowledgements(context)
+        return found
+
+
+_of_context: WeakKeyDictionary[SparkContext, Acknowledgements] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def acknowledge(accumulator: Accumulator[Update], folder: str, acknowledgement: Acknowledgement) -> None:
+    """Add an entry in a task; the driver gets it if the task succeeds."""
+    accumulator.add({acknowledgement.identity.nonce: (folder, acknowledgement.to_json())})
+
+
+class _Delivery(AccumulatorParam[Update]):
+    """Merges dicts in a task, and on the driver passes them on instead of keeping them."""
+
+    def __init__(self, receive: Callable[[Update], None] | None) -> None:
+        self._receive = receive
+
+    def __reduce__(self) -> tuple[type[_Delivery], tuple[None]]:
+        # What travels to the tasks must not carry the driver's side along.
+        return _Delivery, (None,)
+
+    def zero(self, value: Update) -> Update:
+        return {}
+
+    def addInPlace(self, value1: Update, value2: Update) -> Update:
+        if self._receive is None:
+            return {**value1, **value2}
+        self._receive(value2)
+        return {}

@@ -1,0 +1,73 @@
+"""The configuration of a keyed operator: read on the driver when the operator is built, sent to its tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from keyedstate.config import SPARK_PREFIX, Configuration
+from keyedstate.plugins import Backend, PluginRegistry
+
+
+@dataclass(frozen=True)
+class ChosenBackend:
+    """A backend with the values of its options."""
+
+    backend: Backend
+    options: Mapping[str, Any]
+
+
+def read_configuration(spark: SparkSession, explicit: Mapping[str, object] | None) -> Configuration:
+    """Return the options by falling precedence: explicit, Spark's configuration, the environment.
+
+    Raises
+    ------
+    UnknownOptionError
+        For a kernel option that does not exist.
+    """
+    return Configuration(explicit, spark=spark_settings(spark), environ=os.environ)
+
+
+def spark_settings(spark: SparkSession) -> dict[str, str]:
+    """Return what is set under our prefix, by ``--conf``, the session builder or ``spark.conf.set``."""
+    # PySpark 4 lists the session's settings; before, SQL does. SET may redact values, so they are read again.
+    listed = getattr(spark.conf, "getAll", None)
+    if isinstance(listed, dict):
+        return {key: value for key, value in listed.items() if key.startswith(SPARK_PREFIX)}
+    keys = [row["key"] for row in spark.sql("SET").collect()]
+    return {key: spark.conf.get(key) or "" for key in keys if key.startswith(SPARK_PREFIX)}
+
+
+def choose_backend(config: Configuration) -> ChosenBackend:
+    """Return the configured backend and check the names of all plugin options.
+
+    Raises
+    ------
+    PluginError, UnknownOptionError, InvalidOptionError
+    """
+    registry = PluginRegistry(config)
+    backend = registry.choose()
+    return ChosenBackend(backend, config.plugin_options(registry.options, backend.name))
+
+
+@lru_cache(maxsize=8)
+def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
+    """Return the backend of settings that the driver has resolved, as ``frozen(config)`` of it.
+
+    Discovering plugins takes milliseconds and a worker process serves many tasks, so the last few are kept;
+    a backend holds no state.
+    """
+    return choose_backend(Configuration(dict(settings)))
+
+
+def frozen(config: Configuration) -> tuple[tuple[str, Any], ...]:
+    """Return the settings in a form that can be hashed and sent to tasks."""
+    settings = config.to_dict()
+    return tuple(
+        (name, tuple(value) if isinstance(value, list) else value) for name, value in sorted(settings.items())
+    )

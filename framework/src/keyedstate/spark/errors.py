@@ -1,0 +1,179 @@
+"""Errors about keyed operators in Spark jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keyedstate.errors import KeyedStateError, did_you_mean
+
+
+class KeyedFrameError(KeyedStateError):
+    """Base class of mistakes that are found while a keyed DataFrame is being built."""
+
+
+class KeyColumnError(KeyedFrameError):
+    """A choice of key columns that cannot be used.
+
+    Attributes
+    ----------
+    column : str or None
+        The column at fault, where it is one.
+    """
+
+    def __init__(self, column: str | None, reason: str) -> None:
+        self.column = column
+        self.reason = reason
+        super().__init__(f"the rows cannot be keyed: {reason}.")
+
+
+class MissingKeyColumnError(KeyColumnError):
+    """A key column that the DataFrame does not have."""
+
+    def __init__(self, column: str, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        hint = did_you_mean(column, columns).strip() or f"It has the columns {', '.join(columns)}"
+        super().__init__(column, f"the DataFrame has no column {column!r}. {hint.rstrip('.')}")
+
+
+class MissingUidError(KeyedFrameError):
+    """A keyed operator in a streaming query without a uid."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a keyed operator in a streaming query needs a uid: its state is found again by it. Give it a "
+            "fixed name that is unique within the checkpoint folder: keyed(df, ..., uid='page-views')."
+        )
+
+
+class OutputDeclarationError(KeyedFrameError):
+    """An output schema that Spark cannot read or that rows cannot be made for."""
+
+    def __init__(self, schema: object, reason: str) -> None:
+        self.schema = schema
+        self.reason = reason
+        super().__init__(
+            f"the output schema {schema!r} cannot be used: {reason}. Give column names and types such as "
+            "'key string, views long', or a StructType."
+        )
+
+
+class ClassicSparkRequiredError(KeyedFrameError):
+    """A DataFrame of Spark Connect."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this DataFrame belongs to Spark Connect, which has no accumulators, and a keyed operator "
+            "publishes its checkpoints by one. Use a classic session: SparkSession.builder.master(...) "
+            "without remote(...)."
+        )
+
+
+class FunctionTransportError(KeyedStateError):
+    """A process function that cannot travel to the tasks.
+
+    Attributes
+    ----------
+    function : str
+        Its class.
+    step : str
+        ``pack`` (on the driver) or ``unpack`` (in a task).
+    """
+
+    def __init__(self, function: str, step: str, error: BaseException) -> None:
+        self.function = function
+        self.step = step
+        what = f"{type(error).__name__}: {error}"
+        if step == "pack":
+            message = (
+                f"the function {function} cannot be sent to Spark's tasks: {what}. Make in open() what "
+                "cannot be pickled (connections, locks, sessions), instead of keeping it on the instance."
+            )
+        else:
+            message = (
+                f"the function {function} cannot be loaded in a Spark task: {what}. Install its modules on "
+                "the executors, or send them along with --py-files or SparkContext.addPyFile."
+            )
+        super().__init__(message)
+
+
+class MisroutedRowsError(KeyedStateError):
+    """Rows that did not arrive in the partition that owns their key groups.
+
+    Attributes
+    ----------
+    uid : str or None
+    partition : int
+        The partition as Spark counts it in the stage.
+    key_group : int
+        The first one found that lies elsewhere.
+    owner : int
+        The partition of the operator that owns it.
+    """
+
+    def __init__(self, uid: str | None, partition: int, parallelism: int, key_group: int, owner: int) -> None:
+        self.uid = uid
+        self.partition = partition
+        self.key_group = key_group
+        self.owner = owner
+        super().__init__(
+            f"partition {partition} of the stage got a row of key group {key_group}, which belongs to "
+            f"partition {owner} of the {parallelism} of the keyed operator {uid!r}: the rows were "
+            "partitioned again, or the result shares a stage with others. A keyed result may not be coalesced, "
+            "and in a union it must come first or after keyed results of the same parallelism: swap the sides, "
+            "or put .repartition(n) behind the keyed result."
+        )
+
+
+class DuplicateUidError(KeyedStateError):
+    """Two keyed operators of one uid in one streaming query."""
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        super().__init__(
+            f"two keyed operators of this query have the uid {uid!r}, and each would take the other's state "
+            "for its own. Give each its own uid."
+        )
+
+
+class KeyColumnsReorderedError(KeyedStateError):
+    """State that was written with the same key columns in another order."""
+
+    def __init__(self, uid: str, before: Sequence[str], now: Sequence[str]) -> None:
+        self.uid = uid
+        self.before = tuple(before)
+        self.now = tuple(now)
+        super().__init__(
+            f"the state of the keyed operator {uid!r} was written with the key columns {', '.join(before)}, "
+            f"and now they are {', '.join(now)}: no key would be found again. Name them in the former order."
+        )
+
+
+class TaskContextError(KeyedStateError):
+    """A keyed operator that does not run where it was made to run."""
+
+    def __init__(self, reason: str, way_out: str) -> None:
+        self.reason = reason
+        super().__init__(f"the keyed operator cannot run here: {reason}. {way_out}")
+
+
+class PreflightError(KeyedStateError):
+    """Executors that cannot run a keyed operator.
+
+    Attributes
+    ----------
+    host : str
+        Where the check failed.
+    check : str
+        What was checked.
+    reason : str
+        What happened.
+    """
+
+    def __init__(self, host: str, check: str, reason: str, way_out: str) -> None:
+        self.host = host
+        self.check = check
+        self.reason = reason
+        super().__init__(
+            f"the check of the executors before the first epoch failed on {host}, while {check}: {reason}. "
+            f"{way_out}".rstrip()
+        )

@@ -1,0 +1,208 @@
+"""The DataFrame API: ``keyed(df, "user_id", uid="views").process(function, schema)``."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from keyedstate.checkpoint import (
+    CheckpointCoordinator,
+    CheckpointMetadata,
+    CheckpointStorage,
+    OperatorFolder,
+)
+from keyedstate.config import (
+    CHECKPOINT_COMPRESSION,
+    CHECKPOINT_DIR,
+    CHECKPOINT_RETAINED,
+    MAX_PARALLELISM,
+    PARALLELISM,
+    Configuration,
+)
+from keyedstate.keygroups import check_parallelism, default_max_parallelism
+from keyedstate.plugins import Backend
+from keyedstate.runtime import InvalidFunctionError, KeyedProcessFunction
+from keyedstate.spark.acknowledge import acknowledgements_of
+from keyedstate.spark.configuration import choose_backend, frozen, read_configuration
+from keyedstate.spark.errors import ClassicSparkRequiredError, MissingUidError
+from keyedstate.spark.identity import epoch_on_driver
+from keyedstate.spark.preflight import check_executors
+from keyedstate.spark.routing import route, with_key_group
+from keyedstate.spark.schema import key_columns_of, key_types, parse_output
+from keyedstate.spark.task import Checkpointing, OperatorPlan, pack_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+def keyed(
+    df: DataFrame,
+    *key_columns: str,
+    uid: str | None = None,
+    config: Mapping[str, object] | None = None,
+) -> KeyedFrame:
+    """Key the rows of a DataFrame, so that a process function sees those of one key together with its state.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Streaming or batch.  A streaming one keeps state from epoch to epoch and over restarts; a batch one
+        begins without state and keeps none.
+    key_columns : str
+        Names of one or more top-level columns of any type by which Spark can group, maps and arrays aside.
+        A null key is a key like any other, as in ``GROUP BY``, with a key group of its own right: Spark's
+        hash of null.  One column gives its value as the key, several give a tuple.
+    uid : str, optional
+        Name of the operator, by which its state is found again; needed for a streaming DataFrame.
+        Letters, digits, ``.``, ``_`` and ``-``.
+    config : mapping, optional
+        Options by name without ``spark.keyedstate.``, which win over Spark's configuration and the
+        environment.
+
+    Returns
+    -------
+    KeyedFrame
+
+    Raises
+    ------
+    KeyColumnError, MissingKeyColumnError
+        For key columns that cannot be used.
+    MissingUidError
+    ClassicSparkRequiredError
+        For a DataFrame of Spark Connect.
+
+    Notes
+    -----
+    On the batch DataFrame of a `foreachBatch` function an operator with a uid keeps state as on a streaming
+    one; without a uid it begins anew in every micro-batch.
+    """
+    if type(df).__module__.startswith("pyspark.sql.connect"):
+        raise ClassicSparkRequiredError()
+    columns = key_columns_of(df, key_columns)
+    if uid is None and df.isStreaming:
+        raise MissingUidError()
+    return KeyedFrame(df, columns, uid, config)
+
+
+class KeyedFrame:
+    """A DataFrame whose rows have keys; made by `keyed`."""
+
+    def __init__(
+        self, df: DataFrame, key_columns: list[str], uid: str | None, config: Mapping[str, object] | None
+    ) -> None:
+        self._df = df
+        self._key_columns = key_columns
+        self._uid = uid
+        self._config = config
+
+    def process(self, function: KeyedProcessFunction, schema: str | StructType) -> DataFrame:
+        """Run a process function over the rows of each key.
+
+        The configuration is read now: what is set in ``spark.conf`` later counts for frames built later.
+
+        Parameters
+        ----------
+        function : KeyedProcessFunction
+        schema : str or StructType
+            Columns of the rows that the function yields: ``"app_id string, views long"``.
+
+        Returns
+        -------
+        DataFrame
+            An ordinary one, streaming where the input is.  Each micro-batch must evaluate it to its end; it
+            may not be coalesced, and in a union it comes first or behind keyed results of one parallelism.
+
+        Raises
+        ------
+        InvalidFunctionError, FunctionTransportError
+            For a function that is none or cannot be sent to tasks.
+        OutputDeclarationError
+            For a schema that cannot be used.
+        ConfigError, PluginError
+            For options and backends.
+        InvalidParallelismError, InvalidMaxParallelismError
+        PreflightError
+            Where the executors cannot run the operator; checked for streaming only.
+        CheckpointError
+            Where the checkpoint folder cannot be used.
+        """
+        spark = self._df.sparkSession
+        if not isinstance(function, KeyedProcessFunction):
+            raise InvalidFunctionError(
+                repr(function),
+                "it is not a KeyedProcessFunction; derive its class from it and pass an instance",
+            )
+        declared, output = parse_output(spark, schema)
+        packed = pack_function(function)
+        config = read_configuration(spark, self._config)
+        chosen = choose_backend(config)
+        parallelism = config.get(PARALLELISM) or int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+        stored = None
+        folder = self._folder(spark, config)
+        if folder is not None:
+            check_executors(spark, config, chosen, CheckpointStorage.open(config[CHECKPOINT_DIR]))
+            owner = folder.read_owner()
+            stored = None if owner is None else owner.max_parallelism
+        max_parallelism = config.get(MAX_PARALLELISM) or stored or default_max_parallelism(parallelism)
+        check_parallelism(parallelism, max_parallelism)
+        plan = OperatorPlan(
+            function=packed,
+            function_name=type(function).__name__,
+            key_columns=tuple(
+                (name, self._df.schema[name].dataType.simpleString()) for name in self._key_columns
+            ),
+            key_types=tuple(key_types(self._df, self._key_columns)),
+            output=output,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            settings=frozen(config),
+            checkpointing=None if folder is None else _checkpointing(spark, config, folder, chosen.backend),
+        )
+        keyed_rows = with_key_group(self._df, self._key_columns, max_parallelism)
+        return route(keyed_rows, parallelism, max_parallelism).mapInArrow(_task_of(plan), declared)
+
+    def _folder(self, spark: SparkSession, config: Configuration) -> OperatorFolder | None:
+        """Return where the operator's checkpoints go; None where it keeps none."""
+        if self._uid is None:
+            return None
+        if not self._df.isStreaming and epoch_on_driver(spark.sparkContext) is None:
+            return None
+        return OperatorFolder(CheckpointStorage.open(config[CHECKPOINT_DIR]), self._uid)
+
+
+def _checkpointing(
+    spark: SparkSession, config: Configuration, folder: OperatorFolder, backend: Backend
+) -> Checkpointing:
+    def completed(metadata: CheckpointMetadata) -> None:
+        try:
+            backend.checkpoint_completed(metadata.uid, metadata.epoch)
+        except Exception:  # a stranger's hook must not look like a failed checkpoint
+            _log.exception("the hook keyedstate_checkpoint_completed of %s raised", backend.provider)
+
+    acknowledgements = acknowledgements_of(spark.sparkContext)
+    acknowledgements.register(
+        folder.storage.uri, CheckpointCoordinator(folder, completed, config[CHECKPOINT_RETAINED])
+    )
+    return Checkpointing(
+        uid=folder.uid,
+        operator_id=uuid.uuid4().hex[:16],
+        directory=CheckpointStorage.open(config[CHECKPOINT_DIR]).uri,
+        folder=folder.storage.uri,
+        compression=config[CHECKPOINT_COMPRESSION],
+        accumulator=acknowledgements.accumulator,
+    )
+
+
+def _task_of(plan: OperatorPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def keyed_operator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return plan.run(batches)
+
+    return keyed_operator

@@ -1,0 +1,288 @@
+"""What runs inside a task: restore, rows in, rows out, snapshot, acknowledgement (the embedded mode).
+
+Whatever an attempt writes carries its own unique name, and nothing of it is read unless it finished and was
+acknowledged; so an attempt may die anywhere, and may live on as a zombie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+from pyspark import Accumulator
+
+from keyedstate.backend import StateHandle
+from keyedstate.checkpoint import (
+    Acknowledgement,
+    AttemptManifest,
+    CheckpointMetadata,
+    CheckpointStorage,
+    OperatorFolder,
+    SegmentFile,
+    SegmentHandle,
+    SegmentWriter,
+    TaskIdentity,
+    claim,
+    find_restore_point,
+    handles_for,
+)
+from keyedstate.keygroups import KeyGroupRange, key_group_range_for, operator_index_for_key_group
+from keyedstate.runtime import KeyedOperator, KeyedProcessFunction, key_serializer_for
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.spark.acknowledge import Update, acknowledge
+from keyedstate.spark.configuration import backend_in_task
+from keyedstate.spark.errors import (
+    DuplicateUidError,
+    FunctionTransportError,
+    KeyColumnsReorderedError,
+    MisroutedRowsError,
+)
+from keyedstate.spark.identity import attempt_identity, operator_of, task_context
+from keyedstate.spark.routing import KEY_GROUP_COLUMN
+from keyedstate.state import KeyedStateBackend, SnapshotTask
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Where the state of an operator in a streaming query lives.
+
+    Attributes
+    ----------
+    uid : str
+    operator_id : str
+        Another one each time an operator is built: tells two operators of one uid apart.
+    directory : str
+        URI of the folder with the folders of all operators.
+    folder : str
+        The operator's own folder, by which the driver knows the coordinator.
+    compression : str
+        The option ``checkpoint.compression``.
+    accumulator : Accumulator
+    """
+
+    uid: str
+    operator_id: str
+    directory: str
+    folder: str
+    compression: str
+    accumulator: Accumulator[Update]
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """All that the tasks of one operator need to know; it travels inside their function.
+
+    Attributes
+    ----------
+    function : bytes
+        The process function, pickled; `function_name` is its class.
+    key_columns : tuple of (str, str)
+        Names and Spark types.
+    key_types : tuple of pyarrow.DataType
+    output : OutputSchema
+    parallelism, max_parallelism : int
+    settings : tuple
+        The configuration, as `keyedstate.spark.configuration.frozen` gives it.
+    checkpointing : Checkpointing or None
+        None for a batch DataFrame: the operator begins without state and keeps none.
+    """
+
+    function: bytes
+    function_name: str
+    key_columns: tuple[tuple[str, str], ...]
+    key_types: tuple[pa.DataType, ...]
+    output: OutputSchema
+    parallelism: int
+    max_parallelism: int
+    settings: tuple[tuple[str, Any], ...]
+    checkpointing: Checkpointing | None
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run one partition; what `mapInArrow` calls."""
+        if self.checkpointing is None:
+            return self._run_bounded(batches)
+        return self._run_epoch(self.checkpointing, batches)
+
+    def _run_bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return
+        # Nothing is kept, so it does not matter how Spark counts the partitions: the rows say which it is.
+        key_group = first.column(KEY_GROUP_COLUMN)[0].as_py()
+        partition = operator_index_for_key_group(key_group, self.parallelism, self.max_parallelism)
+        key_groups = key_group_range_for(partition, self.parallelism, self.max_parallelism)
+        with contextlib.closing(self._open_backend(key_groups, [])) as backend:
+            operator = self._operator(backend, None)
+            yield from _evaluate(operator, self._checked(key_groups, chain((first,), filled)))
+
+    def _run_epoch(self, where: Checkpointing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        identity = attempt_identity(where.uid, where.operator_id, self.parallelism, self.max_parallelism)
+        folder = OperatorFolder(CheckpointStorage.open(where.directory), where.uid)
+        claim(folder, identity)
+        restore_point = find_restore_point(folder, identity)
+        self._refuse_reordered_key(where.uid, restore_point)
+        folder.write_started(identity)
+        _refuse_second_operator(folder, identity)
+        key_groups = key_group_range_for(identity.partition, self.parallelism, self.max_parallelism)
+        clock = time.perf_counter
+        began = clock()
+        with contextlib.closing(self._restored_backend(folder, restore_point, key_groups)) as backend:
+            restored = clock()
+            operator = self._operator(backend, identity.epoch)
+            yield from _evaluate(operator, self._checked(key_groups, batches))
+            processed = clock()
+            snapshot, segment = _write_snapshot(backend, folder, identity, key_groups, where.compression)
+            written = clock()
+            chosen = backend_in_task(self.settings)
+            manifest = AttemptManifest(
+                identity=identity,
+                key_groups=key_groups,
+                backend=chosen.backend.name,
+                backend_version=chosen.backend.description.version,
+                states=tuple(meta.to_json() for meta in backend.metas()),
+                segments=(segment,),
+                entries=backend.entries_by_state(),
+                rows_in=operator.rows_in,
+                rows_out=operator.rows_out,
+                largest_event_time=None,
+                sync_ms=snapshot.synchronous_ms,
+                write_ms=(written - processed) * 1000.0 - snapshot.synchronous_ms,
+                restore_ms=(restored - began) * 1000.0,
+                process_ms=(processed - restored) * 1000.0,
+                bytes=segment.bytes,
+                key_columns=self.key_columns,
+            )
+        path = folder.write_manifest(manifest)
+        acknowledge(where.accumulator, where.folder, Acknowledgement(identity, path))
+
+    def _open_backend(self, key_groups: KeyGroupRange, handles: Sequence[StateHandle]) -> KeyedStateBackend:
+        chosen = backend_in_task(self.settings)
+        return KeyedStateBackend.open(
+            chosen.backend,
+            key_serializer=key_serializer_for(self.key_types),
+            key_groups=key_groups,
+            max_parallelism=self.max_parallelism,
+            options=chosen.options,
+            handles=handles,
+            local_base=_local_folder(),
+        )
+
+    def _restored_backend(
+        self, folder: OperatorFolder, restore_point: CheckpointMetadata | None, key_groups: KeyGroupRange
+    ) -> KeyedStateBackend:
+        with contextlib.ExitStack() as handles_in_use:
+            handles: list[SegmentHandle] = []
+            if restore_point is not None:
+                handles = handles_for(restore_point, folder.storage, key_groups)
+            for handle in handles:
+                handles_in_use.callback(handle.close)
+            return self._open_backend(key_groups, handles)
+
+    def _operator(self, backend: KeyedStateBackend, epoch: int | None) -> KeyedOperator:
+        try:
+            function = cloudpickle.loads(self.function)
+        except Exception as error:  # whatever importing the user's modules raises
+            raise FunctionTransportError(self.function_name, "unpack", error) from error
+        return KeyedOperator(
+            function,
+            backend,
+            key_columns=[name for name, _ in self.key_columns],
+            key_group_column=KEY_GROUP_COLUMN,
+            output=self.output,
+            epoch=epoch,
+        )
+
+    def _checked(
+        self, key_groups: KeyGroupRange, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Refuse rows of key groups that this task does not own; their state would be lost."""
+        for batch in batches:
+            column = batch.column(KEY_GROUP_COLUMN).to_numpy()
+            outside = (column < key_groups.start) | (column > key_groups.end)
+            if outside.any():
+                stray = int(column[int(outside.argmax())])
+                owner = operator_index_for_key_group(stray, self.parallelism, self.max_parallelism)
+                uid = None if self.checkpointing is None else self.checkpointing.uid
+                raise MisroutedRowsError(uid, task_context().partitionId(), self.parallelism, stray, owner)
+            yield batch
+
+    def _refuse_reordered_key(self, uid: str, restore_point: CheckpointMetadata | None) -> None:
+        """Refuse the same key columns in another order: their types may agree, and no key would be found."""
+        if restore_point is None:
+            return
+        before = [name for name, _ in restore_point.key_columns]
+        now = [name for name, _ in self.key_columns]
+        if before != now and sorted(before) == sorted(now):
+            raise KeyColumnsReorderedError(uid, before, now)
+
+
+def pack_function(function: KeyedProcessFunction) -> bytes:
+    """Return the function in the form in which it travels to the tasks.
+
+    Raises
+    ------
+    FunctionTransportError
+    """
+    try:
+        packed: bytes = cloudpickle.dumps(function)
+    except Exception as error:  # whatever an object's own way of being pickled raises
+        raise FunctionTransportError(type(function).__name__, "pack", error) from error
+    return packed
+
+
+def _evaluate(operator: KeyedOperator, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the operator over its rows; its function is closed also where it, or its reader, gives up."""
+    try:
+        operator.open()
+        yield from operator.process(batches)
+    except BaseException:
+        # The first error is the one to report.
+        with contextlib.suppress(Exception):
+            operator.close()
+        raise
+    operator.close()
+
+
+def _write_snapshot(
+    backend: KeyedStateBackend,
+    folder: OperatorFolder,
+    identity: TaskIdentity,
+    key_groups: KeyGroupRange,
+    compression: str,
+) -> tuple[SnapshotTask, SegmentFile]:
+    snapshot = backend.snapshot(identity.epoch)
+    writer = SegmentWriter(folder.storage, folder.data_path(identity), key_groups, compression)
+    try:
+        snapshot.run(writer)
+        return snapshot, writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _refuse_second_operator(folder: OperatorFolder, identity: TaskIdentity) -> None:
+    """Refuse two operators of one uid in one run: each would begin from the other's state.
+
+    Called after the attempt's own marker was written, so that of two operators at least one sees the other.
+    """
+    operator = operator_of(identity.nonce)
+    for attempt in folder.attempts(identity.epoch):
+        if attempt.run_id == identity.run_id and operator_of(attempt.nonce) != operator:
+            raise DuplicateUidError(identity.uid)
+
+
+def _local_folder() -> Path | None:
+    """Return Spark's first local folder on this executor; None where it names none that is there."""
+    for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
+        if folder and os.path.isdir(folder):
+            return Path(folder)
+    return None
