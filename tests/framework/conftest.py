@@ -107,16 +107,21 @@ class Distributions:
         """Install a distribution whose backend is this source; return the name of its module."""
         module = f"{distribution}_plugin".replace("-", "_")
         (self.folder / f"{module}.py").write_text(source, encoding="utf-8")
-        metadata = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n", encoding="utf-8"
-        )
+        metadata = self.add_metadata(distribution, version)
         (metadata / "entry_points.txt").write_text(
             f"[keyedstate.backends]\n{backend} = {module}\n", encoding="utf-8"
         )
         importlib.invalidate_caches()
         return module
+
+    def add_metadata(self, distribution: str, version: str) -> Path:
+        """Install the metadata of a distribution and nothing else; return their folder."""
+        metadata = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n", encoding="utf-8"
+        )
+        return metadata
 
     def entry_points(self) -> list[EntryPoint]:
         """Return the entry points of this folder alone."""

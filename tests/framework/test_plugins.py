@@ -279,6 +279,7 @@ def unmarked(hook: str) -> str:
 
 INVALID = {
     "an import that fails": ({"extra": "import nowhere"}, "importing it failed with ModuleNotFoundError"),
+    "an import that ends the process": ({"extra": "raise SystemExit(3)"}, "failed with SystemExit: 3"),
     "a syntax error": ({"extra": "def ("}, "importing it failed with SyntaxError"),
     "a missing hook": (
         {"replaced": {"keyedstate_create_snapshot_strategy": ""}},

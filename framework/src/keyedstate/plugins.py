@@ -309,7 +309,7 @@ class PluginRegistry:
 
         try:
             module = provider.load()
-        except Exception as error:  # whatever a stranger's module raises while it is imported
+        except (Exception, SystemExit) as error:  # whatever a stranger's module raises while it is imported
             raise invalid(f"importing it failed with {type(error).__name__}: {error}") from error
         description = _describe(module, provider.name, str(provider))
         if description.name != provider.name:
@@ -399,7 +399,7 @@ def _installed_entry_points() -> Sequence[EntryPoint]:
 def _import(name: str) -> object:
     try:
         return importlib.import_module(name)
-    except Exception as error:  # whatever a stranger's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises while it is imported
         reason = (
             f"the option {PLUGINS_MODULES.name!r} names it, but importing it failed with "
             f"{type(error).__name__}: {error}"

@@ -1,0 +1,56 @@
+"""The command, in this process and in one of its own, with an environment that the test says in full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from keyedstate.cli.app import app
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def variables(environment: dict[str, str | None]) -> dict[str, str | None]:
+    """Return what to change in the environment: nothing of ours but what the test says; None removes one."""
+    unset = {key: None for key in os.environ if key.startswith("KEYEDSTATE_")}
+    # A backend that this repository has without a compiler.
+    return {**unset, "KEYEDSTATE_BACKEND": "nested-map", "COLUMNS": None, **environment}
+
+
+@pytest.fixture
+def run(distributions: Any) -> Run:
+    """Return a function that runs ``keyedstate`` over the installed plugins and those of `distributions`.
+
+    It runs in a process of its own; keyword arguments are environment variables.
+    """
+
+    def run(*arguments: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
+        changed = {**os.environ, "PYTHONPATH": str(distributions.folder), **variables(environment)}
+        return subprocess.run(
+            [sys.executable, "-m", "keyedstate.cli", *arguments],
+            env={key: value for key, value in changed.items() if value is not None},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.fixture
+def invoke(distributions: Any) -> Run:
+    """Return the same in this process: sooner done, but an error passes through as it is."""
+
+    def invoke(*arguments: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
+        result = CliRunner().invoke(app, arguments, env=variables(environment))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
+
+    return invoke
