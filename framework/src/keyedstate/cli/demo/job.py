@@ -22,6 +22,7 @@ def spark_session(work: Path, backend: str) -> SparkSession:
         SparkSession.builder.master("local[2]")
         .appName("keyedstate demo")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(PARALLELISM))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))

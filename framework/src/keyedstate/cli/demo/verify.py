@@ -82,6 +82,7 @@ def main() -> None:
         SparkSession.builder.master("local[2]")
         .appName("keyedstate demo: batch answer")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))

@@ -90,7 +90,9 @@ class Watch:
         """
         with log.open("wb") as output, self._progress() as progress:
             bar = progress.add_task("", total=self._epochs, completed=self.done, facts="starting Spark")
-            job = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+            job = subprocess.Popen(
+                command, stdout=output, stderr=output, env=_environment(), start_new_session=True
+            )
             try:
                 while job.poll() is None:
                     self._show(progress, bar)
@@ -208,11 +210,16 @@ def _verdict(work: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "keyedstate.cli.demo.verify", "--work", str(work)]
     log = work / "verify.log"
     with log.open("wb") as errors:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, check=False)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, env=_environment(), check=False)
     if done.returncode != 0:
         raise DemoJobError(command, done.returncode, log)
     verdict: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return verdict
+
+
+def _environment() -> dict[str, str]:
+    # Spark's workers would otherwise run the first python3 on the PATH.
+    return {**os.environ, "PYSPARK_PYTHON": sys.executable}
 
 
 def _report(console: Console, watch: Watch, verdict: dict[str, Any]) -> None:
@@ -226,9 +233,8 @@ def _report(console: Console, watch: Watch, verdict: dict[str, Any]) -> None:
         for aircraft in verdict["busiest"]
     ]
     console.print()
-    console.print(
-        table(("aircraft", "flights", "mean delay (min)", "destinations"), rows, "the busiest aircraft")
-    )
+    console.print("[bold]the busiest aircraft[/bold]")
+    console.print(table(("aircraft", "flights", "mean delay (min)", "destinations"), rows))
     console.print()
     for location in watch.checkpoints():
         console.print(f"newest checkpoint: {location}", soft_wrap=True)
