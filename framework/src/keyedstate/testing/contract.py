@@ -1,0 +1,39 @@
+"""The whole contract of a backend."""
+
+# ruff: noqa: D102 - the name of a test says what it is about.
+
+from __future__ import annotations
+
+from keyedstate.backend import Capability, StateKind
+from keyedstate.testing.instances import Instance
+from keyedstate.testing.snapshots import SnapshotContract
+from keyedstate.testing.tables import TableContract
+
+
+class BackendContract(TableContract, SnapshotContract):
+    """Every test of the contract; a test class derives from it and names its backend.
+
+    What a backend claims is what is tested: tests of a capability run where it is claimed as full or partial.
+
+    Attributes
+    ----------
+    backend : str
+        The name of an installed backend.
+    options : mapping
+        Options to run it with, by their full names.
+    """
+
+    def test_the_backend_says_what_it_is(self, instance: Instance) -> None:
+        description = instance.backend.description
+        assert description.name == self.backend
+        assert description.version
+        assert description.summary, "`keyedstate plugins list` shows it"
+
+    def test_the_backend_holds_a_kind_of_state_and_judges_every_capability(self, instance: Instance) -> None:
+        description = instance.backend.description
+        assert any(description.level(kind.capability).usable for kind in StateKind)
+        assert description.capabilities.keys() == set(Capability), "say it also where it is never"
+
+    def test_the_default_of_every_option_is_a_value_that_it_takes(self, instance: Instance) -> None:
+        for option in instance.backend.description.options:
+            assert option.default is None or option.parse(option.default) == option.default, option.name

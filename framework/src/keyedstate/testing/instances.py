@@ -1,0 +1,108 @@
+"""Instances of a backend without a job around them: tables, and snapshots in real segment files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keyedstate.backend import AnyStateTable, BackendContext, Snapshot, SnapshotStrategy, StateMeta
+from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.config import Configuration
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.plugins import Backend, PluginRegistry
+
+_numbers = itertools.count()
+
+
+@dataclass
+class Instance:
+    """One instance of a backend over one key-group range, as a task of a job would have it.
+
+    Attributes
+    ----------
+    backend : Backend
+    context : BackendContext
+    tables : dict
+        The tables by state name: the restored ones, and those that `table` made.
+    """
+
+    backend: Backend
+    context: BackendContext
+    tables: dict[str, AnyStateTable]
+    _strategy: SnapshotStrategy = field(repr=False)
+
+    def table(self, meta: StateMeta) -> AnyStateTable:
+        """Return the table of a state, made where there is none."""
+        if meta.name not in self.tables:
+            self.tables[meta.name] = self.backend.create_state_table(meta, self.context)
+        return self.tables[meta.name]
+
+    def prepare(self) -> Snapshot:
+        """Take the synchronous part of a snapshot."""
+        return self._strategy.prepare(next(_numbers), self.tables)
+
+    def write(self, snapshot: Snapshot, folder: Path) -> SegmentHandle:
+        """Write a snapshot into a segment file, release it, and return what restores from the file."""
+        storage = CheckpointStorage.open(folder)
+        writer = SegmentWriter(storage, f"segment-{next(_numbers)}.seg", self.context.key_groups)
+        try:
+            snapshot.write(writer)
+        except BaseException:
+            writer.abort()
+            raise
+        finally:
+            snapshot.release()
+        return SegmentHandle.open(storage, writer.finish())
+
+    def close(self) -> None:
+        """Let the plugin clean up."""
+        self.context.closing.close()
+
+
+def open_instance(
+    name: str,
+    folder: Path,
+    *,
+    options: Mapping[str, object] | None = None,
+    key_groups: KeyGroupRange,
+    max_parallelism: int,
+    handles: Iterable[SegmentHandle] = (),
+) -> Instance:
+    """Open an instance of an installed backend, empty or restored.
+
+    Parameters
+    ----------
+    name : str
+        The backend's name.
+    folder : Path
+        Where its private folder may be made.
+    options : mapping, optional
+        Options by name, such as the backend's own.
+    key_groups : KeyGroupRange
+    max_parallelism : int
+    handles : iterable of SegmentHandle
+        Snapshots to restore from, whatever ranges they cover.
+
+    Raises
+    ------
+    PluginError
+        Where the backend cannot be chosen.
+    """
+    settings = Configuration({**(options or {}), "backend": name})
+    registry = PluginRegistry(settings)
+    backend = registry.choose()
+    context = BackendContext(
+        key_groups,
+        max_parallelism,
+        settings.plugin_options(registry.options, name),
+        folder / f"instance-{next(_numbers)}",
+    )
+    try:
+        tables = backend.create_restore_operation(list(handles), context).restore()
+        return Instance(backend, context, tables, backend.create_snapshot_strategy(context))
+    except BaseException:
+        context.closing.close()
+        raise
