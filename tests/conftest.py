@@ -45,7 +45,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest applies -m, which needs the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by their folder and fixtures, and leave out those of backends that were not chosen."""
+    """Mark tests by folder and fixture; leave out those whose folder or parameter is a backend not chosen."""
     chosen = chosen_backends()
     kept, left_out = [], []
     for item in items:
@@ -53,8 +53,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = getattr(item, "fixturenames", ())
         if "spark" in folders or "spark" in fixtures:
             item.add_marker("spark")
-        owners = [name for name, folder in BACKENDS.items() if folder in folders]
-        (kept if not owners or set(owners) & set(chosen) else left_out).append(item)
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        concerned = {name for name, folder in BACKENDS.items() if folder in folders}
+        concerned |= {value for value in parameters if isinstance(value, str) and value in BACKENDS}
+        (kept if not concerned or concerned & set(chosen) else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
