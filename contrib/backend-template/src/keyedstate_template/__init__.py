@@ -1,0 +1,1 @@
+"""A state backend to copy: the smallest that keeps the whole contract."""

@@ -1,0 +1,76 @@
+"""The hooks: what keyedstate calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from keyedstate.backend import (
+    BackendContext,
+    BackendDescription,
+    Capability,
+    FullRestoreOperation,
+    FullSnapshotStrategy,
+    Level,
+    RestoreOperation,
+    SnapshotStrategy,
+    StateHandle,
+    StateMeta,
+)
+from keyedstate.config import integer
+from keyedstate.hooks import hookimpl
+from keyedstate_template.table import TemplateTable
+
+VISITOR_STEP = integer(
+    "template.visitor-step",
+    1000,
+    "Most entries that a visitor shows in one step.",
+    low=1,
+)
+
+
+@hookimpl
+def keyedstate_describe_backend() -> BackendDescription:
+    """Say what the backend is and can do."""
+    return BackendDescription(
+        # Equal to the entry point's name in pyproject.toml.
+        name="template",
+        version=version("keyedstate-template"),
+        # The hook versions that this source was written for; raise the second when you tried a newer one.
+        hook_api=(1, 1),
+        summary="One dict per key group: a backend to copy and change.",
+        # What is claimed here is what the contract kit tests, so claim nothing that does not hold.
+        capabilities={
+            Capability.VALUE_STATE: Level.FULL,
+            Capability.LIST_STATE: Level.NOT_YET,
+            Capability.MAP_STATE: Level.FULL,
+            Capability.REDUCING_STATE: Level.NOT_YET,
+            Capability.AGGREGATING_STATE: Level.NOT_YET,
+            Capability.ASYNC_SNAPSHOT: Level.NEVER,
+            Capability.RESCALING: Level.FULL,
+            Capability.OBJECTS_BY_REFERENCE: Level.FULL,
+            Capability.LARGER_THAN_MEMORY: Level.NEVER,
+        },
+        options=(VISITOR_STEP,),
+    )
+
+
+@hookimpl
+def keyedstate_create_state_table(meta: StateMeta, context: BackendContext) -> TemplateTable[Any, Any, Any]:
+    """Return an empty table for one state; what tables share belongs into ``context.resources``."""
+    return TemplateTable(meta, context.key_groups, context.options[VISITOR_STEP.name])
+
+
+@hookimpl
+def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStrategy:
+    """Return how snapshots are taken: the one that needs nothing but `TemplateTable.snapshot`."""
+    return FullSnapshotStrategy(context)
+
+
+@hookimpl
+def keyedstate_create_restore_operation(
+    handles: Sequence[StateHandle], context: BackendContext
+) -> RestoreOperation:
+    """Return how state comes back: the one that needs nothing but `TemplateTable.restore_entries`."""
+    return FullRestoreOperation(handles, context, keyedstate_create_state_table)

@@ -1,0 +1,158 @@
+"""The state table: where the entries of one state live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from keyedstate.backend import (
+    EntryBatch,
+    IncrementalVisitor,
+    StateEntry,
+    StateMeta,
+    StateTable,
+    TableSnapshot,
+)
+from keyedstate.keygroups import KeyGroupRange
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+U = TypeVar("U")
+
+
+class TemplateTable(StateTable[K, N, V]):
+    """One dict per key group, from (namespace, key) to value.
+
+    Parameters
+    ----------
+    meta : StateMeta
+    key_groups : KeyGroupRange
+        The key groups that the table owns; no other one ever comes.
+    visitor_step : int
+        Most entries that a visitor shows in one step.
+    """
+
+    def __init__(self, meta: StateMeta, key_groups: KeyGroupRange, visitor_step: int) -> None:
+        self._meta = meta
+        self._key_groups = key_groups
+        self._visitor_step = visitor_step
+        self._groups: dict[int, dict[tuple[N, K], V]] = {key_group: {} for key_group in key_groups}
+
+    @property
+    def meta(self) -> StateMeta:
+        """What is known of the state."""
+        return self._meta
+
+    def replace_meta(self, meta: StateMeta) -> None:
+        """Adopt the running program's serializers; a table of bytes would have to migrate them here."""
+        self._meta = meta
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the table owns."""
+        return self._key_groups
+
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, or None."""
+        return self._groups[key_group].get((namespace, key))
+
+    def contains(self, key_group: int, key: K, namespace: N) -> bool:
+        """Return whether there is an entry, also one that holds None."""
+        return (namespace, key) in self._groups[key_group]
+
+    def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
+        """Write a value."""
+        self._groups[key_group][namespace, key] = value
+
+    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
+        """Write a value and return the old one, or None."""
+        old = self.get(key_group, key, namespace)
+        self.put(key_group, key, namespace, value)
+        return old
+
+    def remove(self, key_group: int, key: K, namespace: N) -> None:
+        """Remove the entry if there is one."""
+        self._groups[key_group].pop((namespace, key), None)
+
+    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Remove the entry and return its value, or None."""
+        return self._groups[key_group].pop((namespace, key), None)
+
+    def transform(
+        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
+    ) -> None:
+        """Put what the function makes of the old value; it is called first, since it may raise."""
+        self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def keys(self, namespace: N) -> Iterator[K]:
+        """Yield the keys of one namespace; this looks at every entry, which a better layout would not."""
+        return (key for key, other in self.keys_and_namespaces() if other == namespace)
+
+    def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
+        """Yield every address."""
+        for entries in self._groups.values():
+            for namespace, key in entries:
+                yield key, namespace
+
+    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
+        """Return a visitor."""
+        return _Visitor(self, min(batch_size, self._visitor_step))
+
+    def snapshot(self) -> TableSnapshot[K, N, V]:
+        """Return a view; as asynchronous snapshots are not claimed, it is read before the next change."""
+        return _View(self)
+
+    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        """Add entries of one key group."""
+        for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
+            self.put(key_group, key, namespace, value)
+
+    def entries(self, key_group: int) -> dict[tuple[N, K], V]:
+        """Return the live dict of one key group, for the classes below."""
+        return self._groups[key_group]
+
+
+class _View(TableSnapshot[K, N, V]):
+    def __init__(self, table: TemplateTable[K, N, V]) -> None:
+        self._table = table
+
+    def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
+        entries = iter(self._table.entries(key_group).items())
+        while batch := list(islice(entries, size)):
+            namespaces = [namespace for (namespace, _), _ in batch]
+            keys = [key for (_, key), _ in batch]
+            yield EntryBatch(namespaces, keys, [value for _, value in batch])
+
+    def release(self) -> None:
+        """Do nothing: a view holds nothing back."""
+
+
+class _Visitor(IncrementalVisitor[K, N, V]):
+    """Walks over a copy of each key group's addresses and looks each of them up again, as it may be gone."""
+
+    def __init__(self, table: TemplateTable[K, N, V], step: int) -> None:
+        self._table = table
+        self._step = step
+        self._walk = self._remaining()
+
+    def _remaining(self) -> Iterator[StateEntry[K, N, V]]:
+        for key_group in self._table.key_groups:
+            entries = self._table.entries(key_group)
+            for address in list(entries):
+                if address in entries:
+                    namespace, key = address
+                    yield StateEntry(key_group, key, namespace, entries[address])
+
+    def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
+        return list(islice(self._walk, self._step))
+
+    def update(self, entry: StateEntry[K, N, V], value: V) -> None:
+        self._table.put(entry.key_group, entry.key, entry.namespace, value)
+
+    def remove(self, entry: StateEntry[K, N, V]) -> None:
+        self._table.remove(entry.key_group, entry.key, entry.namespace)
