@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.checkpoint import retention
-from keyedstate.checkpoint.errors import CorruptManifestError, SupersededRunError
+from keyedstate.checkpoint.errors import CorruptManifestError, MissingFileError, SupersededRunError
 from keyedstate.checkpoint.folder import OperatorFolder
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
 from keyedstate.config import CHECKPOINT_RETAINED
@@ -143,7 +143,14 @@ class CheckpointCoordinator:
     def _publish(self) -> CheckpointMetadata:
         acknowledged = list(self._acknowledged.values())
         unread = [word for word in acknowledged if word.manifest not in self._manifests]
-        read = self._folder.storage.for_each(lambda word: self._folder.read_manifest(word.manifest), unread)
+        try:
+            read = self._folder.storage.for_each(
+                lambda word: self._folder.read_manifest(word.manifest), unread
+            )
+        except MissingFileError:
+            # The usual reason is that a newer run has begun and cleared the attempts of this one away.
+            self._check_run(acknowledged[0].identity.run_id)
+            raise
         for word, manifest in zip(unread, read, strict=True):
             if manifest.identity != word.identity:
                 location = self._folder.storage.location(word.manifest)

@@ -135,16 +135,6 @@ class UnsafeNameError(CheckpointError):
 # -- writing a snapshot ----------------------------------------------------------------------------
 
 
-class SnapshotCancelledError(CheckpointError):
-    """The snapshot was cancelled while it was being written; it is not an error of the snapshot."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        super().__init__(
-            f"the snapshot into {path} was cancelled. Nothing of it is used; the next epoch writes a new one."
-        )
-
-
 class SnapshotOrderError(CheckpointError):
     """A backend that called the sink of a snapshot in a way that its contract does not allow."""
 

@@ -151,7 +151,11 @@ class OperatorFolder:
     # -- attempts ----------------------------------------------------------------------------------
 
     def write_started(self, identity: TaskIdentity) -> None:
-        """Write down that an attempt begins; must come before its data file."""
+        """Write down that an attempt begins; must come before its data file.
+
+        It should come right after `claim`: an attempt that fails while it looks for its restore point and
+        has left no marker looks like an epoch that nothing evaluated, if its failure is hidden from Spark.
+        """
         self._write(_attempt_path(identity, "started"), "started attempt", identity.to_json())
 
     def write_manifest(self, manifest: AttemptManifest) -> str:

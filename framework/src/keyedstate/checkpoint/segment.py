@@ -5,7 +5,6 @@ The layout is in `keyedstate.checkpoint.segment_format`.
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -16,7 +15,6 @@ from keyedstate.backend import EntryBatch, SnapshotSink, StateHandle, StateMeta
 from keyedstate.checkpoint.errors import (
     CheckpointError,
     CorruptSegmentError,
-    SnapshotCancelledError,
     SnapshotOrderError,
     UnwritableEntryError,
 )
@@ -68,7 +66,7 @@ class SegmentWriter(SnapshotSink):
 
     Notes
     -----
-    One thread writes; `cancel` may be called from any.  After an error only `abort` is of use.
+    Used by one thread at a time.  After an error, a cancel among them, only `abort` is of use.
     """
 
     def __init__(
@@ -88,7 +86,6 @@ class SegmentWriter(SnapshotSink):
         self._states: dict[str, StreamIndex] = {}
         self._meta: StateMeta | None = None
         self._schema: pa.Schema | None = None
-        self._cancelled = threading.Event()
         # True once finished or aborted, and while a key group is being written: what raises stays half done.
         self._unusable = False
         self._closed = False
@@ -135,8 +132,11 @@ class SegmentWriter(SnapshotSink):
         self._unusable = True
         sink, writer, entries = _StreamSink(self._output), None, 0
         for batch in batches:
-            if self._cancelled.is_set():
-                raise SnapshotCancelledError(self._location)
+            if not len(batch.namespaces) == len(batch.keys) == len(batch.values):
+                lengths = (
+                    f"{len(batch.namespaces)} namespaces, {len(batch.keys)} keys, {len(batch.values)} values"
+                )
+                raise SnapshotOrderError(self._location, f"a batch of {self._meta.name!r} has {lengths}")
             if not len(batch):
                 continue
             if writer is None:
@@ -171,10 +171,6 @@ class SegmentWriter(SnapshotSink):
             entries={name: sum(streams.entries) for name, streams in self._states.items()},
         )
 
-    def cancel(self) -> None:
-        """Make the next call, and the one that is under way, raise `SnapshotCancelledError`."""
-        self._cancelled.set()
-
     def abort(self) -> None:
         """Delete the unfinished file; does nothing after `finish` and when called again."""
         if not self._closed:
@@ -182,8 +178,6 @@ class SegmentWriter(SnapshotSink):
             self._output.abort()
 
     def _check_usable(self) -> None:
-        if self._cancelled.is_set():
-            raise SnapshotCancelledError(self._location)
         if self._unusable:
             raise SnapshotOrderError(self._location, "it went on after it was finished, aborted or failed")
 

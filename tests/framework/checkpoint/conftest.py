@@ -1,0 +1,55 @@
+"""Storages of several file systems, and the reduced operator of `jobs`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow.fs as pafs
+import pytest
+
+from keyedstate.checkpoint import CheckpointStorage
+
+_HERE = Path(__file__).parent
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"checkpoint_{name}", _HERE / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def jobs() -> ModuleType:
+    """The module `jobs`, which the killed processes import as well."""
+    return _load("jobs")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> CheckpointStorage:
+    """A folder on the local disk that does not exist yet."""
+    return CheckpointStorage.open(tmp_path / "state")
+
+
+@pytest.fixture(params=["local", "memory", "subtree"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStorage:
+    """One of: a local disk; pyarrow's file system in memory; a file system of pyarrow that wraps another."""
+    if request.param == "local":
+        return CheckpointStorage.open(tmp_path / "state")
+    if request.param == "memory":
+        return CheckpointStorage(pafs._MockFileSystem(), "bucket/state", "mock://bucket/state")
+    (tmp_path / "wrapped").mkdir()
+    wrapped = pafs.SubTreeFileSystem(str(tmp_path / "wrapped"), pafs.LocalFileSystem())
+    return CheckpointStorage(wrapped, "state", "wrapped:state")
+
+
+@pytest.fixture
+def job(jobs: ModuleType, local: CheckpointStorage) -> Any:
+    """An operator of two partitions and eight key groups on the local disk."""
+    return jobs.Job(local)

@@ -1,0 +1,408 @@
+"""The coordinator publishes each epoch once it is whole, and deletes only what nobody needs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from keyedstate.checkpoint import (
+    Acknowledgement,
+    CheckpointCoordinator,
+    CheckpointMetadata,
+    CheckpointStorage,
+    CorruptManifestError,
+    IncompleteEpochError,
+    StorageError,
+    SupersededRunError,
+)
+from keyedstate.errors import InvalidOptionError
+
+
+@pytest.fixture
+def completed() -> list[CheckpointMetadata]:
+    return []
+
+
+@pytest.fixture
+def coordinator(job: Any, completed: list[CheckpointMetadata]) -> CheckpointCoordinator:
+    return CheckpointCoordinator(job.folder, on_completed=completed.append)
+
+
+def checkpoints(job: Any) -> list[int]:
+    return [epoch for epoch in job.folder.checkpoints() if job.folder.read_metadata(epoch)]
+
+
+def data_of(*words: Acknowledgement) -> set[str]:
+    return {f"{word.identity.nonce}.seg" for word in words}
+
+
+# -- publication -----------------------------------------------------------------------------------
+
+
+def test_the_last_acknowledgement_publishes(
+    jobs: ModuleType, storage: CheckpointStorage, completed: list[CheckpointMetadata]
+) -> None:
+    job = jobs.Job(storage, parallelism=4)
+    coordinator = CheckpointCoordinator(job.folder, on_completed=completed.append)
+    words = job.epoch("run-1", 0)
+    for word in (words[2], words[0], words[3]):
+        coordinator.acknowledge(word)
+        assert checkpoints(job) == [] and completed == []
+    coordinator.acknowledge(words[1])
+    assert checkpoints(job) == [0]
+    assert [metadata.epoch for metadata in completed] == [0]
+    assert completed[0] == job.folder.read_metadata(0)
+    assert [part.identity.partition for part in completed[0].parts] == [0, 1, 2, 3]
+    assert job.published(0) == job.state_of(0)
+
+
+def test_the_checkpoint_is_there_when_its_completion_is_told(job: Any) -> None:
+    seen: list[object] = []
+    coordinator = CheckpointCoordinator(
+        job.folder, lambda metadata: seen.append(job.published(metadata.epoch))
+    )
+    job.epoch("run-1", 0, coordinator)
+    assert seen == [job.state_of(0)]
+
+
+def test_acknowledgements_may_come_from_several_threads_at_once(
+    jobs: ModuleType, local: CheckpointStorage, completed: list[CheckpointMetadata]
+) -> None:
+    job = jobs.Job(local, parallelism=8)
+    coordinator = CheckpointCoordinator(job.folder, on_completed=completed.append)
+    words = job.epoch("run-1", 0)
+    start = threading.Barrier(8)
+
+    def acknowledge(word: Acknowledgement) -> None:
+        start.wait()
+        coordinator.acknowledge(word)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(acknowledge, words))
+    assert len(completed) == 1 and job.published(0) == job.state_of(0)
+
+
+def test_the_last_acknowledgement_of_a_partition_counts_before_the_publication(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    first, again, other = job.task("run-1", 0, 0), job.task("run-1", 0, 0), job.task("run-1", 0, 1)
+    for word in (first, again, other):
+        coordinator.acknowledge(word)
+    assert [part.identity for part in job.folder.read_metadata(0).parts] == [again.identity, other.identity]
+
+
+def test_the_last_acknowledgement_of_a_partition_counts_after_the_publication(
+    job: Any, coordinator: CheckpointCoordinator, completed: list[CheckpointMetadata]
+) -> None:
+    """A ``foreachBatch`` function that evaluates its result twice, or a stage that ran again in part."""
+    words = job.epoch("run-1", 0, coordinator)
+    again = job.task("run-1", 0, 1)
+    coordinator.acknowledge(again)
+    assert [part.identity for part in job.folder.read_metadata(0).parts] == [
+        words[0].identity,
+        again.identity,
+    ]
+    assert len(completed) == 2
+    job.epoch("run-1", 1, coordinator)
+    assert job.published(1) == job.state_of(0, 1)
+
+
+def test_a_second_evaluation_begins_from_the_epoch_before_and_counts_once(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    for epoch in range(3):
+        job.epoch("run-1", epoch, coordinator)
+        job.epoch("run-1", epoch, coordinator)
+    assert job.published(2) == job.state_of(0, 1, 2)
+
+
+def test_a_late_acknowledgement_of_an_epoch_that_is_over_is_passed_over(
+    job: Any, coordinator: CheckpointCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    late = job.task("run-1", 0, 1)
+    first = job.task("run-1", 1, 0)
+    coordinator.acknowledge(first)
+    before = job.folder.storage.read("chk-0/_metadata")
+    with caplog.at_level(logging.WARNING):
+        coordinator.acknowledge(late)
+    assert "late acknowledgement of partition 1, epoch 0" in caplog.text
+    assert job.folder.storage.read("chk-0/_metadata") == before
+    coordinator.acknowledge(job.task("run-1", 1, 1))
+    assert job.published(1) == job.state_of(0, 1)
+
+
+def test_an_epoch_that_stays_incomplete_is_not_published(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    coordinator.acknowledge(job.task("run-1", 1, 0))
+    # Words of two epochs never make one checkpoint together.
+    stray = job.identity("run-1", 2, 1)
+    job.folder.write_started(stray)
+    coordinator.acknowledge(job.write_manifest(stray, job.write_data(stray, {})))
+    assert checkpoints(job) == [0]
+
+
+def test_a_failed_publication_raises_and_the_next_epoch_makes_up_for_it(
+    job: Any, coordinator: CheckpointCoordinator, completed: list[CheckpointMetadata]
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    words = job.epoch("run-1", 1)
+    job.folder.storage.write_atomic("chk-1", b"a file is in the way")
+    coordinator.acknowledge(words[0])
+    with pytest.raises(StorageError, match="chk-1/_metadata"):
+        coordinator.acknowledge(words[1])
+    assert [metadata.epoch for metadata in completed] == [0]
+    job.folder.storage.delete_file("chk-1")
+    job.epoch("run-1", 2, coordinator)
+    assert job.published(1) == job.state_of(0, 1) and job.published(2) == job.state_of(0, 1, 2)
+
+
+def test_manifests_that_do_not_fit_together_are_never_published(
+    jobs: ModuleType, job: Any, local: CheckpointStorage, coordinator: CheckpointCoordinator
+) -> None:
+    coordinator.acknowledge(job.task("run-1", 0, 0))
+    other = jobs.Job(local, max_parallelism=16, first_attempt=50)
+    identity = other.identity("run-1", 0, 1)
+    word = other.write_manifest(identity, other.write_data(identity, {}))
+    with pytest.raises(IncompleteEpochError, match="max_parallelism 16"):
+        coordinator.acknowledge(word)
+    assert checkpoints(job) == []
+
+
+def test_a_manifest_that_is_not_that_of_the_acknowledged_attempt_is_refused(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    words = job.epoch("run-1", 0)
+    coordinator.acknowledge(words[0])
+    with pytest.raises(CorruptManifestError, match="another attempt"):
+        coordinator.acknowledge(replace(words[1], manifest=job.task("run-1", 0, 1).manifest))
+    with pytest.raises(ValueError, match="'views' got an acknowledgement of 'clicks'"):
+        coordinator.acknowledge(Acknowledgement(replace(words[1].identity, uid="clicks"), words[1].manifest))
+
+
+def test_a_driver_whose_query_runs_elsewhere_by_now_publishes_nothing(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    words = job.epoch("run-1", 1)
+    coordinator.acknowledge(words[0])
+    job.epoch("run-2", 1, CheckpointCoordinator(job.folder))
+    published = job.folder.storage.read("chk-1/_metadata")
+    with pytest.raises(SupersededRunError, match="run-2"):
+        coordinator.acknowledge(words[1])
+    assert job.folder.storage.read("chk-1/_metadata") == published
+
+
+def test_a_zombie_run_does_not_disturb_the_epoch_of_its_successor(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    """A query is started again in the same session, and a task of the stopped one finishes after all."""
+    job.epoch("run-1", 0, coordinator)
+    zombie = job.task("run-1", 1, 0)
+    coordinator.acknowledge(job.task("run-2", 1, 0))
+    with pytest.raises(SupersededRunError):
+        coordinator.acknowledge(zombie)
+    coordinator.acknowledge(job.task("run-2", 1, 1))
+    assert job.folder.read_metadata(1).run_id == "run-2"
+
+
+def test_an_acknowledgement_is_small_and_travels_as_json_or_pickle(job: Any) -> None:
+    word = job.task("run-1", 0, 0)
+    assert Acknowledgement.from_json(json.loads(json.dumps(word.to_json()))) == word
+    assert pickle.loads(pickle.dumps(word)) == word
+    assert len(pickle.dumps(word)) < 1000
+
+
+# -- retention -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retained", [2, 3, 5])
+def test_the_newest_checkpoints_are_kept_with_their_data_and_nothing_else(
+    jobs: ModuleType, storage: CheckpointStorage, retained: int
+) -> None:
+    job = jobs.Job(storage)
+    coordinator = CheckpointCoordinator(job.folder, retained=retained)
+    words = [job.epoch("run-1", epoch, coordinator) for epoch in range(7)]
+    kept = list(range(7 - retained, 7))
+    assert job.folder.checkpoints() == kept
+    assert set(job.files()) == data_of(*(word for epoch in kept for word in words[epoch]))
+    assert job.files("attempts") == ["epoch-6"]
+    for epoch in kept:
+        assert job.published(epoch) == job.state_of(*range(epoch + 1))
+
+
+def test_epochs_that_were_passed_over_do_not_cost_checkpoints(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    for epoch in (0, 10, 20):
+        job.epoch("run-1", epoch, coordinator)
+    assert job.folder.checkpoints() == [10, 20]
+
+
+@pytest.mark.parametrize("retained", [1, 0, -1, "many"])
+def test_less_than_two_retained_checkpoints_are_refused(job: Any, retained: Any) -> None:
+    with pytest.raises(InvalidOptionError, match=r"checkpoint\.retained"):
+        CheckpointCoordinator(job.folder, retained=retained)
+
+
+def test_a_batch_that_runs_again_replaces_its_checkpoint_and_the_old_data_goes_away(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    for epoch in range(2):
+        job.epoch("run-1", epoch, coordinator)
+    old = data_of(*job.epoch("run-1", 2, coordinator))
+    assert old <= set(job.files())
+    new = data_of(*job.epoch("run-2", 2, CheckpointCoordinator(job.folder)))
+    assert job.folder.read_metadata(2).run_id == "run-2"
+    assert new <= set(job.files()) and not old & set(job.files())
+    assert job.published(1) == job.state_of(0, 1) and job.published(2) == job.state_of(0, 1, 2)
+
+
+def test_a_second_evaluation_replaces_the_data_of_the_first_with_the_next_epoch(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    first = data_of(*job.epoch("run-1", 0, coordinator))
+    second = data_of(*job.epoch("run-1", 0, coordinator))
+    job.epoch("run-1", 1, coordinator)
+    assert second <= set(job.files()) and not first & set(job.files())
+
+
+def test_restarts_in_the_same_epoch_do_not_pile_up_data(job: Any, coordinator: CheckpointCoordinator) -> None:
+    """A poison record lets one partition of epoch 1 fail for ever; the other writes its state each time."""
+    job.epoch("run-0", 0, coordinator)
+    for number in range(1, 20):
+        word = job.task(f"run-{number}", 1, 0)
+        job.begin(job.identity(f"run-{number}", 1, 1))
+        CheckpointCoordinator(job.folder).acknowledge(word)
+    assert len(job.files()) == 2 + 1
+    job.epoch("run-20", 1, CheckpointCoordinator(job.folder))
+    assert job.published(1) == job.state_of(0, 1)
+
+
+def test_a_restart_leaves_the_published_checkpoint_of_its_own_epoch_whole_until_it_is_replaced(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    for epoch in range(2):
+        job.epoch("run-1", epoch, coordinator)
+    CheckpointCoordinator(job.folder).acknowledge(job.task("run-2", 1, 0))
+    assert job.folder.read_metadata(1).run_id == "run-1"
+    assert job.published(1) == job.state_of(0, 1)
+
+
+def test_files_of_an_epoch_under_way_are_never_touched(job: Any, coordinator: CheckpointCoordinator) -> None:
+    """Another evaluation of the epoch, and a task of the next one, are at work during the clean-up."""
+    for epoch in range(3):
+        job.epoch("run-1", epoch, coordinator)
+    words = job.epoch("run-1", 3)
+    working = [job.identity("run-1", 3, 0), job.identity("run-1", 4, 1)]
+    for identity in working:
+        job.folder.write_started(identity)
+        job.folder.storage.write_atomic(job.folder.data_path(identity), b"being written")
+    for word in words:
+        coordinator.acknowledge(word)
+    assert job.folder.checkpoints() == [2, 3]
+    assert {f"{identity.nonce}.seg" for identity in working} <= set(job.files())
+    assert len(job.folder.attempts(4)) == 1
+
+
+def test_what_a_killed_task_left_goes_away_with_the_next_epoch(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    killed = job.identity("run-1", 1, 0)
+    job.begin(killed)
+    job.folder.storage.write_atomic(job.folder.data_path(killed), b"half a file")
+    job.epoch("run-1", 1, coordinator)
+    job.epoch("run-1", 2, coordinator)
+    assert not data_of(Acknowledgement(killed, "")) & set(job.files())
+
+
+def test_what_a_zombie_writes_after_its_epoch_goes_away_with_the_next_one(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    zombie = job.identity("run-1", 1, 0)
+    state = job.begin(zombie)
+    for epoch in (1, 2, 3):
+        job.epoch("run-1", epoch, coordinator)
+    job.write_manifest(zombie, job.write_data(zombie, state))
+    job.epoch("run-1", 4, coordinator)
+    assert job.published(4) == job.state_of(0, 1, 2, 3, 4)
+    assert len(job.files()) == 4 and job.files("attempts") == ["epoch-4"]
+
+
+def test_names_that_are_not_ours_are_left_alone(job: Any, coordinator: CheckpointCoordinator) -> None:
+    foreign = [
+        "README", "chk-0/notes.txt", "chk-x/_metadata", "chk-01/_metadata", "data/table.parquet",
+        "data/sub/one.seg", "attempts/epoch-0/notes.txt", "attempts/old", "savepoint-1/_metadata",
+    ]  # fmt: skip
+    job.epoch("run-1", 0)
+    for path in foreign:
+        job.folder.storage.write_atomic(path, b"somebody's")
+    for epoch in range(4):
+        job.epoch("run-1", epoch, coordinator)
+    assert [path for path in foreign if not job.folder.storage.exists(path)] == []
+    assert checkpoints(job) == [2, 3]
+    assert job.files("chk-0") == ["notes.txt"] and job.files("attempts/epoch-0") == ["notes.txt"]
+
+
+def test_checkpoints_above_the_published_epoch_keep_their_data(job: Any) -> None:
+    """Spark's checkpoint was set back; the abandoned future stays until the epochs come to it."""
+    first = CheckpointCoordinator(job.folder, retained=4)
+    for epoch in range(5):
+        job.epoch("run-1", epoch, first)
+    second = CheckpointCoordinator(job.folder, retained=2)
+    job.epoch("run-2", 2, second)
+    assert checkpoints(job) == [1, 2, 3, 4]
+    assert job.published(4) == job.state_of(0, 1, 2, 3, 4)
+    job.epoch("run-2", 3, second)
+    job.epoch("run-2", 4, second)
+    assert checkpoints(job) == [3, 4] and job.folder.read_metadata(4).run_id == "run-2"
+    # What run-1 left of epoch 4 goes with its attempts.
+    job.epoch("run-2", 5, second)
+    assert len(job.files()) == 4
+
+
+def test_a_failed_deletion_is_logged_and_made_up_for(
+    job: Any, coordinator: CheckpointCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epoch in range(2):
+        job.epoch("run-1", epoch, coordinator)
+    job.folder.storage.write_atomic("data/obstacle.seg/file", b"a folder where a file is expected")
+    with caplog.at_level(logging.WARNING):
+        job.epoch("run-1", 2, coordinator)
+    assert "cannot clean up the state folder" in caplog.text and "obstacle.seg" in caplog.text
+    assert job.published(2) == job.state_of(0, 1, 2)
+    job.folder.storage.delete_dir("data/obstacle.seg")
+    job.epoch("run-1", 3, coordinator)
+    assert len(job.files()) == 4
+
+
+def test_no_data_is_deleted_while_it_is_unknown_what_a_kept_checkpoint_uses(
+    job: Any, coordinator: CheckpointCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epoch in range(2):
+        job.epoch("run-1", epoch, coordinator)
+    words = job.epoch("run-1", 2)
+    intact = job.folder.storage.read("chk-1/_metadata")
+    job.folder.storage.write_atomic("chk-1/_metadata", intact[1:])
+    with caplog.at_level(logging.WARNING):
+        for word in words:
+            coordinator.acknowledge(word)
+    assert "chk-1/_metadata is damaged" in caplog.text
+    job.folder.storage.write_atomic("chk-1/_metadata", intact)
+    assert job.published(1) == job.state_of(0, 1)
+    # The damaged one would have been dropped in its turn, and the clean-up gone on.
+    job.folder.storage.write_atomic("chk-1/_metadata", intact[1:])
+    job.epoch("run-1", 3, coordinator)
+    assert job.folder.checkpoints() == [2, 3] and len(job.files()) == 4

@@ -1,0 +1,493 @@
+"""The rules by which an epoch finds the checkpoint that it begins from, one test for each."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from keyedstate.checkpoint import (
+    CheckpointCoordinator,
+    CheckpointMetadata,
+    CheckpointStorage,
+    CorruptManifestError,
+    CorruptSegmentError,
+    IncompleteEpochError,
+    MaxParallelismChangedError,
+    MissingCheckpointError,
+    MissingFileError,
+    MissingStateFolderError,
+    OperatorFolder,
+    StateFolderOwnedError,
+    SupersededRunError,
+    UnsafeNameError,
+    claim,
+    find_restore_point,
+    handles_for,
+)
+from keyedstate.keygroups import KeyGroupRange
+
+
+@pytest.fixture
+def coordinator(job: Any) -> CheckpointCoordinator:
+    return CheckpointCoordinator(job.folder)
+
+
+def restore_point(job: Any, run: str, epoch: int) -> CheckpointMetadata | None:
+    identity = job.identity(run, epoch, 0)
+    claim(job.folder, identity)
+    return find_restore_point(job.folder, identity)
+
+
+# -- which checkpoint ------------------------------------------------------------------------------
+
+
+def test_every_epoch_begins_from_the_one_before_on_any_file_system(
+    storage: CheckpointStorage, jobs: ModuleType
+) -> None:
+    job = jobs.Job(storage)
+    coordinator = CheckpointCoordinator(job.folder)
+    assert restore_point(job, "run-1", 0) is None
+    for epoch in range(4):
+        job.epoch("run-1", epoch, coordinator)
+    assert job.published(3) == job.state_of(0, 1, 2, 3)
+    assert job.published(2) == job.state_of(0, 1, 2)
+    restart = restore_point(job, "run-2", 4)
+    assert restart is not None and (restart.epoch, restart.run_id) == (3, "run-1")
+    assert restart.key_columns == (("app_id", "string"),)
+
+
+def test_a_batch_that_runs_again_begins_from_the_checkpoint_before_its_own(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    for epoch in range(3):
+        job.epoch("run-1", epoch, coordinator)
+    # Spark did not commit epoch 2 and runs it again.
+    again = restore_point(job, "run-2", 2)
+    assert again is not None and again.epoch == 1
+    job.epoch("run-2", 2, CheckpointCoordinator(job.folder))
+    assert job.published(2) == job.state_of(0, 1, 2)
+
+
+def test_the_first_batch_runs_again_without_state(job: Any, coordinator: CheckpointCoordinator) -> None:
+    job.epoch("run-1", 0, coordinator)
+    assert restore_point(job, "run-2", 0) is None
+
+
+def test_a_checkpoint_folder_without_metadata_is_no_checkpoint(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    for epoch in range(2):
+        job.epoch("run-1", epoch, coordinator)
+    job.folder.storage.write_atomic("chk-2/notes.txt", b"made by somebody")
+    found = restore_point(job, "run-1", 3)
+    assert found is not None and found.epoch == 1
+
+
+def test_epochs_that_nothing_evaluated_are_passed_over(job: Any, coordinator: CheckpointCoordinator) -> None:
+    """A ``foreachBatch`` function may leave a batch alone: no attempt, no change of the state."""
+    job.epoch("run-1", 0, coordinator)
+    job.epoch("run-1", 5, coordinator)
+    assert job.published(5) == job.state_of(0, 5)
+
+
+def test_damaged_metadata_is_an_error_and_never_passed_over_for_an_older_checkpoint(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    for epoch in range(2):
+        job.epoch("run-1", epoch, coordinator)
+    data = job.folder.storage.read("chk-1/_metadata")
+    job.folder.storage.write_atomic("chk-1/_metadata", data[:-10])
+    with pytest.raises(CorruptManifestError, match=r"chk-1/_metadata"):
+        restore_point(job, "run-2", 2)
+
+
+def test_metadata_in_the_folder_of_another_epoch_is_refused(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    job.folder.storage.write_atomic("chk-1/_metadata", job.folder.storage.read("chk-0/_metadata"))
+    with pytest.raises(CorruptManifestError, match="checkpoint of epoch 0"):
+        restore_point(job, "run-1", 2)
+
+
+def test_what_spark_set_back_leaves_behind_is_no_base(job: Any) -> None:
+    """Spark's checkpoint was set back from epoch 3 to 2; checkpoint 3 belongs to an abandoned future."""
+    first = CheckpointCoordinator(job.folder, retained=3)
+    for epoch in range(4):
+        job.epoch("run-1", epoch, first)
+    job.epoch("run-1", 4)  # attempts that nobody published, of the abandoned future too
+    job.epoch("run-2", 2, CheckpointCoordinator(job.folder, retained=3))
+    # Nothing evaluated the new epochs 3 and 4.
+    found = restore_point(job, "run-2", 5)
+    assert found is not None and (found.epoch, found.run_id) == (2, "run-2")
+    # The same, seen by a later run.
+    found = restore_point(job, "run-3", 5)
+    assert found is not None and (found.epoch, found.run_id) == (2, "run-2")
+
+
+# -- epochs that ran and were not published --------------------------------------------------------
+
+
+def test_an_epoch_that_nobody_published_is_published_by_the_next_one_as_the_coordinator_would(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    words = job.epoch("run-1", 1)
+    assert job.published(1) is None
+    found = restore_point(job, "run-1", 2)
+    assert found is not None and found.epoch == 1
+    by_task = job.folder.storage.read("chk-1/_metadata")
+    job.folder.delete_checkpoint(1)
+    for word in reversed(words):
+        coordinator.acknowledge(word)
+    assert job.folder.storage.read("chk-1/_metadata") == by_task
+    assert job.published(1) == job.state_of(0, 1)
+
+
+def test_the_first_epoch_can_be_published_by_the_second(job: Any) -> None:
+    job.epoch("run-1", 0)
+    job.epoch("run-1", 1)
+    job.epoch("run-2", 2)
+    assert job.published(1) == job.state_of(0, 1)
+    assert restore_point(job, "run-2", 3) is not None
+    assert job.published(2) == job.state_of(0, 1, 2)
+
+
+def test_several_tasks_publish_the_same_epoch_at_once(jobs: ModuleType, local: CheckpointStorage) -> None:
+    job = jobs.Job(local, parallelism=8)
+    job.epoch("run-1", 0)
+    start = threading.Barrier(8)
+
+    def task(partition: int) -> CheckpointMetadata | None:
+        identity = job.identity("run-1", 1, partition)
+        start.wait()
+        claim(job.folder, identity)
+        return find_restore_point(job.folder, identity)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(task, range(8)))
+    assert found[0] is not None and all(metadata == found[0] for metadata in found)
+    assert job.files("chk-0") == ["_metadata"]
+    assert job.published(0) == job.state_of(0)
+
+
+def test_a_retried_task_counts_with_its_finished_attempt(job: Any) -> None:
+    failed = job.identity("run-1", 0, 1)
+    job.begin(failed)
+    job.epoch("run-1", 0)
+    assert restore_point(job, "run-1", 1) is not None
+    assert job.published(0) == job.state_of(0)
+
+
+def test_an_epoch_evaluated_only_in_part_is_an_error_that_names_the_partitions(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    """What ``limit`` does: one partition ran to its end, the other was never asked."""
+    job.epoch("run-1", 0, coordinator)
+    coordinator.acknowledge(job.task("run-1", 1, 0))
+    with pytest.raises(IncompleteEpochError) as caught:
+        restore_point(job, "run-1", 2)
+    assert (caught.value.uid, caught.value.epoch) == ("views", 1)
+    assert "of 2 partitions, partition 1 has no finished attempt (none began)" in caught.value.details
+    assert "limit" in str(caught.value) and "attempts/epoch-1" in str(caught.value)
+    # The way out that the message names.
+    job.folder.delete_attempts(1)
+    job.epoch("run-1", 2, coordinator)
+    assert job.published(2) == job.state_of(0, 2)
+
+
+def test_attempts_of_which_none_finished_are_an_error(job: Any, coordinator: CheckpointCoordinator) -> None:
+    """What ``take(1)`` may do: a task was stopped in the middle."""
+    job.epoch("run-1", 0, coordinator)
+    job.begin(job.identity("run-1", 1, 0))
+    with pytest.raises(IncompleteEpochError, match="attempts of the partitions 0 began and none finished"):
+        restore_point(job, "run-1", 2)
+
+
+def test_two_finished_attempts_of_a_partition_are_an_error_for_its_output_may_be_of_either(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    job.epoch("run-1", 1)
+    job.task("run-1", 1, 1)
+    with pytest.raises(
+        IncompleteEpochError, match=r"partition 1 has several finished attempts \(task attempts"
+    ):
+        restore_point(job, "run-1", 2)
+
+
+def test_a_published_epoch_is_found_by_a_task_that_saw_more_than_the_one_that_published_it(
+    job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zombie finishes between the look of one task, which publishes, and the look of another."""
+    words = job.epoch("run-1", 0)
+    listed = OperatorFolder.attempts
+
+    def look_late(folder: OperatorFolder, epoch: int) -> Any:
+        manifests = [folder.read_manifest(word.manifest) for word in words]
+        folder.write_metadata(CheckpointMetadata.of(manifests))
+        zombie = job.identity("run-1", 0, 1)
+        folder.write_started(zombie)
+        job.write_manifest(zombie, job.write_data(zombie, {}))
+        return listed(folder, epoch)
+
+    monkeypatch.setattr(OperatorFolder, "attempts", look_late)
+    found = restore_point(job, "run-1", 1)
+    assert found is not None
+    assert [part.identity for part in found.parts] == [word.identity for word in words]
+
+
+def test_an_epoch_that_ran_with_two_parallelisms_is_an_error(
+    jobs: ModuleType, local: CheckpointStorage
+) -> None:
+    two, four = jobs.Job(local), jobs.Job(local, parallelism=4, first_attempt=100)
+    two.task("run-1", 0, 0)
+    four.task("run-1", 0, 3)
+    with pytest.raises(IncompleteEpochError, match="different parallelisms"):
+        restore_point(two, "run-1", 1)
+
+
+def test_of_two_runs_of_an_epoch_the_newer_one_is_published(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    """Spark ran the epoch again because it had not committed the older run's."""
+    job.epoch("run-1", 0, coordinator)
+    job.epoch("run-1", 1)
+    job.epoch("run-2", 1)
+    found = restore_point(job, "run-3", 2)
+    assert found is not None and (found.epoch, found.run_id) == (1, "run-2")
+    assert job.published(1) == job.state_of(0, 1)
+
+
+def test_a_complete_older_run_does_not_stand_in_for_a_newer_one_that_ran_in_part(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    job.epoch("run-1", 1)
+    job.task("run-2", 1, 0)
+    with pytest.raises(IncompleteEpochError, match="partition 1 has no finished attempt"):
+        restore_point(job, "run-2", 2)
+
+
+def test_runs_whose_order_is_unknown_are_an_error(job: Any, coordinator: CheckpointCoordinator) -> None:
+    job.epoch("run-1", 0, coordinator)
+    job.epoch("run-1", 1)
+    stranger = job.identity("run-x", 1, 0)
+    job.folder.write_started(stranger)
+    with pytest.raises(IncompleteEpochError, match="run-1, run-x have attempts, and their order is unknown"):
+        restore_point(job, "run-1", 2)
+
+
+def test_a_zombie_of_an_epoch_that_was_published_changes_nothing(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    zombie = job.identity("run-1", 1, 0)
+    state = job.begin(zombie)
+    job.epoch("run-2", 1, CheckpointCoordinator(job.folder))
+    published = job.folder.storage.read("chk-1/_metadata")
+    # Only now the zombie writes its files.
+    job.write_manifest(zombie, job.write_data(zombie, state))
+    job.epoch("run-2", 2, CheckpointCoordinator(job.folder))
+    assert job.folder.storage.read("chk-1/_metadata") == published
+    assert job.published(2) == job.state_of(0, 1, 2)
+
+
+def test_a_damaged_manifest_stops_the_completion_and_is_named(job: Any) -> None:
+    words = job.epoch("run-1", 0)
+    path = words[1].manifest
+    job.folder.storage.write_atomic(
+        path, job.folder.storage.read(path).replace(b'"rows_in":10', b'"rows_in":11')
+    )
+    with pytest.raises(CorruptManifestError) as caught:
+        restore_point(job, "run-1", 1)
+    assert caught.value.path.endswith(path)
+    assert job.published(0) is None
+
+
+# -- whose folder ----------------------------------------------------------------------------------
+
+
+def test_the_folder_of_another_query_is_refused_by_name(
+    jobs: ModuleType, job: Any, local: CheckpointStorage, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    before = sorted(job.files("")), job.folder.storage.read("_owner")
+    other = jobs.Job(local, query="query-2")
+    with pytest.raises(StateFolderOwnedError) as caught:
+        restore_point(other, "run-9", 0)
+    assert (caught.value.owner, caught.value.query_id) == ("query query-1", "query-2")
+    assert job.folder.location in str(caught.value) and "another uid" in str(caught.value)
+    assert (sorted(job.files("")), job.folder.storage.read("_owner")) == before
+
+
+def test_a_checkpoint_of_another_query_in_an_own_folder_is_refused_by_name(
+    jobs: ModuleType, job: Any, tmp_path: Any, coordinator: CheckpointCoordinator
+) -> None:
+    other = jobs.Job(CheckpointStorage.open(tmp_path / "other"), query="query-2")
+    other.epoch("run-9", 0, CheckpointCoordinator(other.folder))
+    job.epoch("run-1", 0, coordinator)
+    job.folder.storage.write_atomic("chk-0/_metadata", other.folder.storage.read("chk-0/_metadata"))
+    with pytest.raises(StateFolderOwnedError, match="query query-2"):
+        restore_point(job, "run-1", 1)
+
+
+def test_a_folder_shared_by_two_operators_on_a_file_system_without_case_is_refused(
+    jobs: ModuleType, job: Any, local: CheckpointStorage
+) -> None:
+    restore_point(job, "run-1", 0)
+    upper = jobs.Job(local, uid="Views")
+    upper.folder.storage = job.folder.storage
+    with pytest.raises(StateFolderOwnedError, match="operator 'views'"):
+        restore_point(upper, "run-1", 0)
+
+
+@pytest.mark.parametrize("uid", ["", ".", "..", "a/b", "a b", "ü", "x" * 201, "a\n"])
+def test_a_uid_that_is_no_folder_name_is_refused(local: CheckpointStorage, uid: str) -> None:
+    with pytest.raises(UnsafeNameError, match="uid of an operator"):
+        OperatorFolder(local, uid)
+
+
+def test_another_max_parallelism_is_refused_with_the_stored_one(
+    jobs: ModuleType, job: Any, local: CheckpointStorage, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    with pytest.raises(MaxParallelismChangedError, match="'max-parallelism' to 8") as caught:
+        restore_point(jobs.Job(local, max_parallelism=16), "run-2", 1)
+    assert (caught.value.stored, caught.value.given) == (8, 16)
+
+
+def test_an_older_run_is_stopped_once_a_newer_one_has_begun(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    restore_point(job, "run-2", 1)
+    with pytest.raises(SupersededRunError) as caught:
+        restore_point(job, "run-1", 1)
+    assert (caught.value.run_id, caught.value.newer_run_id) == ("run-1", "run-2")
+    restore_point(job, "run-2", 1)
+
+
+def test_the_owner_file_does_not_grow_with_every_restart(job: Any) -> None:
+    for number in range(130):
+        claim(job.folder, job.identity(f"run-{number}", 0, 0))
+    owner = job.folder.read_owner()
+    assert owner.runs == tuple(f"run-{number}" for number in range(30, 130))
+
+
+def test_all_tasks_of_a_first_epoch_may_claim_at_once(jobs: ModuleType, local: CheckpointStorage) -> None:
+    for attempt in range(10):
+        job = jobs.Job(local, uid=f"views-{attempt}", parallelism=8)
+        start = threading.Barrier(8)
+
+        def task(partition: int, job: Any = job, start: threading.Barrier = start) -> object:
+            identity = job.identity("run-1", 0, partition)
+            start.wait()
+            return job.begin(identity)
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(task, range(8))) == [{}] * 8
+        assert job.folder.read_owner().runs == ("run-1",)
+
+
+# -- what is missing -------------------------------------------------------------------------------
+
+
+def test_a_missing_folder_is_refused_after_the_first_epoch(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    for epoch in range(2):
+        job.epoch("run-1", epoch, coordinator)
+    job.folder.storage.delete_dir("chk-1")  # so that the folder itself is left for the next line
+    for name in job.files(""):
+        job.folder.storage.delete_dir(name) if name != "_owner" else job.folder.storage.delete_file(name)
+    with pytest.raises(MissingStateFolderError, match="_start-empty") as caught:
+        restore_point(job, "run-2", 2)
+    assert (caught.value.uid, caught.value.epoch) == ("views", 2)
+    assert job.files("") == [], "a refusal must not leave a folder that the next attempt would take for one"
+
+
+def test_a_user_may_let_an_operator_begin_without_state_in_a_running_query(
+    jobs: ModuleType, local: CheckpointStorage
+) -> None:
+    job = jobs.Job(local, parallelism=4)
+    job.folder.storage.write_atomic("_start-empty", b"")
+    coordinator = CheckpointCoordinator(job.folder)
+    for epoch in (7, 8):
+        job.epoch("run-5", epoch, coordinator)
+    assert job.published(8) == job.state_of(7, 8)
+    # The first epoch may fail and run again; it began without state the first time too.
+    assert restore_point(job, "run-6", 7) is None
+
+
+def test_a_task_that_fails_before_its_first_write_may_begin_again(job: Any) -> None:
+    """Claimed, then killed before the started marker: the next run finds an owner and nothing else."""
+    job.folder.storage.write_atomic("_start-empty", b"")
+    claim(job.folder, job.identity("run-1", 5, 0))
+    assert restore_point(job, "run-2", 5) is None
+
+
+def test_deleted_checkpoints_are_missed(job: Any, coordinator: CheckpointCoordinator) -> None:
+    for epoch in range(3):
+        job.epoch("run-1", epoch, coordinator)
+    for name in ("chk-1", "chk-2", "attempts"):
+        job.folder.storage.delete_dir(name)
+    with pytest.raises(MissingCheckpointError, match="neither a checkpoint nor an attempt") as caught:
+        restore_point(job, "run-2", 3)
+    assert caught.value.epoch == 3
+
+
+def test_an_epoch_older_than_every_retained_checkpoint_is_refused(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    """Spark's checkpoint was set back further than checkpoints are retained."""
+    for epoch in range(5):
+        job.epoch("run-1", epoch, coordinator)
+    with pytest.raises(MissingCheckpointError, match="there are only chk-3, chk-4"):
+        restore_point(job, "run-2", 2)
+
+
+def test_a_deleted_owner_file_is_missed(job: Any, coordinator: CheckpointCoordinator) -> None:
+    job.epoch("run-1", 0, coordinator)
+    job.folder.storage.delete_file("_owner")
+    for epoch in (0, 1):
+        with pytest.raises(MissingCheckpointError, match="_owner is gone"):
+            restore_point(job, "run-2", epoch)
+
+
+def test_a_deleted_data_file_is_named(job: Any, coordinator: CheckpointCoordinator) -> None:
+    job.epoch("run-1", 0, coordinator)
+    data = job.files()[0]
+    job.folder.storage.delete_file(f"data/{data}")
+    with pytest.raises(MissingFileError, match=data):
+        job.begin(job.identity("run-1", 1, 0))
+
+
+# -- rescaling -------------------------------------------------------------------------------------
+
+
+def test_another_parallelism_after_a_restart_moves_whole_key_groups(
+    jobs: ModuleType, local: CheckpointStorage
+) -> None:
+    """KG-ranges of 2, then 3, then 1, then 8 partitions over the same eight key groups."""
+    for epoch, parallelism in enumerate([2, 3, 1, 8]):
+        job = jobs.Job(local, parallelism=parallelism, first_attempt=epoch * 100)
+        job.epoch(f"run-{epoch}", epoch, CheckpointCoordinator(job.folder))
+    assert job.published(3) == job.state_of(0, 1, 2, 3)
+
+
+def test_a_task_reads_only_the_parts_that_hold_its_key_groups(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    job.epoch("run-1", 0, coordinator)
+    metadata = job.folder.read_metadata(0)
+    upper = metadata.parts[1].segments[0]
+    assert upper.key_groups == KeyGroupRange(4, 7)
+    job.folder.storage.write_atomic(upper.path, b"destroyed")
+    assert sorted(job.read(metadata, KeyGroupRange(1, 3))) == [1, 2, 3]
+    with pytest.raises(CorruptSegmentError, match=upper.path):
+        handles_for(metadata, job.folder.storage, KeyGroupRange(3, 4))
