@@ -20,10 +20,15 @@ V = TypeVar("V")
 
 
 class _NoKey:
-    """Stands for the missing key before the first row; any use of it is refused by its hash."""
+    """Stands for key and key group before the first key; whatever a table does with it is refused.
 
-    def __hash__(self) -> int:
+    So no access has to ask whether there is a key.
+    """
+
+    def _refuse(self, *_: object) -> Any:
         raise NoCurrentKeyError()
+
+    __hash__ = __eq__ = __sub__ = __index__ = _refuse
 
     def __repr__(self) -> str:
         return "no key"
@@ -42,9 +47,9 @@ class KeyContext:
 
     __slots__ = ("key", "key_group")
 
-    def __init__(self, first_key_group: int) -> None:
+    def __init__(self) -> None:
         self.key: Any = _NoKey()
-        self.key_group = first_key_group
+        self.key_group: Any = self.key
 
 
 class StateHandle:

@@ -64,7 +64,7 @@ class KeyedStateBackend:
         if self._spill_manager is not None:
             context.closing.callback(self._spill_manager.close)
         self._snapshots: list[SnapshotTask] = []
-        self.current = state_handles.KeyContext(context.key_groups.start)
+        self.current = state_handles.KeyContext()
 
     @classmethod
     def open(
