@@ -74,7 +74,7 @@ matrix: setup ## Python x PySpark x backend only
 	$(WITH_JAVA) $(BIN)/tox run -m matrix $(ARGS)
 
 clean: ## remove .venv, .tox and everything built
-	rm -rf .venv .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* reports
+	rm -rf .venv .tox demo-work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* reports
 	find framework plugins contrib tests scripts -name __pycache__ -prune -exec rm -rf {} +
 	find framework plugins contrib \( -name build -o -name '*.egg-info' \) -prune -exec rm -rf {} +
 	find plugins -name '*.so' -delete
