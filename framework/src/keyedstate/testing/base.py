@@ -14,7 +14,7 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.testing.instances import Instance, open_instance
 
 #: An address as the tests write it: key group, key, namespace.
-Address = tuple[int, str, int]
+Address = tuple[int, str | None, int]
 Open = Callable[..., Instance]
 
 MAX_PARALLELISM = 16
@@ -23,7 +23,7 @@ KEY_GROUPS = KeyGroupRange(3, 9)
 META = StateMeta(
     name="visits",
     kind=StateKind.VALUE,
-    key_serializer=types.STRING,
+    key_serializer=types.nullable(types.STRING),
     namespace_serializer=types.INT64,
     value_serializer=types.nullable(types.list_of(types.INT64)),
 )
