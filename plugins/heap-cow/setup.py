@@ -1,27 +1,74 @@
-"""Compiles `cowmap` where Cython and a C compiler are; elsewhere its source is installed and does the same.
+"""Compile the copy-on-write map where a C compiler and Cython are found; install it as plain Python otherwise.
 
-The environment variable ``KEYEDSTATE_HEAP_COW_PURE=1`` leaves it uncompiled.
+Both forms do the same; the compiled one is several times faster.  ``KEYEDSTATE_HEAP_COW_PURE=1`` in the
+environment asks for plain Python.  `keyedstate_heap_cow.cowmap.COMPILED` tells at run time which it is.
 """
+
+from __future__ import annotations
 
 import os
 import sys
+import sysconfig
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+MODULE = "keyedstate_heap_cow.cowmap"
+SOURCE = Path("src", *MODULE.split(".")).with_suffix(".py")
 
 
-def extensions():
-    """Return the extension to compile, or nothing with a word on why."""
-    if os.environ.get("KEYEDSTATE_HEAP_COW_PURE") == "1":
-        print("heap-cow: left uncompiled, as KEYEDSTATE_HEAP_COW_PURE=1 asks", file=sys.stderr)
-        return []
+def say(text: str) -> None:
+    """Write to the build's output, where nobody can overlook it; pip shows it with ``-v``."""
+    print(f"\n*** keyedstate-heap-cow: {text}\n", file=sys.stderr, flush=True)
+
+
+def forget_compiled_form() -> None:
+    """Remove what an earlier editable installation compiled: Python would prefer it to the source beside it."""
+    stale = SOURCE.with_name(SOURCE.stem + sysconfig.get_config_var("EXT_SUFFIX"))
+    if "editable_wheel" in sys.argv and stale.exists():
+        stale.unlink()
+        say(f"removed {stale}, compiled by an earlier installation")
+
+
+def not_compiled(reason: str) -> list[Extension]:
+    """Say why nothing is compiled."""
+    say(f"NOT COMPILED, installed as plain Python, which is several times slower: {reason}")
+    forget_compiled_form()
+    return []
+
+
+class BuildIfPossible(build_ext):
+    """Turn a failure to compile into a message."""
+
+    def run(self) -> None:
+        forget_compiled_form()
+        super().run()
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except Exception as error:  # a compiler can be missing or fail in as many ways as there are compilers
+            not_compiled(f"{error}. A C compiler and the headers of Python are needed; then install again")
+        else:
+            say("compiled")
+
+
+def extensions() -> list[Extension]:
+    """Return what is to be compiled, which may be nothing."""
+    if os.environ.get("KEYEDSTATE_HEAP_COW_PURE", "0") not in ("", "0"):
+        return not_compiled("KEYEDSTATE_HEAP_COW_PURE is set")
     try:
+        import Cython
         from Cython.Build import cythonize
     except ImportError:
-        print("heap-cow: left uncompiled, since Cython is not installed", file=sys.stderr)
-        return []
-    # Optional: where the compiler is missing or fails, setuptools warns and installs the source alone.
-    module = Extension("keyedstate_heap_cow.cowmap", ["src/keyedstate_heap_cow/cowmap.py"], optional=True)
-    return cythonize([module], build_dir="build")
+        return not_compiled("Cython is not installed")
+    arguments = ["-O3"] if os.name == "posix" else []
+    extension = Extension(MODULE, [str(SOURCE)], extra_compile_args=arguments, optional=True)
+    try:
+        return cythonize([extension], build_dir="build/cython", language_level=3)
+    except Exception as error:  # an older Cython, without build isolation, may not know what cowmap.py uses
+        return not_compiled(f"Cython {Cython.__version__} failed: {error}")
 
 
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildIfPossible})

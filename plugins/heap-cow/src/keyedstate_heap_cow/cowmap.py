@@ -111,7 +111,7 @@ _LARGEST_VERSION = cython.declare(cython.int, 2147483647)
 _DIFFERENT = cython.declare(cython.int, 0)
 _EQUAL = cython.declare(cython.int, 1)
 _UNDECIDED = cython.declare(cython.int, 2)  # only user code knows
-_CHANGED = cython.declare(cython.int, 2)  # user code changed the chain meanwhile
+_CHANGED = cython.declare(cython.int, 3)  # user code changed the chain meanwhile
 
 
 class _Drop:
@@ -648,14 +648,16 @@ class CopyOnWriteStateMap:
         if self._version == _LARGEST_VERSION:
             raise OverflowError(f"a map takes no more than {_LARGEST_VERSION} snapshots; restore it into a new one")
         with self._lock:
+            # No user code may run between these: what it wrote would count as written after the snapshot, and
+            # be in it.  Nothing here makes an object that the cycle collector counts, which might start it.
             self._version += 1
             self._live_versions.append(self._version)
             self._required = self._version
-        try:
-            taken._take()
-        except BaseException:
-            self.release_version(self._version)
-            raise
+            try:
+                taken._take()
+            except MemoryError:
+                self.release_version(self._version)
+                raise
         return taken
 
     def release_snapshot(self, snapshot):
@@ -1028,6 +1030,20 @@ class CopyOnWriteStateMap:
         return ((position >> shift) + 1) << shift
 
 
+    @cython.cfunc
+    @cython.inline
+    def _approach_page_at(self, position: cython.Py_ssize_t) -> cython.int:
+        """Read ahead where a position is the first of a page."""
+        table: Table = self._table
+        i: cython.Py_ssize_t = position >> (_MAX_BITS - table.bits)
+        if i < self._moved:
+            table = self._next
+            i = position >> (_MAX_BITS - table.bits)
+        if i & _PAGE_MASK == 0:
+            self._seen ^= _approach_page(cython.cast(Page, table.pages[i >> _PAGE_BITS]))
+        return 0
+
+
 @cython.cfunc
 def _threshold_of(bits: cython.int) -> cython.Py_ssize_t:
     """Return how many entries a table holds before it is doubled: three quarters of its capacity."""
@@ -1038,6 +1054,25 @@ def _threshold_of(bits: cython.int) -> cython.Py_ssize_t:
 def _spread(namespace_hash: cython.Py_hash_t) -> cython.ulonglong:
     """Return a namespace's hash multiplied: XORed as it is, all pairs (n, n) would have the hash 0."""
     return (cython.cast(cython.ulonglong, namespace_hash) * _GOLDEN) & _64_BITS
+
+
+@cython.cfunc
+def _approach_page(page: Page) -> cython.ulonglong:
+    """Read what a walk through a page will read, so that the waits for memory fall together; see `_approach`."""
+    seen: cython.ulonglong = 0
+    i: cython.Py_ssize_t
+    p: Ref
+    if cython.compiled:
+        for i in range(_PAGE_SIZE):
+            p = page.slots[i]
+            if p is not cython.NULL:
+                seen ^= cython.cast(Entry, p).hash
+        for i in range(_PAGE_SIZE):
+            p = page.slots[i]
+            if p is not cython.NULL:
+                seen ^= _Py_REFCNT(cython.cast(Ref, cython.cast(Entry, p).key))
+                seen ^= _Py_REFCNT(cython.cast(Ref, cython.cast(Entry, p).value))
+    return seen
 
 
 @cython.cfunc
@@ -1233,6 +1268,7 @@ class StateMapIterator:
 
     def __next__(self):
         p: Ref
+        entry: Entry
         if self._changes != self._map._changes:
             raise RuntimeError("entries came or went during iteration over a state map; use a visitor for that")
         if self._shown == len(self._entries):
@@ -1242,8 +1278,12 @@ class StateMapIterator:
             while p is cython.NULL:
                 if self._position == _END:
                     raise StopIteration
+                self._map._approach_page_at(self._position)
                 p = self._map._head_at(self._position)
                 self._position = self._map._after(self._position)
+            if cython.cast(Entry, p).next is cython.NULL:
+                entry = cython.cast(Entry, p)
+                return (entry.key, entry.namespace, entry.value)
             _append_chain(p, self._entries)
         self._shown += 1
         return self._entries[self._shown - 1]
@@ -1256,9 +1296,10 @@ class StateMapVisitor:
 
     An entry is never shown twice, also if it is removed and put again or moved by rehashes.  An entry that is
     there from the beginning of the walk to its end is shown.  One that comes meanwhile may be shown or not.
+    (Flink's ``StateIncrementalVisitor``; that the order of hashes is the order of buckets makes it exact.)
 
     The values must not be changed in place, because a snapshot may have them too: `update` the entry with
-    another one.  (Flink's ``StateIncrementalVisitor``, which does miss entries when a rehash ends meanwhile.)
+    another one.
 
     Parameters
     ----------
@@ -1456,7 +1497,7 @@ class SnapshotEntries:
     """Yields the entries of a snapshot as (key, namespace, value); for one thread."""
 
     if not cython.compiled:
-        __slots__ = ("_bucket", "_entry", "_snapshot", "_table")
+        __slots__ = ("_bucket", "_entry", "_seen", "_snapshot", "_table")
 
         def __init__(self, snapshot):
             self.__cinit__(snapshot)
@@ -1471,10 +1512,14 @@ class SnapshotEntries:
     # The next entry of the chain that is being read, or None.
     _entry: Entry
 
+    # See `CopyOnWriteStateMap._seen`.
+    _seen: cython.ulonglong
+
     def __cinit__(self, snapshot: CopyOnWriteStateMapSnapshot):
         self._snapshot = snapshot
         self._table = snapshot._table if snapshot._next is None else snapshot._next
         self._bucket = 0
+        self._seen = 0
         self._entry = None
         if self._table is None:
             raise _released(snapshot)
@@ -1505,6 +1550,8 @@ class SnapshotEntries:
                     self._bucket = snapshot._moved
                     continue
                 self._bucket = i + 1
+                if i & _PAGE_MASK == 0:
+                    self._seen ^= _approach_page(cython.cast(Page, table.pages[i >> _PAGE_BITS]))
                 p = cython.cast(Page, table.pages[i >> _PAGE_BITS]).slots[i & _PAGE_MASK]
                 if p is not cython.NULL:
                     entry = cython.cast(Entry, p)
