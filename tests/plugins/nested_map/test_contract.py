@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from keyedstate.backend import Capability, EntryBatch, Level
@@ -37,6 +40,24 @@ class TestNestedMap(BackendContract):
         table.put(9, "b", 1, [22])
         (second,) = visitor.next_entries()
         assert (first.value, second.value) == ([1], [22])
+
+    @pytest.mark.parametrize("remove", ["remove", "remove_and_get_old", "remove_many"])
+    def test_a_namespace_goes_with_its_last_entry(self, table, remove):
+        """Windows are namespaces: closed ones must not pile up."""
+
+        class Window:
+            pass
+
+        window = Window()
+        alive = weakref.ref(window)
+        table.put(3, "a", window, [1])
+        if remove == "remove_many":
+            table.remove_many([3], ["a"], window)
+        else:
+            getattr(table, remove)(3, "a", window)
+        del window
+        gc.collect()
+        assert alive() is None
 
     def test_restored_columns_of_unequal_length_are_refused(self, table):
         with pytest.raises(ValueError):
