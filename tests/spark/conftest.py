@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +45,110 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def functions_of_tests_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let Spark's workers, which cannot import a test module, have its process functions."""
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture
+def one_backend() -> str:
+    """The backend for tests in which any will do."""
+    return os.environ.get("KEYEDSTATE_TEST_BACKEND") or "heap-cow"
+
+
+class Stream:
+    """A streaming query over JSON files, one file an epoch, with its checkpoints in one folder.
+
+    Each `run` is a new run of the same query: it goes on where the last one ended.
+
+    Attributes
+    ----------
+    rows : dict of int to list
+        What the query put out, by epoch; an epoch that ran again counts once.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, schema: str) -> None:
+        self.spark = spark
+        self.input = folder / "input"
+        self.state = folder / "state"
+        self.spark_checkpoint = folder / "spark"
+        self.rows: dict[int, list[tuple[Any, ...]]] = {}
+        self._schema = schema
+        self._files = 0
+        self.input.mkdir()
+
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Add the input of one epoch."""
+        path = self.input / f"{self._files:04}.json"
+        hidden = path.with_name(f".{path.name}")
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        # Spark reads files in the order of their times, and may list the folder at any moment.
+        os.utime(hidden, (1_000_000_000 + self._files, 1_000_000_000 + self._files))
+        hidden.rename(path)
+        self._files += 1
+
+    def frame(self, spark: SparkSession | None = None) -> DataFrame:
+        """Return the input as a streaming DataFrame."""
+        reader = (spark or self.spark).readStream.schema(self._schema)
+        return reader.option("maxFilesPerTrigger", 1).json(str(self.input))
+
+    def batch(self) -> DataFrame:
+        """Return all input so far as a batch DataFrame."""
+        return self.spark.read.schema(self._schema).json(str(self.input))
+
+    def start(
+        self,
+        out: DataFrame,
+        sink: Callable[[DataFrame, int], object] | None = None,
+        checkpoint: Path | None = None,
+    ) -> StreamingQuery:
+        """Start a run over the input that there is."""
+
+        def collect(batch: DataFrame, epoch: int) -> None:
+            self.rows[epoch] = [tuple(row) for row in batch.collect()]
+
+        return (
+            out.writeStream.foreachBatch(sink or collect)
+            .option("checkpointLocation", str(checkpoint or self.spark_checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def run(
+        self,
+        out: DataFrame,
+        sink: Callable[[DataFrame, int], object] | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
+        """Run the query until all input is used up."""
+        self.start(out, sink, checkpoint).awaitTermination()
+
+    def failure(
+        self,
+        out: DataFrame,
+        sink: Callable[[DataFrame, int], object] | None = None,
+        checkpoint: Path | None = None,
+    ) -> str:
+        """Run the query and return the error that stops it, as the user sees it."""
+        from pyspark.errors import StreamingQueryException
+
+        with pytest.raises(StreamingQueryException) as caught:
+            self.run(out, sink, checkpoint)
+        return str(caught.value)
+
+    def all_rows(self) -> list[tuple[Any, ...]]:
+        """Return what the query put out in all epochs, in their order."""
+        return [row for epoch in sorted(self.rows) for row in self.rows[epoch]]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+    """A stream of rows with a string key ``k`` and a number ``v``."""
+    return Stream(spark, tmp_path, "k string, v long")

@@ -118,9 +118,9 @@ class MisroutedRowsError(KeyedStateError):
         super().__init__(
             f"partition {partition} of the stage got a row of key group {key_group}, which belongs to "
             f"partition {owner} of the {parallelism} of the keyed operator {uid!r}: the rows were "
-            "partitioned again, or the result shares a stage with others. A keyed result may not be coalesced, "
-            "and in a union it must come first or after keyed results of the same parallelism: swap the sides, "
-            "or put .repartition(n) behind the keyed result."
+            "partitioned again, or the result shares a stage with others. A keyed result may not be "
+            "coalesced, and in a union it must come first or after keyed results of the same parallelism: "
+            "swap the sides, or put .repartition(n) behind the keyed result."
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -34,8 +35,14 @@ from keyedstate.checkpoint import (
     find_restore_point,
     handles_for,
 )
+from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for, operator_index_for_key_group
-from keyedstate.runtime import KeyedOperator, KeyedProcessFunction, key_serializer_for
+from keyedstate.runtime import (
+    KeyedOperator,
+    KeyedProcessFunction,
+    ProcessFunctionError,
+    key_serializer_for,
+)
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.acknowledge import Update, acknowledge
 from keyedstate.spark.configuration import backend_in_task
@@ -107,9 +114,14 @@ class OperatorPlan:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one partition; what `mapInArrow` calls."""
-        if self.checkpointing is None:
-            return self._run_bounded(batches)
-        return self._run_epoch(self.checkpointing, batches)
+        try:
+            if self.checkpointing is None:
+                yield from self._run_bounded(batches)
+            else:
+                yield from self._run_epoch(self.checkpointing, batches)
+        except (ProcessFunctionError, FunctionTransportError) as error:
+            _keep_cause(error)
+            raise
 
     def _run_bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filled = (batch for batch in batches if batch.num_rows)
@@ -250,6 +262,16 @@ def _evaluate(operator: KeyedOperator, batches: Iterator[pa.RecordBatch]) -> Ite
             operator.close()
         raise
     operator.close()
+
+
+def _keep_cause(error: KeyedStateError) -> None:
+    """Put the traceback of the user's own error into the message.
+
+    PySpark's simplified tracebacks, its default, show the driver no cause; and it is what the user looks for.
+    """
+    if error.__cause__ is not None and os.environ.get("SPARK_SIMPLIFIED_TRACEBACK"):
+        cause = "".join(traceback.format_exception(error.__cause__))
+        error.args = (f"the error below was caused by\n\n{cause}\n{error}",)
 
 
 def _write_snapshot(
