@@ -203,6 +203,17 @@ def test_a_driver_whose_query_runs_elsewhere_by_now_publishes_nothing(
     assert job.folder.storage.read("chk-1/_metadata") == published
 
 
+def test_a_driver_learns_at_the_last_moment_that_a_newer_run_has_begun(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    words = job.epoch("run-1", 0)
+    coordinator.acknowledge(words[0])
+    job.begin(job.identity("run-2", 0, 0))
+    with pytest.raises(SupersededRunError, match="run-2"):
+        coordinator.acknowledge(words[1])
+    assert checkpoints(job) == []
+
+
 def test_a_zombie_run_does_not_disturb_the_epoch_of_its_successor(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
@@ -313,6 +324,31 @@ def test_files_of_an_epoch_under_way_are_never_touched(job: Any, coordinator: Ch
     assert job.folder.checkpoints() == [2, 3]
     assert {f"{identity.nonce}.seg" for identity in working} <= set(job.files())
     assert len(job.folder.attempts(4)) == 1
+
+
+def test_a_task_may_begin_at_any_moment_of_a_clean_up(
+    job: Any, coordinator: CheckpointCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for epoch in range(3):
+        job.epoch("run-1", epoch, coordinator)
+    words = job.epoch("run-1", 3)
+    coordinator.acknowledge(words[0])
+    begun = []
+    plain = CheckpointStorage.list
+
+    def look_after_a_task_began(storage: CheckpointStorage, path: str = "") -> Any:
+        for epoch in (3, 4):
+            identity = job.identity("run-1", epoch, 0)
+            job.folder.write_started(identity)
+            job.folder.storage.write_atomic(job.folder.data_path(identity), b"being written")
+            begun.append(f"{identity.nonce}.seg")
+        return plain(storage, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointStorage, "list", look_after_a_task_began)
+        coordinator.acknowledge(words[1])
+    assert len(begun) > 8 and set(begun) <= set(job.files())
+    assert job.folder.checkpoints() == [2, 3] and len(job.files()) == 4 + len(begun)
 
 
 def test_what_a_killed_task_left_goes_away_with_the_next_epoch(

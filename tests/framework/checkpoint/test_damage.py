@@ -7,6 +7,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -85,6 +86,25 @@ def test_a_segment_cut_off_anywhere_is_found(local: CheckpointStorage, jobs: Mod
             file.write(data[:length])
         with pytest.raises(CorruptSegmentError, match=r"data/one\.seg"):
             use(local, segment, jobs)
+
+
+def test_the_error_says_which_part_is_damaged(local: CheckpointStorage, jobs: ModuleType) -> None:
+    segment = small_segment(local, jobs)
+    data = local.read(PATH)
+    parts = {
+        0: "the header is not that of a segment file",
+        len(data) - 60: "the index does not have its checksum",
+        len(data) - 30: "the footer does not have its checksum",
+    }
+    for position, what in parts.items():
+        local.write_atomic(PATH, data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        with pytest.raises(CorruptSegmentError, match=what):
+            use(local, segment, jobs)
+    local.write_atomic(PATH, data)
+    with pytest.raises(
+        CorruptSegmentError, match=f"it has {len(data)} bytes, and {len(data) + 1} were written"
+    ):
+        use(local, replace(segment, bytes=len(data) + 1), jobs)
 
 
 @pytest.mark.parametrize("garbage", [b"\0", b"GESDEYEK", b"x" * 100_000])
