@@ -167,9 +167,31 @@ def test_a_library_of_a_wrong_version_is_refused_with_what_to_install(
 
 def test_a_library_that_is_missing_is_asked_for(monkeypatch):
     monkeypatch.setattr(checks, "SUPPORTED", {"keyedstate-nowhere": ((1, 2), (3,))})
-    (check,) = check_libraries()
+    (check,) = check_libraries((3, 11))
     way_out = f"Install it with `{sys.executable} -m pip install 'keyedstate-nowhere>=1.2,<3'`."
     assert check == Check("keyedstate-nowhere", Status.FAILED, "not installed", way_out)
+
+
+@pytest.mark.parametrize(
+    ("pyspark", "python", "setuptools", "problem"),
+    [
+        ("4.3.0", (3, 10), True, "4.3.0 needs Python 3.11 or newer"),
+        ("4.2.1", (3, 10), True, None),
+        ("3.5.9", (3, 12), False, "3.5.9 imports distutils"),
+        ("3.5.9", (3, 12), True, None),
+        ("3.5.9", (3, 11), False, None),
+        ("4.0.0", (3, 13), False, None),
+    ],
+)
+def test_a_spark_that_does_not_go_with_this_python_is_refused(
+    monkeypatch, distributions, pyspark, python, setuptools, problem
+):
+    distributions.add_metadata("pyspark", pyspark)
+    # What the import system takes for "not there", and for "there".
+    monkeypatch.setitem(sys.modules, "setuptools", sys.modules["packaging"] if setuptools else None)
+    (check,) = [check for check in check_libraries(python) if check.name == "pyspark"]
+    assert check.status is (Status.FAILED if problem else Status.OK)
+    assert problem is None or (problem in check.detail and check.way_out != "")
 
 
 def test_the_supported_versions_are_those_that_the_distribution_declares():

@@ -114,8 +114,8 @@ def check_java(pyspark: str | None) -> Check:
     return Check("java", Status.OK, found)
 
 
-def check_libraries() -> Iterator[Check]:
-    """Look at the versions of PySpark, pandas and pyarrow, one by one and together."""
+def check_libraries(python: Version) -> Iterator[Check]:
+    """Look at the versions of PySpark, pandas and pyarrow, and whether they go with this Python."""
     for name, (oldest, limit) in SUPPORTED.items():
         found = installed_version(name)
         wanted = f"{name}>={'.'.join(map(str, oldest))}"
@@ -130,9 +130,13 @@ def check_libraries() -> Iterator[Check]:
         if numbers < oldest or (limit is not None and numbers >= limit):
             detail = f"{found}; PySpark refuses it" if name == "pandas" and numbers >= oldest else found
             yield Check(name, Status.FAILED, f"{detail}, and {wanted} is needed", install)
-        elif name == "pyspark" and numbers >= (4, 3) and sys.version_info < (3, 11):
+        elif name == "pyspark" and numbers >= (4, 3) and python < (3, 11):
             install = f"Use a newer Python, or `{sys.executable} -m pip install 'pyspark>=3.5,<4.3'`."
             yield Check(name, Status.FAILED, f"{found} needs Python 3.11 or newer", install)
+        elif name == "pyspark" and numbers < (4,) and python >= (3, 12) and not _has("setuptools"):
+            detail = f"{found} imports distutils, which Python 3.12 removed and setuptools brings back"
+            install = f"Install it with `{sys.executable} -m pip install setuptools`."
+            yield Check(name, Status.FAILED, detail, install)
         else:
             yield Check(name, Status.OK, found)
 
@@ -198,6 +202,10 @@ def installed_version(name: str) -> str | None:
         if words is not None:
             return words[1]
     return None
+
+
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def parse_version(text: str) -> Version:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def doctor(config: ConfigFile = None, format: OutputFormat = Format.table) -> No
     checks = [
         check_python(),
         check_java(installed_version("pyspark")),
-        *check_libraries(),
+        *check_libraries(sys.version_info[:2]),
         configuration,
         *check_backends(registry, settings),
         check_storage(settings),
