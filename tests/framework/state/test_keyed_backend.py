@@ -378,6 +378,23 @@ def test_a_snapshot_of_no_state_restores_to_no_state(instances):
     assert read(restored, WORDS, 1) is None
 
 
+def test_a_nan_is_found_again_after_a_restore_as_key_and_as_map_key(instances):
+    weights = MapState("weights", types.FLOAT64, types.INT64)
+    backend = instances.open(key=types.FLOAT64)
+    backend.set_current_key(float("nan"))
+    handle = backend.get_state(weights)
+    handle.put(float("nan"), 1)
+    handle.put(-0.0, 2)
+    restored = instances.open([instances.snapshot(backend)], key=types.FLOAT64)
+    restored.set_current_key(-float("nan"))
+    again = restored.get_state(weights)
+    assert (again.get(float("nan")), again.get(0.0), again.size()) == (1, 2, 2)
+    again.put_all({float("nan"): 3, 0.0: 4})
+    again.remove(-0.0)
+    assert again.contains(float("nan")) and again.size() == 1
+    assert restored.num_entries() == 1
+
+
 def test_entries_are_counted_once_per_key(backend):
     """SB-49."""
     assert backend.num_entries() == 0

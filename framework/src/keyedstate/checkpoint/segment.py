@@ -31,7 +31,9 @@ from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFi
 from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.errors import InvalidOptionError
 from keyedstate.keygroups import KeyGroupOutOfRangeError, KeyGroupRange
+from keyedstate.types import TypeSerializer
 from keyedstate.types.errors import ColumnSizeError, ValueTypeError
+from keyedstate.types.maps import MapSerializer
 
 __all__ = ["SegmentFile", "SegmentHandle", "SegmentWriter"]
 
@@ -350,9 +352,9 @@ class SegmentHandle(StateHandle):
             for columns in pa.ipc.open_stream(stream, options=_READ_OPTIONS):
                 entries += columns.num_rows
                 yield EntryBatch(
-                    meta.namespace_serializer.from_arrow(columns.column(0)),
-                    meta.key_serializer.from_arrow(columns.column(1)),
-                    meta.value_serializer.from_arrow(columns.column(2)),
+                    _canonical(meta.namespace_serializer, columns.column(0)),
+                    _canonical(meta.key_serializer, columns.column(1)),
+                    _values(meta.value_serializer, columns.column(2)),
                 )
         except (pa.ArrowException, OSError) as error:
             raise CorruptSegmentError(self._location, f"{place} is no Arrow stream ({error})") from error
@@ -380,3 +382,18 @@ class SegmentHandle(StateHandle):
             if self._run.size != end - offset:
                 raise CorruptSegmentError(self._location, "it ends within its streams")
         return self._run.slice(offset - self._run_offset, length)
+
+
+def _canonical(serializer: TypeSerializer[Any], column: pa.Array) -> list[Any]:
+    """Return keys or namespaces in the form by which tables find them: Arrow gives a new NaN each time."""
+    found = serializer.from_arrow(column)
+    return list(map(serializer.canonical, found)) if serializer.needs_canonical else found
+
+
+def _values(serializer: TypeSerializer[Any], column: pa.Array) -> list[Any]:
+    """Return values; a map's own keys are looked up too."""
+    found = serializer.from_arrow(column)
+    if isinstance(serializer, MapSerializer) and serializer.key_serializer.needs_canonical:
+        canonical = serializer.key_serializer.canonical
+        return [value and {canonical(key): item for key, item in value.items()} for value in found]
+    return found
