@@ -218,10 +218,10 @@ def test_what_another_file_system_refuses_becomes_a_storage_error() -> None:
     methods = dict.fromkeys(pafs.FileSystemHandler.__abstractmethods__, refuse)
     names = {"get_type_name": lambda _: "refusing", "normalize_path": lambda _, path: path}
     handler = type("Refusing", (pafs.FileSystemHandler,), {**methods, **names})()
-    storage = CheckpointStorage(pafs.PyFileSystem(handler), "root", "refusing://root")
-    with pytest.raises(StorageError, match=r"cannot read refusing://root/f: .*access denied"):
+    storage = CheckpointStorage(pafs.PyFileSystem(handler), "base", "refusing://base")
+    with pytest.raises(StorageError, match=r"cannot read refusing://base/f: .*access denied"):
         storage.read("f")
-    with pytest.raises(StorageError, match=r"cannot write refusing://root/f: .*access denied"):
+    with pytest.raises(StorageError, match=r"cannot write refusing://base/f: .*access denied"):
         storage.write_atomic("f", b"x")
-    with pytest.raises(StorageError, match=r"cannot list refusing://root: .*access denied"):
+    with pytest.raises(StorageError, match=r"cannot list refusing://base: .*access denied"):
         storage.list()
