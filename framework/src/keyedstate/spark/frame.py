@@ -33,7 +33,7 @@ from keyedstate.spark.configuration import choose_backend, frozen, read_configur
 from keyedstate.spark.errors import ClassicSparkRequiredError, MissingUidError
 from keyedstate.spark.identity import epoch_on_driver
 from keyedstate.spark.preflight import check_executors
-from keyedstate.spark.routing import route, with_key_group
+from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_columns_of, key_types, parse_output
 from keyedstate.spark.task import Checkpointing, OperatorPlan, pack_function
 
@@ -156,6 +156,7 @@ class KeyedFrame:
         plan = OperatorPlan(
             function=packed,
             function_name=type(function).__name__,
+            columns=(*self._df.columns, KEY_GROUP_COLUMN),
             key_columns=tuple(
                 (name, self._df.schema[name].dataType.simpleString()) for name in self._key_columns
             ),
@@ -166,7 +167,7 @@ class KeyedFrame:
             settings=frozen(config),
             checkpointing=None if folder is None else _checkpointing(spark, config, folder, chosen.backend),
         )
-        keyed_rows = with_key_group(self._df, self._key_columns, max_parallelism)
+        keyed_rows = with_plain_names(with_key_group(self._df, self._key_columns, max_parallelism))
         return route(keyed_rows, parallelism, max_parallelism).mapInArrow(_task_of(plan), declared)
 
     def _folder(self, spark: SparkSession, config: Configuration) -> OperatorFolder | None:

@@ -37,6 +37,17 @@ def with_key_group(frame: DataFrame, key_columns: list[str], max_parallelism: in
     return frame.select("*", f.pmod(f.hash(*keys), f.lit(max_parallelism)).alias(KEY_GROUP_COLUMN))
 
 
+def with_plain_names(frame: DataFrame) -> DataFrame:
+    """Return the frame of `with_key_group` with names that `mapInArrow` takes; it looks for ``a.b`` in ``a``.
+
+    Only where a name needs it are the columns numbered; the last one, the key group's, keeps its name.
+    """
+    *columns, key_group = frame.columns
+    if not any(character in name for name in columns for character in ".`"):
+        return frame
+    return frame.toDF(*(f"__keyedstate_column_{number}" for number in range(len(columns))), key_group)
+
+
 def route(
     frame: DataFrame, parallelism: int, max_parallelism: int, *, by_id: bool | None = None
 ) -> DataFrame:

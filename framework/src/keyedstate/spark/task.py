@@ -91,6 +91,8 @@ class OperatorPlan:
     ----------
     function : bytes
         The process function, pickled; `function_name` is its class.
+    columns : tuple of str
+        The real names of the columns that come in, in their order.
     key_columns : tuple of (str, str)
         Names and Spark types.
     key_types : tuple of pyarrow.DataType
@@ -104,6 +106,7 @@ class OperatorPlan:
 
     function: bytes
     function_name: str
+    columns: tuple[str, ...]
     key_columns: tuple[tuple[str, str], ...]
     key_types: tuple[pa.DataType, ...]
     output: OutputSchema
@@ -225,7 +228,7 @@ class OperatorPlan:
                 owner = operator_index_for_key_group(stray, self.parallelism, self.max_parallelism)
                 uid = None if self.checkpointing is None else self.checkpointing.uid
                 raise MisroutedRowsError(uid, task_context().partitionId(), self.parallelism, stray, owner)
-            yield batch
+            yield batch.rename_columns(self.columns)
 
     def _refuse_reordered_key(self, uid: str, restore_point: CheckpointMetadata | None) -> None:
         """Refuse the same key columns in another order: their types may agree, and no key would be found."""
