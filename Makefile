@@ -15,7 +15,7 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo test test-fast test-model bench-state lint format types docs coverage tox \
+.PHONY: help setup java demo test test-fast test-model bench-state bench-segment bench-types lint format types docs coverage tox \
         matrix clean
 
 help: ## what can be done
@@ -25,11 +25,19 @@ help: ## what can be done
 $(ENVIRONMENT): scripts/make-environment.sh framework/pyproject.toml $(wildcard plugins/*/pyproject.toml) \
                 constraints/spark4x.txt constraints/tools.txt
 	scripts/make-environment.sh
-	touch $@
+	echo '$(CURDIR)' >$@
 
-# The editable installation compiles the copy-on-write map beside its source.
-$(COMPILED): $(ENVIRONMENT) $(wildcard plugins/heap-cow/setup.py plugins/heap-cow/src/keyedstate_heap_cow/*.p*)
+# An environment does not survive that its folder is moved or its Python removed.
+ifneq ($(wildcard $(BIN)/python) $(shell cat $(ENVIRONMENT) 2>/dev/null),$(BIN)/python $(CURDIR))
+.PHONY: $(ENVIRONMENT)
+endif
+
+# The editable installation compiles the copy-on-write map beside its source, where a C compiler is.
+$(COMPILED): $(ENVIRONMENT) $(addprefix plugins/heap-cow/,pyproject.toml setup.py) \
+             $(wildcard $(addprefix plugins/heap-cow/src/keyedstate_heap_cow/,cowmap.p*))
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable plugins/heap-cow
+	@$(BIN)/python -c 'from keyedstate_heap_cow.cowmap import COMPILED; print("keyedstate: heap-cow is", \
+	    "compiled" if COMPILED else "not compiled, so slower: it wants a C compiler and the headers of Python")'
 	touch $@
 
 setup: java $(COMPILED) ## make .venv with everything installed
@@ -45,8 +53,14 @@ test: setup lint types docs test-fast ## all checks and all tests
 test-fast: setup ## the tests alone
 	$(WITH_JAVA) $(BIN)/pytest $(ARGS)
 
-test-model: setup ## the random model test of the copy-on-write map, 10,000,000 operations
+test-model: $(COMPILED) ## the random model test of the copy-on-write map, 10,000,000 operations
 	$(BIN)/pytest tests/heap_cow/test_cowmap_model.py --cow-operations 10000000 --timeout 0 $(ARGS)
+
+bench-state: $(COMPILED) ## state tables, snapshots and restores against a plain dict and pyarrow
+bench-segment: $(COMPILED) ## segment files against pyarrow
+bench-types: $(COMPILED) ## columns of the types against pyarrow
+bench-state bench-segment bench-types: bench-%:
+	$(BIN)/python tests/bench/bench_$*.py $(ARGS)
 
 coverage: setup ## the tests with branch coverage
 	$(WITH_JAVA) $(BIN)/coverage run -m pytest $(ARGS)

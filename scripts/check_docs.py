@@ -98,7 +98,9 @@ def link_faults(path: Path, page: Page) -> Iterator[tuple[int, str]]:
 def command_faults(page: Page) -> Iterator[tuple[int, str]]:
     """``make`` targets that do not exist."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    targets = {
+        name for names in re.findall(r"^([a-z][a-z -]*):", makefile, re.MULTILINE) for name in names.split()
+    }
     lines = [(number, code) for number, line in page.prose for code in CODE.findall(line)]
     for block in page.blocks:
         if block.language in {"console", "sh", "bash", "shell"}:

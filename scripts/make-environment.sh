@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv, or brings it up to date: PySpark and the tools as pinned, the framework and every plugin editable.
+# Makes .venv, or brings it up to date: PySpark and the tools as pinned, the framework and the plugins editable. A plugin
+# with a setup.py is compiled, so it is left to a rule of the Makefile that knows its sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,6 +29,6 @@ install "${tools[@]}"
 
 distributions=(--editable "framework[demo,spark,test]")
 for folder in plugins/*/; do
-    if [ -f "$folder/pyproject.toml" ]; then distributions+=(--editable "$folder"); fi
+    if [ -f "$folder/pyproject.toml" ] && [ ! -f "$folder/setup.py" ]; then distributions+=(--editable "$folder"); fi
 done
 install --no-build-isolation "${distributions[@]}"
