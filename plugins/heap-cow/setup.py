@@ -1,4 +1,4 @@
-"""Compile the copy-on-write map where a C compiler and Cython are found; install it as plain Python otherwise.
+"""Compile the copy-on-write map where a C compiler and Cython are found; else install it as plain Python.
 
 Both forms do the same; the compiled one is several times faster.  ``KEYEDSTATE_HEAP_COW_PURE=1`` in the
 environment asks for plain Python.  `keyedstate_heap_cow.cowmap.COMPILED` tells at run time which it is.
@@ -20,11 +20,11 @@ SOURCE = Path("src", *MODULE.split(".")).with_suffix(".py")
 
 def say(text: str) -> None:
     """Write to the build's output, where nobody can overlook it; pip shows it with ``-v``."""
-    print(f"\n*** keyedstate-heap-cow: {text}\n", file=sys.stderr, flush=True)
+    sys.stderr.write(f"\n*** keyedstate-heap-cow: {text}\n\n")
 
 
 def forget_compiled_form() -> None:
-    """Remove what an earlier editable installation compiled: Python would prefer it to the source beside it."""
+    """Remove what an earlier editable installation compiled: Python would prefer it to the source."""
     stale = SOURCE.with_name(SOURCE.stem + sysconfig.get_config_var("EXT_SUFFIX"))
     if "editable_wheel" in sys.argv and stale.exists():
         stale.unlink()
@@ -42,10 +42,12 @@ class BuildIfPossible(build_ext):
     """Turn a failure to compile into a message."""
 
     def run(self) -> None:
+        """Begin without the result of an earlier build."""
         forget_compiled_form()
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
+        """Compile one extension and say how it went."""
         try:
             super().build_extension(ext)
         except Exception as error:  # a compiler can be missing or fail in as many ways as there are compilers

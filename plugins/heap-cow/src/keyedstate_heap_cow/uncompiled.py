@@ -18,22 +18,22 @@ compiled = False
 #: The end of a chain, and an empty slot.
 NULL = None
 
-#: The types of constants and casts; annotations are never evaluated.
-Py_ssize_t = int = ulonglong = None
+# The types that constants and casts name; annotations are not evaluated.
+Py_ssize_t: Any = None
+int: Any = None
+ulonglong: Any = None
 
 
 def _unchanged(declared: T) -> T:
     return declared
 
 
-cclass = cfunc = final = inline = internal = no_gc = _unchanged
+cclass = cfunc = final = inline = internal = no_gc = no_gc_clear = _unchanged
 
 
-def _option(_value: Any) -> Callable[[T], T]:
+def freelist(_size: Any) -> Callable[[T], T]:
+    """Change nothing: the interpreter has its own free memory."""
     return _unchanged
-
-
-auto_pickle = freelist = _option
 
 
 def cast(_type: Any, value: T) -> T:
