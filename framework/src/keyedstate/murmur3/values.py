@@ -151,6 +151,9 @@ def _decimal_fold(precision: int, scale: int) -> Fold:
 
 
 def _unscaled(value: Any, scale: int) -> int:
+    # A float would be taken with all the digits of its binary fraction, which nobody means.
+    if not isinstance(value, (Decimal, int)):
+        raise TypeError("give a Decimal or an int")
     # On digits and not with Decimal's arithmetic, which rounds to the 28 digits of its context.
     sign, digits, exponent = Decimal(value).as_tuple()
     if not isinstance(exponent, int):
