@@ -1,0 +1,168 @@
+"""The check of the executors before the first epoch, on real workers that are broken in one way each."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from keyedstate import types
+from keyedstate.runtime import Context, KeyedProcessFunction
+from keyedstate.spark import PreflightError, keyed
+from keyedstate.state import ValueState
+
+
+class Count(KeyedProcessFunction):
+    n = ValueState("n", types.INT64, default=0)
+
+    def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+        self.n.update(self.n.value() + 1)
+        yield ctx.key, self.n.value()
+
+
+@pytest.fixture
+def events(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    (tmp_path / "input").mkdir()
+    return spark.readStream.schema("k string").json(str(tmp_path / "input"))
+
+
+@pytest.fixture
+def broken_workers(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """A sitecustomize.py of the workers alone, to be filled by the test."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    environment = spark.sparkContext.environment
+    before = environment.get("PYTHONPATH")
+    # Workers with another environment are new processes, so the others stay as they are.
+    environment["PYTHONPATH"] = str(folder)
+    yield folder / "sitecustomize.py"
+    if before is None:
+        del environment["PYTHONPATH"]
+    else:
+        environment["PYTHONPATH"] = before
+
+
+def build(events: DataFrame, state: Path, backend: str) -> DataFrame:
+    config = {"checkpoint.dir": str(state), "backend": backend}
+    return keyed(events, "k", uid="u", config=config).process(Count(), "k string, n long")
+
+
+def test_healthy_executors_pass_and_nothing_is_left_behind(
+    events: DataFrame, tmp_path: Path, backend_name: str
+) -> None:
+    build(events, tmp_path / "state", backend_name)
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_the_check_runs_once_per_configuration(
+    spark: SparkSession, events: DataFrame, tmp_path: Path, one_backend: str
+) -> None:
+    def jobs() -> int:
+        return len(spark.sparkContext.statusTracker().getJobIdsForGroup())
+
+    build(events, tmp_path / "state", one_backend)
+    before = jobs()
+    build(events, tmp_path / "state", one_backend)
+    assert jobs() == before
+    build(events, tmp_path / "other", one_backend)
+    assert jobs() > before
+
+
+def test_an_executor_without_keyedstate_is_named(
+    events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
+) -> None:
+    broken_workers.write_text(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'keyedstate':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+    with pytest.raises(PreflightError) as caught:
+        build(events, tmp_path / "state", one_backend)
+    assert caught.value.host == socket.gethostname()
+    assert caught.value.check == "importing keyedstate"
+    assert "No module named 'keyedstate'" in str(caught.value)
+    assert "Install the same keyedstate and backend" in str(caught.value)
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_an_executor_with_another_version_is_named(
+    events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
+) -> None:
+    broken_workers.write_text("import keyedstate\nkeyedstate.__version__ = '0.0.7'\n")
+    with pytest.raises(
+        PreflightError, match=r"keyedstate 0\.0\.7 is installed here, and .* on the driver"
+    ) as caught:
+        build(events, tmp_path / "state", one_backend)
+    assert caught.value.check == "comparing versions"
+
+
+def test_an_executor_without_the_backend_is_named(
+    events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
+) -> None:
+    broken_workers.write_text("import keyedstate.plugins as p\np._installed_entry_points = lambda: []\n")
+    with pytest.raises(PreflightError, match="UnknownBackendError: unknown state backend") as caught:
+        build(events, tmp_path / "state", one_backend)
+    assert caught.value.check == "comparing versions"
+
+
+def test_an_executor_that_does_not_see_the_driver_s_folder_is_named(
+    events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
+) -> None:
+    """A local path on a cluster: each machine has a folder of that name, and another one."""
+    broken_workers.write_text(
+        "from keyedstate.checkpoint.storage import CheckpointStorage as s\n"
+        "opened = s.open.__func__\n"
+        f"s.open = classmethod(lambda cls, uri: opened(cls, uri.replace({str(tmp_path / 'state')!r}, "
+        f"{str(tmp_path / 'elsewhere')!r})))\n"
+    )
+    with pytest.raises(PreflightError, match="cannot be read: there is no such file") as caught:
+        build(events, tmp_path / "state", one_backend)
+    assert caught.value.check == "using the checkpoint folder"
+    assert "a local path will do on one machine only" in str(caught.value)
+
+
+def test_a_driver_that_does_not_see_what_executors_write_is_told(
+    events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
+) -> None:
+    broken_workers.write_text(
+        "from keyedstate.checkpoint.storage import CheckpointStorage as s\n"
+        "written = s.write_atomic\n"
+        f"lost = s.open({str(tmp_path / 'elsewhere')!r})\n"
+        "s.write_atomic = lambda self, path, data: written(lost, path, data)\n"
+    )
+    with pytest.raises(PreflightError, match=r"does not see what was written there to .*state") as caught:
+        build(events, tmp_path / "state", one_backend)
+    assert caught.value.host == socket.gethostname()
+
+
+def test_a_checkpoint_folder_that_cannot_be_written_is_said_of_the_driver(
+    events: DataFrame, tmp_path: Path, one_backend: str
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(PreflightError, match="StorageError: cannot write") as caught:
+        build(events, tmp_path / "file" / "state", one_backend)
+    assert caught.value.host.startswith("the driver")
+
+
+def test_workers_that_cannot_run_python_functions_are_reported(
+    events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
+) -> None:
+    """Such as those without pandas, which PySpark needs for Arrow and does not install."""
+    broken_workers.write_text(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'pyarrow':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+    with pytest.raises(PreflightError, match="pyarrow") as caught:
+        build(events, tmp_path / "state", one_backend)
+    assert caught.value.check == "running a Python function"
