@@ -1,4 +1,4 @@
-"""Write the pages of the documentation that follow from the source: docs/hooks.md and docs/options.md.
+"""Write the pages of the documentation that follow from the source: hooks, options and behaviours.
 
 `python scripts/generate_docs.py` writes them; a test compares what is committed with what this makes.
 """
@@ -17,7 +17,9 @@ from keyedstate import hooks
 from keyedstate.config import ENVIRONMENT_PREFIX, OPTIONS, SPARK_PREFIX, ConfigOption, Configuration
 from keyedstate.plugins import PluginRegistry
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+_BEHAVIOUR = re.compile(r"\b([A-Z]{2,5})-(\d{2})(?:(?:\.\.| to [A-Z]{2,5}-)(\d{2}))?\b")
 BUILT_IN = ("heap-cow", "nested-map")
 
 HOOKS_HEAD = """\
@@ -51,6 +53,22 @@ An option is set in one of four places; where several set it, the first of these
 A name that no option has is an error that names the closest one. `keyedstate doctor` shows which values are
 in effect and where each of them comes from.
 """
+
+BEHAVIOURS_HEAD = """\
+# Behaviours that tests hold
+
+<!-- Made by scripts/generate_docs.py out of the docstrings of the tests: change those. -->
+
+The reference of keyed-state semantics that this project follows numbers its behaviours. A test that holds one
+of them names it in its docstring; this page counts them. What a number means stands in the test.
+"""
+
+#: Behaviours of the kinds of state built so far that no test names, and why.
+NOT_APPLICABLE = {
+    "SB-11, SB-46, SB-47": "There is no queryable state. What other threads may read is a snapshot; a test of "
+    "SB-11 and SB-47 holds that it shows no later write.",
+    "SB-31": "The order of a hash map's entries is no promise here; tests compare sets.",
+}
 
 
 def hooks_page() -> str:
@@ -94,7 +112,37 @@ def _default(option: ConfigOption[Any]) -> str:
     return f"`{option.default}`"
 
 
-PAGES = {"hooks.md": hooks_page, "options.md": options_page}
+def behaviours_page() -> str:
+    """Return docs/behaviours.md."""
+    found: dict[str, set[str]] = {}
+    for folder in ("tests", "framework/src/keyedstate/testing"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                    for behaviour in _behaviours(ast.get_docstring(node) or ""):
+                        found.setdefault(behaviour, set()).add(f"`{path.relative_to(ROOT)}`")
+    lines = [BEHAVIOURS_HEAD, f"{len(found)} behaviours.\n", "| Behaviour | Tests in |", "|---|---|"]
+    lines += [f"| {name} | {', '.join(sorted(found[name]))} |" for name in sorted(found, key=_order)]
+    lines += ["\n## What does not apply\n", "| Behaviour | Why |", "|---|---|"]
+    lines += [f"| {name} | {why} |" for name, why in NOT_APPLICABLE.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _behaviours(docstring: str) -> list[str]:
+    """Return the behaviours that a docstring names; ``COW-01..03`` and ``MIG-07 to MIG-10`` are ranges."""
+    names: list[str] = []
+    for letters, first, last in _BEHAVIOUR.findall(docstring):
+        numbers = range(int(first), int(last or first) + 1)
+        names += [f"{letters}-{number:02}" for number in numbers]
+    return list(dict.fromkeys(names))
+
+
+def _order(behaviour: str) -> tuple[str, int]:
+    letters, number = behaviour.split("-")
+    return letters, int(number)
+
+
+PAGES = {"hooks.md": hooks_page, "options.md": options_page, "behaviours.md": behaviours_page}
 
 
 def main() -> int:
