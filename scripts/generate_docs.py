@@ -65,8 +65,8 @@ of them names it in its docstring; this page counts them. What a number means st
 
 #: Behaviours of the kinds of state built so far that no test names, and why.
 NOT_APPLICABLE = {
-    "SB-11, SB-46, SB-47": "There is no queryable state. What other threads may read is a snapshot; a test of "
-    "SB-11 and SB-47 holds that it shows no later write.",
+    "SB-11, SB-46, SB-47": "There is no queryable state. What other threads may read is a snapshot; a test "
+    "of SB-11 and SB-47 holds that it shows no later write.",
     "SB-31": "The order of a hash map's entries is no promise here; tests compare sets.",
 }
 
