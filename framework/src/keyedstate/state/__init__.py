@@ -1,13 +1,9 @@
 """Keyed state: declarations, handles and the backend that registers states by name."""
 
-from keyedstate.state.descriptors import (
-    InvalidDescriptorError,
-    MapState,
-    StateDescriptor,
-    ValueState,
-    declared_states,
-)
+from keyedstate.state.base import StateDescriptor, StateHandle, declared_states
+from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import (
+    InvalidDescriptorError,
     NoCurrentKeyError,
     NullNamespaceError,
     StateError,
@@ -16,8 +12,9 @@ from keyedstate.state.errors import (
     StateNotBoundError,
     StateValueError,
 )
-from keyedstate.state.handles import KeyContext, MapStateHandle, StateHandle, ValueStateHandle
 from keyedstate.state.keyed_backend import KeyedStateBackend, SnapshotTask
+from keyedstate.state.map import MapState, MapStateHandle
+from keyedstate.state.value import ValueState, ValueStateHandle
 
 __all__ = [
     "InvalidDescriptorError",

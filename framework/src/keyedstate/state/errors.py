@@ -11,6 +11,15 @@ class StateError(KeyedStateError):
     state: str
 
 
+class InvalidDescriptorError(StateError):
+    """A declaration that no state can have."""
+
+    def __init__(self, state: object, reason: str) -> None:
+        self.state = str(state)
+        self.reason = reason
+        super().__init__(f"the declaration of the state {state!r} is invalid: {reason}.")
+
+
 class StateKindMismatchError(StateError):
     """A state registered under a name that holds another kind of state."""
 

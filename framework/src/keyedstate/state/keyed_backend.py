@@ -30,13 +30,14 @@ from keyedstate.errors import SnapshotCancelledError
 from keyedstate.keygroups import KeyGroupRange, key_group_for_hash
 from keyedstate.murmur3 import hash_value
 from keyedstate.plugins import Backend
-from keyedstate.state import handles as state_handles
-from keyedstate.state.descriptors import StateDescriptor
+from keyedstate.state import base as state_base
+from keyedstate.state.base import StateDescriptor
+from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import NullNamespaceError, StateKindMismatchError, StateMigrationError
 from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer
 from keyedstate.types.maps import MapSerializer
 
-H = TypeVar("H", bound=state_handles.StateHandle)
+H = TypeVar("H", bound=state_base.StateHandle)
 
 
 class KeyedStateBackend:
@@ -58,13 +59,13 @@ class KeyedStateBackend:
         #: Every table, also of restored states that nobody has registered in this run: they are kept and
         #: written into each snapshot, so that a state survives a program that does not use it.
         self._tables = tables
-        self._handles: dict[str, state_handles.StateHandle] = {}
+        self._handles: dict[str, state_base.StateHandle] = {}
         self._strategy = backend.create_snapshot_strategy(context)
         self._spill_manager = backend.create_spill_manager(context)
         if self._spill_manager is not None:
             context.closing.callback(self._spill_manager.close)
         self._snapshots: list[SnapshotTask] = []
-        self.current = state_handles.KeyContext()
+        self.current = KeyContext()
 
     @classmethod
     def open(
@@ -181,14 +182,14 @@ class KeyedStateBackend:
         handle.set_namespace(namespace)
         return cast(H, handle)
 
-    def _register(self, descriptor: StateDescriptor[Any], meta: StateMeta) -> state_handles.StateHandle:
+    def _register(self, descriptor: StateDescriptor[Any], meta: StateMeta) -> state_base.StateHandle:
         self._backend.require(meta.kind.capability, meta.name)
         table = self._tables.get(meta.name)
         if table is None:
             table = self._backend.create_state_table(meta, self._context)
         else:
             table.replace_meta(_adapted(table.meta, meta))
-        handle: state_handles.StateHandle = descriptor.create_handle(table, self.current)
+        handle: state_base.StateHandle = descriptor.create_handle(table, self.current)
         # Only now: a refused registration leaves everything as it was.
         self._tables[meta.name] = table
         self._handles[meta.name] = handle

@@ -1,13 +1,17 @@
-"""State declarations: a name, a kind and the types; as a class attribute or registered in ``open``.
+"""What the kinds of state share: a declaration holds no state, a handle reads and writes it.
 
-Flink calls them ``StateDescriptor``.  A declaration holds no state.  As a class attribute of a process
-function it becomes, on the opened instance, the handle of the same kind::
+A declaration (Flink's ``StateDescriptor``) is a name, a kind and the types; as a class attribute or
+registered in ``open``.  As a class attribute of a process function it becomes, on the opened instance, the
+handle of the same kind::
 
     class PageViews(KeyedProcessFunction):
         views = ValueState("views", types.INT64, default=0)
 
         def process(self, row, ctx):
             self.views.update(self.views.value() + 1)
+
+A handle works under the current key and namespace; nothing below it knows a current key.  Its methods carry
+Flink's names and null rules and run per record, so they look nothing up that can be held.
 """
 
 from __future__ import annotations
@@ -16,25 +20,45 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar, overload
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.state.errors import StateError, StateNotBoundError
-from keyedstate.state.handles import KeyContext, MapStateHandle, StateHandle, ValueStateHandle
-from keyedstate.types import TypeSerializer, ValueTypeError, map_of
-from keyedstate.types.maps import MapSerializer
+from keyedstate.state.context import KeyContext
+from keyedstate.state.errors import InvalidDescriptorError, NullNamespaceError, StateNotBoundError
+from keyedstate.types import VOID_NAMESPACE, TypeSerializer
 
-T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
-H = TypeVar("H", bound=StateHandle)
+H = TypeVar("H", bound="StateHandle")
 D = TypeVar("D", bound="StateDescriptor[Any]")
 
 
-class InvalidDescriptorError(StateError):
-    """A declaration that no state can have."""
+class StateHandle:
+    """What all handles share: the table, the current key and the current namespace."""
 
-    def __init__(self, state: object, reason: str) -> None:
-        self.state = str(state)
-        self.reason = reason
-        super().__init__(f"the declaration of the state {state!r} is invalid: {reason}.")
+    __slots__ = ("_context", "_name", "_namespace", "_table")
+
+    def __init__(self, name: str, table: AnyStateTable, context: KeyContext) -> None:
+        self._name = name
+        self._table = table
+        self._context = context
+        self._namespace: Any = VOID_NAMESPACE
+
+    @property
+    def name(self) -> str:
+        """The state's name."""
+        return self._name
+
+    def set_namespace(self, namespace: object) -> None:
+        """Make every later call work on another namespace.
+
+        Raises
+        ------
+        NullNamespaceError
+        """
+        if namespace is None:
+            raise NullNamespaceError(self._name)
+        self._namespace = namespace
+
+    def clear(self) -> None:
+        """Remove the state of the current key and namespace."""
+        context = self._context
+        self._table.remove(context.key_group, context.key, self._namespace)
 
 
 class StateDescriptor(ABC, Generic[H]):
@@ -84,58 +108,6 @@ class StateDescriptor(ABC, Generic[H]):
         return f"{type(self).__name__}({self.name!r}, {self.serializer!r})"
 
 
-class ValueState(StateDescriptor[ValueStateHandle[T]]):
-    """One value per key.
-
-    Parameters
-    ----------
-    name : str
-    type : TypeSerializer
-        For example ``types.INT64``.
-    default : optional
-        What `ValueStateHandle.value` returns, as a copy, where there is no value.
-    """
-
-    kind = StateKind.VALUE
-
-    def __init__(self, name: str, type: TypeSerializer[T], default: T | None = None) -> None:
-        _check_type(name, "type", type)
-        super().__init__(name, type)
-        if default is not None:
-            try:
-                type.check(default)
-            except ValueTypeError as error:
-                raise InvalidDescriptorError(name, f"its default does not have its type: {error}") from None
-        self.default = default
-
-    def create_handle(self, table: AnyStateTable, context: KeyContext) -> ValueStateHandle[T]:
-        """Return the handle over a table of this state."""
-        return ValueStateHandle(self.name, table, context, self.serializer, self.default)
-
-
-class MapState(StateDescriptor[MapStateHandle[K, V]]):
-    """A map per key.
-
-    Parameters
-    ----------
-    name : str
-    key_type, value_type : TypeSerializer
-        For example ``types.STRING`` and ``types.INT64``.
-    """
-
-    kind = StateKind.MAP
-    serializer: MapSerializer[K, V]
-
-    def __init__(self, name: str, key_type: TypeSerializer[K], value_type: TypeSerializer[V]) -> None:
-        _check_type(name, "key type", key_type)
-        _check_type(name, "value type", value_type)
-        super().__init__(name, map_of(key_type, value_type))
-
-    def create_handle(self, table: AnyStateTable, context: KeyContext) -> MapStateHandle[K, V]:
-        """Return the handle over a table of this state."""
-        return MapStateHandle(self.name, table, context, self.serializer)
-
-
 def declared_states(function: object) -> list[StateDescriptor[Any]]:
     """Return the states declared as class attributes, those of base classes first.
 
@@ -159,7 +131,8 @@ def declared_states(function: object) -> list[StateDescriptor[Any]]:
     return list(found.values())
 
 
-def _check_type(state: str, parameter: str, given: object) -> None:
+def check_type(state: str, parameter: str, given: object) -> None:
+    """Refuse what is no type where a declaration needs one."""
     if not isinstance(given, TypeSerializer):
         raise InvalidDescriptorError(
             state, f"its {parameter} is {given!r}; give one of keyedstate.types, for example types.INT64"

@@ -1,141 +1,19 @@
-"""State handles: what user code reads and writes, always under the current key and namespace.
-
-Handles are the only place that knows a current key.  Their methods carry Flink's names and null rules
-(``ValueState``, ``MapState``); they run per record, so they look nothing up that can be held.
-"""
+"""Map state: a map per key and namespace (Flink's ``MapState``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
-from keyedstate.backend import AnyStateTable
-from keyedstate.state.errors import NoCurrentKeyError, NullNamespaceError, StateValueError
-from keyedstate.types import VOID_NAMESPACE, TypeSerializer, ValueTypeError
+from keyedstate.backend import AnyStateTable, StateKind
+from keyedstate.state.base import StateDescriptor, StateHandle, check_type
+from keyedstate.state.context import KeyContext
+from keyedstate.state.errors import StateValueError
+from keyedstate.types import TypeSerializer, ValueTypeError, map_of
 from keyedstate.types.maps import MapSerializer
 
-T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class _NoKey:
-    """Stands for key and key group before the first key; whatever a table does with it is refused.
-
-    So no access has to ask whether there is a key.
-    """
-
-    def _refuse(self, *_: object) -> Any:
-        raise NoCurrentKeyError()
-
-    __hash__ = __eq__ = __sub__ = __index__ = _refuse
-
-    def __repr__(self) -> str:
-        return "no key"
-
-
-class KeyContext:
-    """The current key of one keyed backend, shared by all of its handles.
-
-    Attributes
-    ----------
-    key : object
-        None is a key.
-    key_group : int
-        The key group of `key`; whoever sets one sets both.
-    """
-
-    __slots__ = ("key", "key_group")
-
-    def __init__(self) -> None:
-        self.key: Any = _NoKey()
-        self.key_group: Any = self.key
-
-
-class StateHandle:
-    """What all handles share: the table, the current key and the current namespace."""
-
-    __slots__ = ("_context", "_name", "_namespace", "_table")
-
-    def __init__(self, name: str, table: AnyStateTable, context: KeyContext) -> None:
-        self._name = name
-        self._table = table
-        self._context = context
-        self._namespace: Any = VOID_NAMESPACE
-
-    @property
-    def name(self) -> str:
-        """The state's name."""
-        return self._name
-
-    def set_namespace(self, namespace: object) -> None:
-        """Make every later call work on another namespace.
-
-        Raises
-        ------
-        NullNamespaceError
-        """
-        if namespace is None:
-            raise NullNamespaceError(self._name)
-        self._namespace = namespace
-
-    def clear(self) -> None:
-        """Remove the state of the current key and namespace."""
-        context = self._context
-        self._table.remove(context.key_group, context.key, self._namespace)
-
-
-class ValueStateHandle(StateHandle, Generic[T]):
-    """One value per key and namespace."""
-
-    __slots__ = ("_check", "_default", "_serializer")
-
-    def __init__(
-        self,
-        name: str,
-        table: AnyStateTable,
-        context: KeyContext,
-        serializer: TypeSerializer[T],
-        default: T | None,
-    ) -> None:
-        super().__init__(name, table, context)
-        self._serializer = serializer
-        self._check = serializer.check
-        self._default = default
-
-    def value(self) -> T:
-        """Return the value, or a copy of the default where there is none.
-
-        Notes
-        -----
-        A backend that keeps objects by reference returns the stored object: changing a mutable one in
-        place changes the state.  Write such a change with `update` all the same; other backends need it.
-        """
-        context = self._context
-        value = self._table.get(context.key_group, context.key, self._namespace)
-        if value is None:
-            default = self._default
-            # Copied, so that a change in place of one key's default reaches no other key.
-            return cast(T, None if default is None else self._serializer.copy(default))
-        return cast(T, value)
-
-    def update(self, value: T | None) -> None:
-        """Set the value; None is the same as `clear`.
-
-        Raises
-        ------
-        StateValueError
-            Where the value is not of the declared type; the state stays as it was.
-        """
-        if value is None:
-            self.clear()
-            return
-        try:
-            self._check(value)
-        except ValueTypeError as error:
-            raise StateValueError(self._name, str(error)) from None
-        context = self._context
-        self._table.put(context.key_group, context.key, self._namespace, value)
 
 
 class MapStateHandle(StateHandle, Generic[K, V]):
@@ -247,3 +125,26 @@ class MapStateHandle(StateHandle, Generic[K, V]):
                 self._check_value(value)
         except ValueTypeError as error:
             raise StateValueError(self._name, str(error)) from None
+
+
+class MapState(StateDescriptor[MapStateHandle[K, V]]):
+    """A map per key.
+
+    Parameters
+    ----------
+    name : str
+    key_type, value_type : TypeSerializer
+        For example ``types.STRING`` and ``types.INT64``.
+    """
+
+    kind = StateKind.MAP
+    serializer: MapSerializer[K, V]
+
+    def __init__(self, name: str, key_type: TypeSerializer[K], value_type: TypeSerializer[V]) -> None:
+        check_type(name, "key type", key_type)
+        check_type(name, "value type", value_type)
+        super().__init__(name, map_of(key_type, value_type))
+
+    def create_handle(self, table: AnyStateTable, context: KeyContext) -> MapStateHandle[K, V]:
+        """Return the handle over a table of this state."""
+        return MapStateHandle(self.name, table, context, self.serializer)

@@ -1,0 +1,95 @@
+"""Value state: one value per key and namespace (Flink's ``ValueState``)."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar, cast
+
+from keyedstate.backend import AnyStateTable, StateKind
+from keyedstate.state.base import StateDescriptor, StateHandle, check_type
+from keyedstate.state.context import KeyContext
+from keyedstate.state.errors import InvalidDescriptorError, StateValueError
+from keyedstate.types import TypeSerializer, ValueTypeError
+
+T = TypeVar("T")
+
+
+class ValueStateHandle(StateHandle, Generic[T]):
+    """One value per key and namespace."""
+
+    __slots__ = ("_check", "_default", "_serializer")
+
+    def __init__(
+        self,
+        name: str,
+        table: AnyStateTable,
+        context: KeyContext,
+        serializer: TypeSerializer[T],
+        default: T | None,
+    ) -> None:
+        super().__init__(name, table, context)
+        self._serializer = serializer
+        self._check = serializer.check
+        self._default = default
+
+    def value(self) -> T:
+        """Return the value, or a copy of the default where there is none.
+
+        Notes
+        -----
+        A backend that keeps objects by reference returns the stored object: changing a mutable one in
+        place changes the state.  Write such a change with `update` all the same; other backends need it.
+        """
+        context = self._context
+        value = self._table.get(context.key_group, context.key, self._namespace)
+        if value is None:
+            default = self._default
+            # Copied, so that a change in place of one key's default reaches no other key.
+            return cast(T, None if default is None else self._serializer.copy(default))
+        return cast(T, value)
+
+    def update(self, value: T | None) -> None:
+        """Set the value; None is the same as `clear`.
+
+        Raises
+        ------
+        StateValueError
+            Where the value is not of the declared type; the state stays as it was.
+        """
+        if value is None:
+            self.clear()
+            return
+        try:
+            self._check(value)
+        except ValueTypeError as error:
+            raise StateValueError(self._name, str(error)) from None
+        context = self._context
+        self._table.put(context.key_group, context.key, self._namespace, value)
+
+
+class ValueState(StateDescriptor[ValueStateHandle[T]]):
+    """One value per key.
+
+    Parameters
+    ----------
+    name : str
+    type : TypeSerializer
+        For example ``types.INT64``.
+    default : optional
+        What `ValueStateHandle.value` returns, as a copy, where there is no value.
+    """
+
+    kind = StateKind.VALUE
+
+    def __init__(self, name: str, type: TypeSerializer[T], default: T | None = None) -> None:
+        check_type(name, "type", type)
+        super().__init__(name, type)
+        if default is not None:
+            try:
+                type.check(default)
+            except ValueTypeError as error:
+                raise InvalidDescriptorError(name, f"its default does not have its type: {error}") from None
+        self.default = default
+
+    def create_handle(self, table: AnyStateTable, context: KeyContext) -> ValueStateHandle[T]:
+        """Return the handle over a table of this state."""
+        return ValueStateHandle(self.name, table, context, self.serializer, self.default)
