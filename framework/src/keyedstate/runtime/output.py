@@ -13,6 +13,7 @@ from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,7 @@ class OutputSchema:
                 raise OutputSchemaError(f"the column {name!r} appears {names.count(name)} times")
         self._schema = schema
         self._names = names
+        self._getters = [itemgetter(index) for index in range(len(names))]
         self._columns = [_column_of(field.type, field.nullable, field.name) for field in schema]
 
     @property
@@ -137,12 +139,11 @@ class OutputSchema:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _transposed(self, rows: Sequence[Any], key_of: Callable[[int], object]) -> Sequence[Sequence[Any]]:
-        if not rows:
-            return [()] * len(self._names)
         plain = set(map(type, rows)) <= {tuple, list}
         if not plain or set(map(len, rows)) != {len(self._names)}:
             rows = [self._row(row, index, key_of) for index, row in enumerate(rows)]
-        return list(zip(*rows, strict=True))
+        # zip(*rows) would make an iterator for each row, and set off the garbage collector by them.
+        return [list(map(getter, rows)) for getter in self._getters]
 
     def _row(self, row: Any, index: int, key_of: Callable[[int], object]) -> Sequence[Any]:
         names = self._names
