@@ -239,40 +239,56 @@ def test_snapshots_are_right_while_another_thread_reads_them(cowmap: ModuleType,
     assert twin.contents() == twin.model
 
 
+@pytest.mark.parametrize("way", ["entries", "batches"])
 def test_releasing_under_a_reader_ends_it_with_an_error_or_after_all_entries(
-    cowmap: ModuleType, operations: int
+    cowmap: ModuleType, operations: int, way: str
 ) -> None:
     """Never with wrong entries: the owner may change them in place from then on."""
     state_map = cowmap.CopyOnWriteStateMap(initial_capacity=4)
     state_map.put_many(range(3000), "n", [0] * 3000)
     outcomes = set()
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    sys.setswitchinterval(1e-6)
     try:
-        for round_ in range(1, 1 + operations // 4000):
+        for round_ in range(1, 1 + min(operations // 2000, 1000)):
             snapshot = state_map.snapshot()
-            started, seen, ends = threading.Event(), [], []
-
-            def consume(
-                snapshot: Any = snapshot, started: Any = started, seen: list = seen, ends: list = ends
-            ) -> None:
-                try:
-                    for _, _, values in snapshot.batches(20):
-                        seen.extend(values)
-                        started.set()
-                    ends.append("finished")
-                except RuntimeError:
-                    ends.append("released")
-
-            reader = threading.Thread(target=consume)
+            reader = Reader(snapshot, way)
             reader.start()
-            started.wait()
+            reader.started.wait()
             snapshot.release()
             state_map.put_many(range(3000), "n", [round_] * 3000)
             reader.join()
-            assert set(seen) == {round_ - 1}
-            assert len(seen) == 3000 or ends == ["released"]
-            outcomes.update(ends)
+            assert set(reader.seen) == {round_ - 1}
+            assert len(reader.seen) == 3000 or reader.end == "released"
+            outcomes.add(reader.end)
     finally:
         sys.setswitchinterval(interval)
     assert "released" in outcomes
+
+
+class Reader(threading.Thread):
+    """Reads the values of a snapshot until it ends or is released."""
+
+    def __init__(self, snapshot: Any, way: str) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+        self.way = way
+        self.started = threading.Event()
+        self.seen: list[int] = []
+        self.end = ""
+
+    def run(self) -> None:
+        try:
+            if self.way == "entries":
+                for _, _, value in self.snapshot.entries():
+                    self.seen.append(value)
+                    self.started.set()
+            else:
+                for _, _, values in self.snapshot.batches(20):
+                    self.seen.extend(values)
+                    self.started.set()
+            self.end = "finished"
+        except RuntimeError:
+            self.end = "released"
+        finally:
+            self.started.set()
