@@ -143,10 +143,12 @@ class OperatorPlan:
         identity = attempt_identity(where.uid, where.operator_id, self.parallelism, self.max_parallelism)
         folder = OperatorFolder(CheckpointStorage.open(where.directory), where.uid)
         claim(folder, identity)
-        restore_point = find_restore_point(folder, identity)
-        self._refuse_reordered_key(where.uid, restore_point)
+        # Before anything can fail: a batch whose failure a foreachBatch function hides must not look like one
+        # that was never evaluated.
         folder.write_started(identity)
         _refuse_second_operator(folder, identity)
+        restore_point = find_restore_point(folder, identity)
+        self._refuse_reordered_key(where.uid, restore_point)
         key_groups = key_group_range_for(identity.partition, self.parallelism, self.max_parallelism)
         clock = time.perf_counter
         began = clock()
