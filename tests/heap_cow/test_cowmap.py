@@ -1149,6 +1149,56 @@ def test_a_namespace_may_change_the_map_when_it_is_hashed_or_forgotten(cowmap: M
     assert len(state_map) == 2
 
 
+def test_a_finalizer_that_the_cycle_collector_runs_may_change_the_map(cowmap: ModuleType) -> None:
+    """Before Python 3.12 it runs wherever an object with references is made."""
+    if not cowmap.COMPILED:
+        pytest.skip("uncompiled it may run in the midst of a change, and must leave the map alone")
+    rng = random.Random(5)
+    state_map = cowmap.CopyOnWriteStateMap(list, initial_capacity=4)
+    busy = []
+
+    def change() -> None:
+        if not busy:  # or finalizers would make work for finalizers for ever
+            busy.append(True)
+            key = rng.randrange(300)
+            rng.choice(list(OPERATIONS.values()))(state_map, key)
+            if rng.random() < 0.1:
+                state_map.snapshot().release()
+            busy.pop()
+
+    def make_garbage() -> None:
+        noisy = Noisy(change)
+        noisy.itself = noisy  # type: ignore[attr-defined]
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        for _ in range(300):
+            make_garbage()
+            state_map.put_many([rng.randrange(300) for _ in range(5)], NS, [[1]] * 5)
+            make_garbage()
+            with state_map.snapshot() as snapshot:
+                expected = [(key, tuple(value)) for key, _, value in snapshot]
+                make_garbage()
+                visitor = state_map.visitor(20)
+                while visitor.has_next():
+                    visitor.next_batch()
+                    make_garbage()
+                assert [(key, tuple(value)) for key, _, value in snapshot] == expected
+                assert len(expected) == len(snapshot)
+            make_garbage()
+            state_map.transform(rng.randrange(300), NS, "put", lambda old, value: [value])
+            make_garbage()
+            try:
+                list(state_map)
+            except RuntimeError as error:
+                assert "came or went" in str(error)  # noqa: PT017 - it need not be raised
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect()
+    assert len(contents(state_map)) == len(state_map)
+
+
 # -- memory --------------------------------------------------------------------------------------------
 
 
