@@ -25,12 +25,12 @@ def test_a_job_killed_in_an_epoch_ends_with_the_answer_of_a_batch_query(backend,
     only = os.environ.get("KEYEDSTATE_TEST_BACKEND")
     if only not in (None, "", backend):
         pytest.skip(f"KEYEDSTATE_TEST_BACKEND asks for {only}")
-    done = run_demo("--backend", backend, "--epochs", "4", "--rows", "20000", cwd=tmp_path)
+    done = run_demo("--backend", backend, "--epochs", "3", "--rows", "9000", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "kill -9 in epoch 2, before its checkpoint was published" in done.stdout
-    assert "20,000 rows" in done.stdout
+    assert "kill -9 in epoch 1, before its checkpoint was published" in done.stdout
+    assert "9,000 rows" in done.stdout
     assert "0 differ; equal to Spark's batch answer: yes" in done.stdout
-    assert f"newest checkpoint: {tmp_path}/demo-work/state/aircraft/chk-3" in done.stdout
+    assert f"newest checkpoint: {tmp_path}/demo-work/state/aircraft/chk-2" in done.stdout
 
 
 def test_the_demo_leaves_a_folder_alone_that_it_did_not_make(tmp_path):

@@ -20,7 +20,7 @@ def _demo(
     work: Annotated[
         Path, typer.Option(help="Folder for the input, output, state and logs; made anew.")
     ] = Path("demo-work"),
-    epochs: Annotated[int, typer.Option(min=2, help="Micro-batches to cut the flights into.")] = 20,
+    epochs: Annotated[int, typer.Option(min=2, help="Micro-batches to cut the flights into.")] = 16,
     rows: Annotated[int | None, typer.Option(min=1, help="Use only the first so many flights.")] = None,
 ) -> None:
     """Stream every flight of a year through keyed state on Spark, kill the job half way, and compare."""

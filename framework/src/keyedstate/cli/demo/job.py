@@ -13,7 +13,7 @@ from keyedstate.spark import keyed
 
 #: The keyed operators: uid and key column.
 OPERATORS = {"aircraft": "tailnum", "origins": "origin"}
-PARALLELISM = 4
+PARALLELISM = 2
 
 
 def spark_session(work: Path, backend: str) -> SparkSession:
