@@ -43,10 +43,10 @@ def keyedstate_describe_backend() -> BackendDescription:
         # What is claimed here is what the contract kit tests, so claim nothing that does not hold.
         capabilities={
             Capability.VALUE_STATE: Level.FULL,
-            Capability.LIST_STATE: Level.NOT_YET,
+            Capability.LIST_STATE: Level.FULL,
             Capability.MAP_STATE: Level.FULL,
-            Capability.REDUCING_STATE: Level.NOT_YET,
-            Capability.AGGREGATING_STATE: Level.NOT_YET,
+            Capability.REDUCING_STATE: Level.FULL,
+            Capability.AGGREGATING_STATE: Level.FULL,
             Capability.ASYNC_SNAPSHOT: Level.NEVER,
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,

@@ -105,6 +105,15 @@ class StateTable(ABC, Generic[K, N, V]):
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
         """Return the value, or None where there is no entry."""
 
+    def get_for_update(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, which the caller changes in place at once, or None where there is no entry.
+
+        Change tracking counts the entry as changed, and a live snapshot keeps what it was.  List and map
+        state need it.  The default is right for a table that does not track changes and whose `get` returns
+        the stored object; another kind of table has nothing that can be changed in place.
+        """
+        return self.get(key_group, key, namespace)
+
     @abstractmethod
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
         """Return whether there is an entry, also one that holds None."""

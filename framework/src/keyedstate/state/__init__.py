@@ -1,29 +1,56 @@
 """Keyed state: declarations, handles and the backend that registers states by name."""
 
+from keyedstate.state.aggregating import (
+    AggregateFunction,
+    AggregatingState,
+    AggregatingStateHandle,
+    FoldingState,
+)
 from keyedstate.state.base import StateDescriptor, StateHandle, declared_states
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import (
     InvalidDescriptorError,
+    MergeError,
     NoCurrentKeyError,
+    NothingToRemoveError,
     NullNamespaceError,
     StateError,
     StateKindMismatchError,
     StateMigrationError,
     StateNotBoundError,
     StateValueError,
+    UnorderedKeyError,
 )
 from keyedstate.state.keyed_backend import KeyedStateBackend, SnapshotTask
+from keyedstate.state.list import ListState, ListStateHandle
 from keyedstate.state.map import MapState, MapStateHandle
+from keyedstate.state.map_iterator import MapStateEntry, MapStateIterator
+from keyedstate.state.merging import AccumulatingStateHandle, MergingStateHandle
+from keyedstate.state.reducing import ReducingState, ReducingStateHandle
 from keyedstate.state.value import ValueState, ValueStateHandle
 
 __all__ = [
+    "AccumulatingStateHandle",
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateHandle",
+    "FoldingState",
     "InvalidDescriptorError",
     "KeyContext",
     "KeyedStateBackend",
+    "ListState",
+    "ListStateHandle",
     "MapState",
+    "MapStateEntry",
     "MapStateHandle",
+    "MapStateIterator",
+    "MergeError",
+    "MergingStateHandle",
     "NoCurrentKeyError",
+    "NothingToRemoveError",
     "NullNamespaceError",
+    "ReducingState",
+    "ReducingStateHandle",
     "SnapshotTask",
     "StateDescriptor",
     "StateError",
@@ -32,6 +59,7 @@ __all__ = [
     "StateMigrationError",
     "StateNotBoundError",
     "StateValueError",
+    "UnorderedKeyError",
     "ValueState",
     "ValueStateHandle",
     "declared_states",

@@ -17,12 +17,18 @@ Flink's names and null rules and run per record, so they look nothing up that ca
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.state.context import KeyContext
-from keyedstate.state.errors import InvalidDescriptorError, NullNamespaceError, StateNotBoundError
-from keyedstate.types import VOID_NAMESPACE, TypeSerializer
+from keyedstate.state.errors import (
+    InvalidDescriptorError,
+    NullNamespaceError,
+    StateNotBoundError,
+    StateValueError,
+)
+from keyedstate.types import VOID_NAMESPACE, TypeSerializer, ValueTypeError
 
 H = TypeVar("H", bound="StateHandle")
 D = TypeVar("D", bound="StateDescriptor[Any]")
@@ -59,6 +65,49 @@ class StateHandle:
         """Remove the state of the current key and namespace."""
         context = self._context
         self._table.remove(context.key_group, context.key, self._namespace)
+
+    def clear_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> None:
+        """Remove the state of several keys in the current namespace.
+
+        Parameters
+        ----------
+        keys : iterable
+            Of the keyed backend's key type; the current key plays no part.
+        key_groups : sequence of int, optional
+            The key group of each key where the caller knows it.
+
+        Raises
+        ------
+        ValueTypeError, ValueError
+            As `KeyContext.locate`; no state is changed.
+        """
+        keys, groups = self._context.locate(keys, key_groups)
+        self._table.remove_many(groups, keys, self._namespace)
+
+    def _column(self, values: Iterable[Any], keys: list[Any], name: str = "values") -> list[Any]:
+        """Return a column of a bulk call as a list, or refuse it where it is not as long as the keys."""
+        column = list(values)
+        if len(column) != len(keys):
+            raise ValueError(
+                f"{len(keys)} keys and {len(column)} {name} for the state {self._name!r}; "
+                "give one of each for every entry"
+            )
+        return column
+
+    def _write_many(self, groups: list[int], keys: list[Any], values: list[Any]) -> None:
+        """Write the values of several keys, remove those that are None; the last of a repeated key counts."""
+        if type(None) not in set(map(type, values)):
+            self._table.put_many(groups, keys, self._namespace, values)
+            return
+        last = dict(zip(keys, zip(groups, values, strict=True), strict=True))
+        for wanted in (True, False):
+            chosen = [key for key, (_, value) in last.items() if (value is None) is wanted]
+            chosen_groups = [last[key][0] for key in chosen]
+            if wanted:
+                self._table.remove_many(chosen_groups, chosen, self._namespace)
+            else:
+                chosen_values = [last[key][1] for key in chosen]
+                self._table.put_many(chosen_groups, chosen, self._namespace, chosen_values)
 
 
 class StateDescriptor(ABC, Generic[H]):
@@ -137,3 +186,11 @@ def check_type(state: str, parameter: str, given: object) -> None:
         raise InvalidDescriptorError(
             state, f"its {parameter} is {given!r}; give one of keyedstate.types, for example types.INT64"
         )
+
+
+def check_value(state: str, serializer: TypeSerializer[Any], value: object) -> None:
+    """Raise `StateValueError` with the state's name unless the value is of the type."""
+    try:
+        serializer.check(value)
+    except ValueTypeError as error:
+        raise StateValueError(state, str(error)) from None

@@ -1,10 +1,17 @@
-"""The current key: what the state handles of one keyed backend share."""
+"""The current key, and the keys of bulk calls: what the state handles of one keyed backend share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.murmur3 import key_groups as key_groups_of
 from keyedstate.state.errors import NoCurrentKeyError
+from keyedstate.types import TypeSerializer
 
 
 class _NoKey:
@@ -33,8 +40,59 @@ class KeyContext:
         The key group of `key`; whoever sets one sets both.
     """
 
-    __slots__ = ("key", "key_group")
+    __slots__ = ("_key_groups", "_max_parallelism", "_serializer", "key", "key_group")
 
-    def __init__(self) -> None:
+    def __init__(
+        self, serializer: TypeSerializer[Any], key_groups: KeyGroupRange, max_parallelism: int
+    ) -> None:
+        self._serializer = serializer
+        self._key_groups = key_groups
+        self._max_parallelism = max_parallelism
         self.key: Any = _NoKey()
         self.key_group: Any = self.key
+
+    def locate(
+        self, keys: Iterable[Any], key_groups: Sequence[int] | npt.NDArray[Any] | None = None
+    ) -> tuple[list[Any], list[int]]:
+        """Return the keys of a bulk call in canonical form, and the key group of each.
+
+        Parameters
+        ----------
+        keys : iterable
+        key_groups : sequence of int or ndarray of integers, optional
+            The key group of each key where the caller knows it; otherwise all are computed at once, as Spark
+            does.
+
+        Raises
+        ------
+        ValueTypeError
+            Where a key is not of the key type.
+        ValueError
+            Where a key belongs to another instance, or there are not as many key groups as keys.
+        """
+        serializer = self._serializer
+        found = list(keys)
+        if serializer.needs_canonical:
+            found = list(map(serializer.canonical, found))
+        if not all(map(serializer.is_value, found)):
+            for key in found:
+                serializer.check(key)
+        if key_groups is None:
+            key_groups = key_groups_of([serializer.to_arrow(found)], self._max_parallelism)
+        groups: list[int] = key_groups.tolist() if isinstance(key_groups, np.ndarray) else list(key_groups)
+        if len(groups) != len(found):
+            raise ValueError(
+                f"{len(found)} keys and {len(groups)} key groups; give one of each for every key"
+            )
+        if groups and not self._key_groups.start <= min(groups) <= max(groups) <= self._key_groups.end:
+            for key, group in zip(found, groups, strict=True):
+                self.check_own(key, group)
+        return found, groups
+
+    def check_own(self, key: object, key_group: int) -> None:
+        """Raise ValueError unless the key group is one of this instance's."""
+        if key_group not in self._key_groups:
+            raise ValueError(
+                f"the key {key!r} belongs to key group {key_group}, outside {self._key_groups} of this "
+                "instance; send it to the instance that owns the group"
+            )

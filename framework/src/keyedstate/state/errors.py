@@ -63,6 +63,43 @@ class StateValueError(StateError):
         super().__init__(f"the state {state!r} refuses the value: {reason}")
 
 
+class UnorderedKeyError(StateError):
+    """A range scan over a map whose key type has no order."""
+
+    def __init__(self, state: str, key_type: object) -> None:
+        self.state = state
+        self.key_type = str(key_type)
+        super().__init__(
+            f"the map state {state!r} has keys of the type {key_type}, which has no order, so "
+            "first(), last() and between() are not defined. Iterate over items(), or declare map keys "
+            "that have an order, such as numbers, strings, times or tuples of them."
+        )
+
+
+class NothingToRemoveError(StateError):
+    """An iterator's ``remove`` before its first entry, or a second time for one entry."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        super().__init__(
+            f"the iterator over the map state {state!r} has nothing to remove: it removes the entry that it "
+            "showed last, once. Take the next entry first."
+        )
+
+
+class MergeError(StateError):
+    """Two accumulators that have to become one, where the function cannot do that."""
+
+    def __init__(self, state: str, function: str, reason: str) -> None:
+        self.state = state
+        self.function = function
+        self.reason = reason
+        super().__init__(
+            f"the state {state!r} cannot merge namespaces: {function} {reason}. Define merge() on the "
+            "function, or use windows that do not merge."
+        )
+
+
 class StateNotBoundError(StateError):
     """A declared state that is used before the function was opened."""
 

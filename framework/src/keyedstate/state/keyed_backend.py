@@ -65,7 +65,7 @@ class KeyedStateBackend:
         if self._spill_manager is not None:
             context.closing.callback(self._spill_manager.close)
         self._snapshots: list[SnapshotTask] = []
-        self.current = KeyContext()
+        self.current = KeyContext(key_serializer, context.key_groups, context.max_parallelism)
 
     @classmethod
     def open(
@@ -137,11 +137,7 @@ class KeyedStateBackend:
         if key_group is None:
             key_hash = hash_value(key, self._key_serializer.arrow_type)
             key_group = key_group_for_hash(key_hash, self._context.max_parallelism)
-        if key_group not in self.key_groups:
-            raise ValueError(
-                f"the key {key!r} belongs to key group {key_group}, outside {self.key_groups} of this "
-                "instance; send it to the instance that owns the group"
-            )
+        self.current.check_own(key, key_group)
         self.current.key = key
         self.current.key_group = key_group
 
@@ -223,13 +219,16 @@ class KeyedStateBackend:
         back at the end.
         """
         handle = self.get_state(descriptor, namespace, namespace_serializer)
-        before = self.current.key, self.current.key_group
+        current = self.current
+        before = current.key, current.key_group
+        keys, key_groups = current.locate(self.get_keys(descriptor.name, namespace))
         try:
-            for key in list(self.get_keys(descriptor.name, namespace)):
-                self.set_current_key(key)
-                function(key, handle)
+            for current.key, current.key_group in zip(keys, key_groups, strict=True):
+                # The function may have gone to another namespace.
+                handle.set_namespace(namespace)
+                function(current.key, handle)
         finally:
-            self.current.key, self.current.key_group = before
+            current.key, current.key_group = before
 
     def num_entries(self) -> int:
         """Return the number of entries over all states."""

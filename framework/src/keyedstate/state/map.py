@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Generic, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.state.base import StateDescriptor, StateHandle, check_type
+from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value
 from keyedstate.state.context import KeyContext
-from keyedstate.state.errors import StateValueError
-from keyedstate.types import TypeSerializer, ValueTypeError, map_of
+from keyedstate.state.errors import UnorderedKeyError
+from keyedstate.state.map_iterator import MapStateIterator
+from keyedstate.state.order import SortKey, sort_key
+from keyedstate.types import TypeSerializer, map_of
 from keyedstate.types.maps import MapSerializer
 
 K = TypeVar("K")
@@ -22,17 +25,20 @@ class MapStateHandle(StateHandle, Generic[K, V]):
     Values may be None; keys only where their type is nullable.
     """
 
-    __slots__ = ("_canonical", "_check_key", "_check_value")
+    __slots__ = ("_canonical", "_is_key", "_is_value", "_serializer")
 
     def __init__(
         self, name: str, table: AnyStateTable, context: KeyContext, serializer: MapSerializer[K, V]
     ) -> None:
         super().__init__(name, table, context)
-        self._check_key = serializer.key_serializer.check
-        self._check_value = serializer.value_serializer.check
+        self._serializer = serializer
+        self._is_key = serializer.key_serializer.is_value
+        self._is_value = serializer.value_serializer.is_value
         keys = serializer.key_serializer
         #: Makes one NaN of all, and zero of negative zero; None where the key type has no such values.
         self._canonical = keys.canonical if keys.needs_canonical else None
+
+    # -- one entry ----------------------------------------------------------------------------------------
 
     def get(self, key: K) -> V | None:
         """Return the value under a map key, or None."""
@@ -56,43 +62,93 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         StateValueError
             Where the key or the value is not of the declared type; the state stays as it was.
         """
-        self._check(key, value)
+        if not self._is_key(key) or (value is not None and not self._is_value(value)):
+            self._check_entry(key, value)
         if self._canonical is not None:
             key = self._canonical(key)
-        entries = self._entries()
+        context = self._context
+        entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if entries is None:
-            context = self._context
             self._table.put(context.key_group, context.key, self._namespace, {key: value})
         else:
             entries[key] = value
 
-    def put_all(self, entries: Mapping[K, V | None]) -> None:
-        """Set several; either all of them or, where one is refused, none."""
-        for key, value in entries.items():
-            self._check(key, value)
-        if not entries:
-            return
-        new = dict(entries)
-        if self._canonical is not None:
-            new = {self._canonical(key): value for key, value in entries.items()}
-        stored = self._entries()
-        if stored is None:
-            context = self._context
-            self._table.put(context.key_group, context.key, self._namespace, new)
-        else:
-            stored.update(new)
-
     def remove(self, key: K) -> None:
         """Remove a map key if it is there."""
-        entries = self._entries()
+        context = self._context
+        entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if entries is None:
             return
         entries.pop(key if self._canonical is None else self._canonical(key), None)
         if not entries:
             self.clear()
 
+    # -- several entries ----------------------------------------------------------------------------------
+
+    def get_all(self, keys: Iterable[K]) -> dict[K, V | None]:
+        """Return the entries of those among several map keys that are there, in their order."""
+        entries = self._entries()
+        if entries is None:
+            return {}
+        if self._canonical is not None:
+            keys = map(self._canonical, keys)
+        return {key: entries[key] for key in keys if key in entries}
+
+    def put_all(self, entries: Mapping[K, V | None]) -> None:
+        """Set several; either all of them or, where one is refused, none.
+
+        Raises
+        ------
+        StateValueError
+            As `put`.
+        """
+        new = self._checked(entries)
+        if not new:
+            return
+        context = self._context
+        stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
+        if stored is None:
+            self._table.put(context.key_group, context.key, self._namespace, new)
+        else:
+            stored.update(new)
+
+    def remove_all(self, keys: Iterable[K]) -> None:
+        """Remove those among several map keys that are there."""
+        context = self._context
+        entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
+        if entries is None:
+            return
+        for key in keys if self._canonical is None else map(self._canonical, keys):
+            entries.pop(key, None)
+        if not entries:
+            self.clear()
+
+    def size(self) -> int:
+        """Return the number of entries."""
+        return len(self._entries() or ())
+
+    def is_empty(self) -> bool:
+        """Return whether there is no entry."""
+        return self._entries() is None
+
+    # -- all entries --------------------------------------------------------------------------------------
+
+    def entries(self) -> MapStateIterator[K, V]:
+        """Iterate over the entries with an iterator that removes, and entries that are written through.
+
+        It belongs to the key and namespace at which it was made, and the map may be changed meanwhile.  Where
+        entries are only read, `items` is several times faster.
+        """
+        context = self._context
+        address = context.key_group, context.key, self._namespace
+        return MapStateIterator(self._name, self._table, address, self._check_entry)
+
+    def iterator(self) -> MapStateIterator[K, V]:
+        """Return what `entries` returns (Flink has both)."""
+        return self.entries()
+
     def items(self) -> Iterator[tuple[K, V | None]]:
-        """Iterate over the entries; the map must not be changed meanwhile."""
+        """Iterate over the entries as pairs; the map must not be changed meanwhile."""
         return iter((self._entries() or {}).items())
 
     def keys(self) -> Iterator[K]:
@@ -103,13 +159,106 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         """Iterate over the values; the map must not be changed meanwhile."""
         return iter((self._entries() or {}).values())
 
-    def size(self) -> int:
-        """Return the number of entries."""
-        return len(self._entries() or ())
+    # -- in the order of map keys -------------------------------------------------------------------------
+    # A dict has none, so each of these walks over the whole map, and `between` sorts what it finds.
 
-    def is_empty(self) -> bool:
-        """Return whether there is no entry."""
-        return self._entries() is None
+    def between(self, low: K | None = None, high: K | None = None) -> list[tuple[K, V | None]]:
+        """Return the entries from one map key to another, both included, in ascending order.
+
+        Parameters
+        ----------
+        low, high : optional
+            None for no bound.
+
+        Raises
+        ------
+        UnorderedKeyError
+            Where the type of the map keys has no order.
+        StateValueError
+            Where a bound is not of the type of the map keys.
+
+        Notes
+        -----
+        The order is Spark's ascending one: NaN comes last, and a null inside a tuple first.
+        """
+        order = self._order()
+        lowest, highest = (None if bound is None else order(self._key(bound)) for bound in (low, high))
+        entries = self._entries() or {}
+        found = [
+            (place, key)
+            for place, key in ((order(key), key) for key in entries)
+            if (lowest is None or lowest <= place) and (highest is None or place <= highest)
+        ]
+        found.sort(key=itemgetter(0))
+        return [(key, entries[key]) for _, key in found]
+
+    def first(self) -> tuple[K, V | None] | None:
+        """Return the entry with the least map key, or None where there is none.
+
+        Raises
+        ------
+        UnorderedKeyError
+            Where the type of the map keys has no order.
+        """
+        order = self._order()
+        return min(self.items(), key=lambda item: order(item[0]), default=None)
+
+    def last(self) -> tuple[K, V | None] | None:
+        """Return the entry with the greatest map key, or None where there is none.
+
+        Raises
+        ------
+        UnorderedKeyError
+            Where the type of the map keys has no order.
+        """
+        order = self._order()
+        return max(self.items(), key=lambda item: order(item[0]), default=None)
+
+    # -- many keys ----------------------------------------------------------------------------------------
+
+    def get_many(
+        self, keys: Iterable[Any], key_groups: Sequence[int] | None = None
+    ) -> list[dict[K, V | None]]:
+        """Return the whole map of each of several keys, as dicts of the caller's own.
+
+        See `KeyContext.locate` for keys and key groups.
+        """
+        keys, groups = self._context.locate(keys, key_groups)
+        found = self._table.get_many(groups, keys, self._namespace)
+        return [{} if entries is None else entries.copy() for entries in found]
+
+    def put_many(
+        self,
+        keys: Iterable[Any],
+        map_keys: Iterable[K],
+        values: Iterable[V | None],
+        key_groups: Sequence[int] | None = None,
+    ) -> None:
+        """Set one entry in the map of each of several keys; a key may come more than once.
+
+        Raises
+        ------
+        StateValueError
+            As `put`; no state is changed.
+        """
+        keys, groups = self._context.locate(keys, key_groups)
+        map_column = self._column(map_keys, keys, "map keys")
+        column = self._column(values, keys)
+        if not (all(map(self._is_key, map_column)) and all(map(self._is_value, column))):
+            for map_key, value in zip(map_column, column, strict=True):
+                self._check_entry(map_key, value)
+        if self._canonical is not None:
+            map_column = list(map(self._canonical, map_column))
+        table, namespace = self._table, self._namespace
+        get, put = table.get_for_update, table.put
+        for group, key, map_key, value in zip(groups, keys, map_column, column, strict=True):
+            entries = get(group, key, namespace)
+            if entries is None:
+                put(group, key, namespace, {map_key: value})
+            else:
+                entries[map_key] = value
+
+    # -- within -------------------------------------------------------------------------------------------
 
     def _entries(self) -> dict[K, V | None] | None:
         # Asked for at every access and never held: after a snapshot the table hands out a copy.
@@ -118,13 +267,32 @@ class MapStateHandle(StateHandle, Generic[K, V]):
             "dict[K, V | None] | None", self._table.get(context.key_group, context.key, self._namespace)
         )
 
-    def _check(self, key: K, value: V | None) -> None:
-        try:
-            self._check_key(key)
-            if value is not None:
-                self._check_value(value)
-        except ValueTypeError as error:
-            raise StateValueError(self._name, str(error)) from None
+    def _order(self) -> SortKey:
+        keys = self._serializer.key_serializer
+        order = sort_key(keys)
+        if order is None:
+            raise UnorderedKeyError(self._name, keys)
+        return order
+
+    def _key(self, key: K) -> K:
+        """Return a map key as it is stored, or refuse it."""
+        check_value(self._name, self._serializer.key_serializer, key)
+        return key if self._canonical is None else self._canonical(key)
+
+    def _checked(self, entries: Mapping[K, V | None]) -> dict[K, V | None]:
+        """Return entries as they are stored, or refuse them."""
+        for key, value in entries.items():
+            if not self._is_key(key) or (value is not None and not self._is_value(value)):
+                self._check_entry(key, value)
+        if self._canonical is None:
+            return dict(entries)
+        return {self._canonical(key): value for key, value in entries.items()}
+
+    def _check_entry(self, key: K, value: V | None) -> None:
+        """Raise `StateValueError` unless key and value are of the declared types."""
+        check_value(self._name, self._serializer.key_serializer, key)
+        if value is not None:
+            check_value(self._name, self._serializer.value_serializer, value)
 
 
 class MapState(StateDescriptor[MapStateHandle[K, V]]):

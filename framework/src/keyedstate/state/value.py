@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.state.base import StateDescriptor, StateHandle, check_type
+from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value
 from keyedstate.state.context import KeyContext
-from keyedstate.state.errors import InvalidDescriptorError, StateValueError
+from keyedstate.state.errors import InvalidDescriptorError
 from keyedstate.types import TypeSerializer, ValueTypeError
 
 T = TypeVar("T")
@@ -16,7 +17,7 @@ T = TypeVar("T")
 class ValueStateHandle(StateHandle, Generic[T]):
     """One value per key and namespace."""
 
-    __slots__ = ("_check", "_default", "_serializer")
+    __slots__ = ("_default", "_is_value", "_serializer")
 
     def __init__(
         self,
@@ -28,7 +29,7 @@ class ValueStateHandle(StateHandle, Generic[T]):
     ) -> None:
         super().__init__(name, table, context)
         self._serializer = serializer
-        self._check = serializer.check
+        self._is_value = serializer.is_value
         self._default = default
 
     def value(self) -> T:
@@ -37,7 +38,8 @@ class ValueStateHandle(StateHandle, Generic[T]):
         Notes
         -----
         A backend that keeps objects by reference returns the stored object: changing a mutable one in
-        place changes the state.  Write such a change with `update` all the same; other backends need it.
+        place changes the state.  Write such a change with `update` all the same: other backends need it,
+        and only then does an incremental checkpoint have it.
         """
         context = self._context
         value = self._table.get(context.key_group, context.key, self._namespace)
@@ -58,12 +60,39 @@ class ValueStateHandle(StateHandle, Generic[T]):
         if value is None:
             self.clear()
             return
-        try:
-            self._check(value)
-        except ValueTypeError as error:
-            raise StateValueError(self._name, str(error)) from None
+        if not self._is_value(value):
+            check_value(self._name, self._serializer, value)
         context = self._context
         self._table.put(context.key_group, context.key, self._namespace, value)
+
+    # -- many keys ----------------------------------------------------------------------------------------
+
+    def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[T]:
+        """Return what `value` returns for each of several keys; see `KeyContext.locate` for both."""
+        keys, groups = self._context.locate(keys, key_groups)
+        values = self._table.get_many(groups, keys, self._namespace)
+        if self._default is not None:
+            default, copy = self._default, self._serializer.copy
+            values = [copy(default) if value is None else value for value in values]
+        return cast("list[T]", values)
+
+    def update_many(
+        self, keys: Iterable[Any], values: Iterable[T | None], key_groups: Sequence[int] | None = None
+    ) -> None:
+        """Set the values of several keys, as `update` would one after the other.
+
+        Raises
+        ------
+        StateValueError
+            Where one of the values is not of the declared type; no state is changed.
+        """
+        keys, groups = self._context.locate(keys, key_groups)
+        column = self._column(values, keys)
+        if not all(map(self._is_value, column)):
+            for value in column:
+                if value is not None:
+                    check_value(self._name, self._serializer, value)
+        self._write_many(groups, keys, column)
 
 
 class ValueState(StateDescriptor[ValueStateHandle[T]]):

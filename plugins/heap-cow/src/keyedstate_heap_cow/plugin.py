@@ -44,10 +44,10 @@ def keyedstate_describe_backend() -> BackendDescription:
         build="compiled" if cowmap.COMPILED else "plain Python",
         capabilities={
             Capability.VALUE_STATE: Level.FULL,
+            Capability.LIST_STATE: Level.FULL,
             Capability.MAP_STATE: Level.FULL,
-            Capability.LIST_STATE: Level.NOT_YET,
-            Capability.REDUCING_STATE: Level.NOT_YET,
-            Capability.AGGREGATING_STATE: Level.NOT_YET,
+            Capability.REDUCING_STATE: Level.FULL,
+            Capability.AGGREGATING_STATE: Level.FULL,
             Capability.ASYNC_SNAPSHOT: Level.FULL,
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,

@@ -33,10 +33,10 @@ def keyedstate_describe_backend() -> BackendDescription:
         summary="Plain nested dicts in memory; a snapshot pauses the task while it is written.",
         capabilities={
             Capability.VALUE_STATE: Level.FULL,
+            Capability.LIST_STATE: Level.FULL,
             Capability.MAP_STATE: Level.FULL,
-            Capability.LIST_STATE: Level.NOT_YET,
-            Capability.REDUCING_STATE: Level.NOT_YET,
-            Capability.AGGREGATING_STATE: Level.NOT_YET,
+            Capability.REDUCING_STATE: Level.FULL,
+            Capability.AGGREGATING_STATE: Level.FULL,
             Capability.ASYNC_SNAPSHOT: Level.NEVER,
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,

@@ -1,0 +1,187 @@
+"""List state: a list per key and namespace, in the order of adding (Flink's ``ListState``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from keyedstate.backend import AnyStateTable, StateKind
+from keyedstate.state.base import StateDescriptor, check_type
+from keyedstate.state.context import KeyContext
+from keyedstate.state.errors import StateValueError
+from keyedstate.state.merging import MergingStateHandle
+from keyedstate.types import ListSerializer, NullableSerializer, TypeSerializer, ValueTypeError, list_of
+
+T = TypeVar("T")
+
+
+class ListStateHandle(MergingStateHandle, Generic[T]):
+    """A list per key and namespace; it is there as long as it has an element.
+
+    None is no element, also where the element type is nullable (Flink's rule).
+    """
+
+    __slots__ = ("_element", "_is_element")
+
+    def __init__(
+        self, name: str, table: AnyStateTable, context: KeyContext, serializer: ListSerializer[T]
+    ) -> None:
+        super().__init__(name, table, context, serializer)
+        element = serializer.element_serializer
+        # None is refused whatever the type says.
+        self._element = element.inner_serializer if isinstance(element, NullableSerializer) else element
+        self._is_element = self._element.is_value
+
+    def get(self) -> list[T]:
+        """Return the elements as a list of the caller's own; an empty one where there is none.
+
+        Changing the list changes no state.  (Flink's ``ListState`` gives users an empty iterable too; what it
+        keeps inside is null, as here in `get_internal`.)
+        """
+        context = self._context
+        stored = self._table.get(context.key_group, context.key, self._namespace)
+        return [] if stored is None else cast("list[T]", stored.copy())
+
+    def add(self, value: T) -> None:
+        """Append one element.
+
+        Raises
+        ------
+        StateValueError
+            For None and where the element is not of the declared type; the state stays as it was.
+        """
+        if not self._is_element(value):
+            raise self._refusal([value])
+        context = self._context
+        stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
+        if stored is None:
+            self._table.put(context.key_group, context.key, self._namespace, [value])
+        else:
+            stored.append(value)
+
+    def add_all(self, values: Iterable[T]) -> None:
+        """Append several elements, all of them or, where one is refused, none; nothing for no element.
+
+        Raises
+        ------
+        StateValueError
+            For None instead of a list, and as `add`.
+        """
+        new = self._checked(values)
+        if not new:
+            return
+        context = self._context
+        stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
+        if stored is None:
+            self._table.put(context.key_group, context.key, self._namespace, new)
+        else:
+            stored.extend(new)
+
+    def update(self, values: Iterable[T]) -> None:
+        """Replace the list by other elements; no element is the same as `clear`.
+
+        Raises
+        ------
+        StateValueError
+            As `add_all`; the state stays as it was.
+        """
+        new = self._checked(values)
+        if not new:
+            self.clear()
+            return
+        context = self._context
+        self._table.put(context.key_group, context.key, self._namespace, new)
+
+    # -- many keys ----------------------------------------------------------------------------------------
+
+    def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[list[T]]:
+        """Return what `get` returns for each of several keys; see `KeyContext.locate` for both."""
+        keys, groups = self._context.locate(keys, key_groups)
+        found = self._table.get_many(groups, keys, self._namespace)
+        return [[] if stored is None else stored.copy() for stored in found]
+
+    def add_many(
+        self, keys: Iterable[Any], values: Iterable[T], key_groups: Sequence[int] | None = None
+    ) -> None:
+        """Append one element to the list of each of several keys; a key may come more than once.
+
+        Raises
+        ------
+        StateValueError
+            As `add`; no state is changed.
+        """
+        keys, groups = self._context.locate(keys, key_groups)
+        column = self._checked(self._column(values, keys))
+        table, namespace = self._table, self._namespace
+        get, put = table.get_for_update, table.put
+        for group, key, value in zip(groups, keys, column, strict=True):
+            stored = get(group, key, namespace)
+            if stored is None:
+                put(group, key, namespace, [value])
+            else:
+                stored.append(value)
+
+    def update_many(
+        self, keys: Iterable[Any], lists: Iterable[Iterable[T]], key_groups: Sequence[int] | None = None
+    ) -> None:
+        """Replace the lists of several keys, as `update` would one after the other.
+
+        Raises
+        ------
+        StateValueError
+            As `update`; no state is changed.
+        """
+        keys, groups = self._context.locate(keys, key_groups)
+        column = [self._checked(values) or None for values in self._column(lists, keys, "lists")]
+        self._write_many(groups, keys, column)
+
+    def _checked(self, values: Any) -> list[T]:
+        """Return the values as a new list, or refuse them."""
+        # A string is an iterable of strings, and surely meant as one element.
+        if values is None or isinstance(values, (str, bytes, Mapping)):
+            raise StateValueError(
+                self._name,
+                f"a list is needed, got {values!r:.50}. Give a list; add() takes one element, and clear() "
+                "removes all.",
+            )
+        new = list(values)
+        if not all(map(self._is_element, new)):
+            raise self._refusal(new)
+        return new
+
+    def _refusal(self, values: list[Any]) -> StateValueError:
+        for index, value in enumerate(values):
+            where = f" at [{index}]" if len(values) > 1 else ""
+            if value is None:
+                return StateValueError(self._name, f"None{where} is no element of a list. Leave it out.")
+            try:
+                self._element.check(value)
+            except ValueTypeError as error:
+                return StateValueError(self._name, str(error.within(where[4:])))
+        raise AssertionError(f"{self._element!r} refuses a value that its check accepts")
+
+    def _merge(self, merged: list[T], stored: list[T]) -> list[T]:
+        merged.extend(stored)
+        return merged
+
+
+class ListState(StateDescriptor[ListStateHandle[T]]):
+    """A list per key.
+
+    Parameters
+    ----------
+    name : str
+    type : TypeSerializer
+        Of the elements, for example ``types.STRING``.
+    """
+
+    kind = StateKind.LIST
+    serializer: ListSerializer[T]
+
+    def __init__(self, name: str, type: TypeSerializer[T]) -> None:
+        check_type(name, "element type", type)
+        super().__init__(name, list_of(type))
+
+    def create_handle(self, table: AnyStateTable, context: KeyContext) -> ListStateHandle[T]:
+        """Return the handle over a table of this state."""
+        return ListStateHandle(self.name, table, context, self.serializer)

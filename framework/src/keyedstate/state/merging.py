@@ -1,0 +1,160 @@
+"""What list, reducing and aggregating state share: a stored form, and namespaces that merge."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from keyedstate.backend import AnyStateTable
+from keyedstate.state.base import StateHandle, check_value
+from keyedstate.state.context import KeyContext
+from keyedstate.state.errors import NullNamespaceError, StateValueError
+from keyedstate.types import TypeSerializer, ValueTypeError
+
+
+class MergingStateHandle(StateHandle):
+    """A state whose stored form can be read, overwritten and merged.
+
+    The window operator does so (Flink's ``InternalAppendingState`` and ``InternalMergingState``).
+    """
+
+    __slots__ = ("_serializer",)
+
+    def __init__(
+        self, name: str, table: AnyStateTable, context: KeyContext, serializer: TypeSerializer[Any]
+    ) -> None:
+        super().__init__(name, table, context)
+        self._serializer = serializer
+
+    def get_internal(self) -> Any:
+        """Return what is stored (the list, the reduced value, the accumulator), or None where nothing is.
+
+        Give it back to `update_internal` after changing it.
+        """
+        context = self._context
+        return self._table.get(context.key_group, context.key, self._namespace)
+
+    def update_internal(self, stored: Any) -> None:
+        """Overwrite what is stored; None is the same as `clear`.
+
+        Raises
+        ------
+        StateValueError
+            Where it is not of the stored form's type; the state stays as it was.
+        """
+        if stored is None:
+            self.clear()
+            return
+        check_value(self._name, self._serializer, stored)
+        context = self._context
+        self._table.put(context.key_group, context.key, self._namespace, stored)
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        """Fold what the sources hold for the current key into the target, and remove the sources.
+
+        The target comes first, then the sources in their order; the target among the sources is left out.
+        Those that hold nothing are fine.
+
+        Raises
+        ------
+        NullNamespaceError
+            Where one of them is None.
+        """
+        namespaces = dict.fromkeys(sources)
+        if target is None or None in namespaces:
+            raise NullNamespaceError(self._name)
+        namespaces.pop(target, None)
+        table, key, group = self._table, self._context.key, self._context.key_group
+        merged = table.get(group, key, target)
+        emptied = []
+        for namespace in namespaces:
+            stored = table.get(group, key, namespace)
+            if stored is not None:
+                merged = stored if merged is None else self._merge(merged, stored)
+                emptied.append(namespace)
+        if emptied:
+            # Only now, so that a function that raises leaves every source where it was.
+            table.put(group, key, target, merged)
+            for namespace in emptied:
+                table.remove(group, key, namespace)
+
+    @abstractmethod
+    def _merge(self, merged: Any, stored: Any) -> Any:
+        """Return both in one; the first may be changed in place."""
+
+
+class AccumulatingStateHandle(MergingStateHandle):
+    """A state that folds what is added into one stored value, without keeping what was added.
+
+    Parameters
+    ----------
+    name, table, context, serializer
+        As for every handle.
+    accumulate : callable
+        Returns ``(stored value or None, added value)`` in one.
+    """
+
+    __slots__ = ("_accumulate",)
+
+    def __init__(
+        self,
+        name: str,
+        table: AnyStateTable,
+        context: KeyContext,
+        serializer: TypeSerializer[Any],
+        accumulate: Callable[[Any, Any], Any],
+    ) -> None:
+        super().__init__(name, table, context, serializer)
+        self._accumulate = accumulate
+
+    def add(self, value: Any) -> None:
+        """Fold a value into the state; None is the same as `clear` (Flink's heap states).
+
+        Raises
+        ------
+        StateValueError
+            Where the value, or what the function makes of it, is not of the declared type.
+        """
+        if value is None:
+            self.clear()
+            return
+        context = self._context
+        self._table.transform(context.key_group, context.key, self._namespace, value, self._accumulate)
+
+    def add_many(
+        self, keys: Iterable[Any], values: Iterable[Any], key_groups: Sequence[int] | None = None
+    ) -> None:
+        """Fold one value into the state of each of several keys, as `add` would one after the other.
+
+        A key may come more than once.  See `KeyContext.locate` for keys and key groups.
+
+        Raises
+        ------
+        StateValueError
+            As `add`; no state is changed, except where the function changes stored values in place.
+        """
+        keys, groups = self._context.locate(keys, key_groups)
+        column = self._column(values, keys)
+        self._check_added(column)
+        accumulate = self._accumulate
+        folded = dict(zip(keys, self._table.get_many(groups, keys, self._namespace), strict=True))
+        for key, value in zip(keys, column, strict=True):
+            folded[key] = None if value is None else accumulate(folded[key], value)
+        if len(folded) < len(keys):
+            groups = list(dict(zip(keys, groups, strict=True)).values())
+        self._write_many(groups, list(folded), list(folded.values()))
+
+    def _check_added(self, column: list[Any]) -> None:
+        """Refuse a column with a value that must not be added; None may."""
+
+
+def check_made(state: str, serializer: TypeSerializer[Any], made: object, function: object) -> None:
+    """Raise `StateValueError` unless what a user's function made can be stored."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    if made is None:
+        raise StateValueError(state, f"{name} returned None. Return what is to be stored.")
+    try:
+        serializer.check(made)
+    except ValueTypeError as error:
+        raise StateValueError(state, f"{name} returned a wrong one. {error}") from None
