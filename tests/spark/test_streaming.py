@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -197,3 +201,86 @@ def test_epochs_without_rows_keep_the_state_and_publish_checkpoints(stream: Any,
     assert len(list((stream.state / "totals").glob("chk-*/_metadata"))) == 3, "as many as configured are kept"
     assert sum(part.rows_in for part in checkpoint(stream, 1).parts) == 0
     assert_equal_to_batch(stream)
+
+
+def test_a_checkpoint_that_the_driver_failed_to_publish_is_made_up_for_by_the_next_epoch(
+    stream: Any, one_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epoch in range(3):
+        stream.add(epoch_rows(epoch))
+    in_the_way = stream.state / "totals" / "chk-1"
+
+    def hinder(batch: DataFrame, epoch: int) -> None:
+        stream.rows[epoch] = [tuple(row) for row in batch.collect()]
+        if epoch == 0:
+            in_the_way.write_text("a file where a folder is to be made")
+        elif epoch == 1:
+            assert in_the_way.is_file()
+            in_the_way.unlink()
+
+    stream.run(totals(stream, stream.frame(), backend=one_backend), hinder)
+    assert_equal_to_batch(stream)
+    assert checkpoint(stream, 1).epoch == 1
+    (said,) = [record for record in caplog.records if record.name.startswith("keyedstate")]
+    assert "was not published as a checkpoint; the next epoch will publish it" in said.getMessage()
+
+
+PLUGIN = """
+import dataclasses
+from keyedstate.hooks import hookimpl
+from keyedstate_nested_map import plugin as real
+
+completed = []
+
+@hookimpl
+def keyedstate_describe_backend():
+    return dataclasses.replace(real.keyedstate_describe_backend(), name="telling", options=())
+
+@hookimpl
+def keyedstate_create_state_table(meta, context):
+    return real.keyedstate_create_state_table(meta=meta, context=context)
+
+@hookimpl
+def keyedstate_create_snapshot_strategy(context):
+    return real.keyedstate_create_snapshot_strategy(context=context)
+
+@hookimpl
+def keyedstate_create_restore_operation(handles, context):
+    return real.keyedstate_create_restore_operation(handles=handles, context=context)
+
+@hookimpl
+def keyedstate_checkpoint_completed(uid, epoch):
+    completed.append((uid, epoch))
+    raise RuntimeError("a hook that fails")
+"""
+
+
+def test_a_backend_of_a_module_is_used_and_told_of_every_checkpoint(
+    stream: Any, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver's module registers by configuration, in tasks too; its failing hook stops nothing."""
+    module = tmp_path / "telling_backend.py"
+    module.write_text(PLUGIN)
+    spark.sparkContext.addPyFile(str(module))
+    for epoch in range(2):
+        stream.add(epoch_rows(epoch))
+    options = {"backend": "telling", "plugins.modules": "telling_backend"}
+    stream.run(totals(stream, stream.frame(), **options))
+    assert_equal_to_batch(stream)
+    assert {part.backend for part in checkpoint(stream, 1).parts} == {"telling"}
+    assert importlib.import_module("telling_backend").completed == [("totals", 0), ("totals", 1)]
+    assert "the hook keyedstate_checkpoint_completed of telling_backend (module) raised" in caplog.text
+
+
+def test_what_was_built_for_an_epoch_cannot_be_evaluated_outside(stream: Any, one_backend: str) -> None:
+    stream.add(epoch_rows(0))
+    built = []
+
+    def build(batch: DataFrame, epoch: int) -> None:
+        built.append(
+            totals(stream, batch.sparkSession.range(3).selectExpr("'k' k", "id v"), backend=one_backend)
+        )
+
+    stream.run(stream.frame(), build)
+    with pytest.raises(PythonException, match="TaskContextError: the keyed operator cannot run here"):
+        built[0].collect()
