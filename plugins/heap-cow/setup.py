@@ -66,11 +66,14 @@ def extensions() -> list[Extension]:
     except ImportError:
         return not_compiled("Cython is not installed")
     arguments = ["-O3"] if os.name == "posix" else []
-    extension = Extension(MODULE, [str(SOURCE)], extra_compile_args=arguments, optional=True)
+    extension = Extension(MODULE, [str(SOURCE)], extra_compile_args=arguments)
     try:
-        return cythonize([extension], build_dir="build/cython", language_level=3)
+        compiled = cythonize([extension], build_dir="build/cython", language_level=3)
     except Exception as error:  # an older Cython, without build isolation, may not know what cowmap.py uses
         return not_compiled(f"Cython {Cython.__version__} failed: {error}")
+    for extension in compiled:
+        extension.optional = True  # cythonize drops it; an editable installation copies what is not optional
+    return compiled
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildIfPossible})
