@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter
-from keyedstate.checkpoint.storage import CheckpointStorage
 
 from keyedstate import types
+from keyedstate.backend import Capability
+from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
@@ -33,10 +34,18 @@ def selected_variants() -> list[str]:
 
 
 class Instances:
-    """Opens keyed backends of one variant and moves their state through segment files."""
+    """Opens keyed backends of one variant and moves their state through segment files.
+
+    Attributes
+    ----------
+    plugin : Backend
+    options : dict
+        What chooses and configures the variant.
+    """
 
     def __init__(self, variant: str, folder: Path) -> None:
-        config = Configuration(VARIANTS[variant])
+        self.options = VARIANTS[variant]
+        config = Configuration(self.options)
         self._registry = PluginRegistry(config)
         self.plugin = self._registry.choose()
         self._options = config.plugin_options(self._registry.options, self.plugin.name)
@@ -51,6 +60,7 @@ class Instances:
         key: types.TypeSerializer[Any] = types.INT64,
         groups: KeyGroupRange | None = None,
         max_parallelism: int = 10,
+        track_changes: bool = False,
     ) -> KeyedStateBackend:
         backend = KeyedStateBackend.open(
             self.plugin,
@@ -59,9 +69,14 @@ class Instances:
             max_parallelism=max_parallelism,
             options=self._options,
             handles=handles,
+            track_changes=track_changes,
         )
         self._opened.append(backend)
         return backend
+
+    @property
+    def asynchronous(self) -> bool:
+        return self.plugin.description.level(Capability.ASYNC_SNAPSHOT).usable
 
     def writer(self, backend: KeyedStateBackend) -> SegmentWriter:
         return SegmentWriter(self._storage, f"segment-{next(self._numbers)}.seg", backend.key_groups)

@@ -6,6 +6,13 @@ full snapshot and the full restore); no backend lives here.
 """
 
 from keyedstate.backend.capabilities import BackendDescription, Capability, Level
+from keyedstate.backend.changes import (
+    AddressBatch,
+    ChangeTracking,
+    GatheredChanges,
+    GroupChanges,
+    TableChanges,
+)
 from keyedstate.backend.context import BackendContext
 from keyedstate.backend.meta import StateKind, StateMeta
 from keyedstate.backend.restore import FullRestoreOperation, RestoreOperation, StateHandle
@@ -21,13 +28,17 @@ from keyedstate.backend.table import (
 )
 
 __all__ = [
+    "AddressBatch",
     "AnyStateTable",
     "BackendContext",
     "BackendDescription",
     "Capability",
+    "ChangeTracking",
     "EntryBatch",
     "FullRestoreOperation",
     "FullSnapshotStrategy",
+    "GatheredChanges",
+    "GroupChanges",
     "IncrementalVisitor",
     "Level",
     "RestoreOperation",
@@ -40,5 +51,6 @@ __all__ = [
     "StateKind",
     "StateMeta",
     "StateTable",
+    "TableChanges",
     "TableSnapshot",
 ]

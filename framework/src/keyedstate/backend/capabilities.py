@@ -37,6 +37,8 @@ class Capability(enum.Enum):
     RESCALING = "rescaling"
     #: A value read back is the very object that was written (no serialization in between).
     OBJECTS_BY_REFERENCE = "objects kept by reference"
+    #: A table knows what changed since an epoch (`keyedstate.backend.ChangeTracking`).
+    CHANGE_TRACKING = "change tracking"
     #: State may exceed the memory of its process.
     LARGER_THAN_MEMORY = "state larger than memory"
 

@@ -19,14 +19,16 @@ from keyedstate.state.errors import (
     StateMigrationError,
     StateNotBoundError,
     StateValueError,
+    UnknownChangesError,
     UnorderedKeyError,
 )
-from keyedstate.state.keyed_backend import KeyedStateBackend, SnapshotTask
+from keyedstate.state.keyed_backend import KeyedStateBackend
 from keyedstate.state.list import ListState, ListStateHandle
 from keyedstate.state.map import MapState, MapStateHandle
 from keyedstate.state.map_iterator import MapStateEntry, MapStateIterator
 from keyedstate.state.merging import AccumulatingStateHandle, MergingStateHandle
 from keyedstate.state.reducing import ReducingState, ReducingStateHandle
+from keyedstate.state.snapshots import SnapshotTask
 from keyedstate.state.value import ValueState, ValueStateHandle
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "StateMigrationError",
     "StateNotBoundError",
     "StateValueError",
+    "UnknownChangesError",
     "UnorderedKeyError",
     "ValueState",
     "ValueStateHandle",

@@ -131,3 +131,23 @@ class NullNamespaceError(KeyedStateError):
             f"the namespace of the state {state!r} and its serializer may not be None. "
             "Use VOID_NAMESPACE with types.VOID where the state has no namespaces."
         )
+
+
+class UnknownChangesError(KeyedStateError):
+    """Changes since an epoch before which nothing is known any more.
+
+    Attributes
+    ----------
+    epoch : int
+        The epoch that was asked for.
+    known_since : int or None
+        The earliest epoch since which changes are known; None where tracking has not begun.
+    """
+
+    def __init__(self, epoch: int, known_since: int | None) -> None:
+        self.epoch = epoch
+        self.known_since = known_since
+        known = "not known at all yet" if known_since is None else f"known since epoch {known_since} only"
+        super().__init__(
+            f"the changes since epoch {epoch} cannot be told: they are {known}. Write a full snapshot."
+        )

@@ -10,23 +10,19 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import Event, Lock
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import (
     AnyStateTable,
     BackendContext,
     Capability,
-    EntryBatch,
-    Snapshot,
-    SnapshotSink,
     StateHandle,
     StateKind,
     StateMeta,
+    TableChanges,
 )
-from keyedstate.errors import SnapshotCancelledError
 from keyedstate.keygroups import KeyGroupRange, key_group_for_hash
 from keyedstate.murmur3 import hash_value
 from keyedstate.plugins import Backend
@@ -34,6 +30,8 @@ from keyedstate.state import base as state_base
 from keyedstate.state.base import StateDescriptor
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import NullNamespaceError, StateKindMismatchError, StateMigrationError
+from keyedstate.state.snapshots import SnapshotTask
+from keyedstate.state.tracking import ChangeTracker
 from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer
 from keyedstate.types.maps import MapSerializer
 
@@ -52,6 +50,7 @@ class KeyedStateBackend:
         context: BackendContext,
         key_serializer: TypeSerializer[Any],
         tables: dict[str, AnyStateTable],
+        track_changes: bool = False,
     ) -> None:
         self._backend = backend
         self._context = context
@@ -59,6 +58,13 @@ class KeyedStateBackend:
         #: Every table, also of restored states that nobody has registered in this run: they are kept and
         #: written into each snapshot, so that a state survives a program that does not use it.
         self._tables = tables
+        #: The tables through which handles change state: those above, or what notes their changes.
+        self._changed = tables
+        self._tracker: ChangeTracker | None = None
+        if track_changes:
+            native = backend.description.level(Capability.CHANGE_TRACKING).usable
+            self._tracker = ChangeTracker(native)
+            self._changed = {name: self._tracker.track(table) for name, table in tables.items()}
         self._handles: dict[str, state_base.StateHandle] = {}
         self._strategy = backend.create_snapshot_strategy(context)
         self._spill_manager = backend.create_spill_manager(context)
@@ -78,6 +84,7 @@ class KeyedStateBackend:
         options: Mapping[str, Any],
         handles: Sequence[StateHandle] = (),
         local_base: Path | None = None,
+        track_changes: bool = False,
     ) -> KeyedStateBackend:
         """Open an instance, empty or restored.
 
@@ -95,6 +102,9 @@ class KeyedStateBackend:
             Snapshots to restore from; each is read only where it intersects `key_groups`.
         local_base : Path, optional
             Where the instance may make its private folder; the system's temporary folder by default.
+        track_changes : bool, default False
+            Whether `begin_epoch` and `changes_since` may be called: the restored state is what changes are
+            changes of.
 
         Raises
         ------
@@ -110,7 +120,7 @@ class KeyedStateBackend:
             for meta in (meta for handle in handles for meta in handle.states):
                 _check_unchanged(meta.name, "key", meta.key_serializer, key_serializer)
             tables = backend.create_restore_operation(handles, context).restore()
-            return cls(backend, context, key_serializer, tables)
+            return cls(backend, context, key_serializer, tables, track_changes)
         except BaseException:
             context.closing.close()
             raise
@@ -185,9 +195,13 @@ class KeyedStateBackend:
             table = self._backend.create_state_table(meta, self._context)
         else:
             table.replace_meta(_adapted(table.meta, meta))
-        handle: state_base.StateHandle = descriptor.create_handle(table, self.current)
+        changed = self._changed.get(meta.name)
+        if changed is None:
+            changed = table if self._tracker is None else self._tracker.track(table)
+        handle: state_base.StateHandle = descriptor.create_handle(changed, self.current)
         # Only now: a refused registration leaves everything as it was.
         self._tables[meta.name] = table
+        self._changed[meta.name] = changed
         self._handles[meta.name] = handle
         return handle
 
@@ -259,6 +273,37 @@ class KeyedStateBackend:
         self._snapshots.append(task)
         return task
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Count every change from now on to an epoch; epochs ascend.
+
+        Raises
+        ------
+        ValueError
+            Where the instance was not opened to track changes, or the epoch is not above the one before.
+        """
+        self._tracked().begin_epoch(epoch)
+
+    def changes_since(self, epoch: int) -> dict[str, TableChanges[Any, Any, Any]]:
+        """Capture what changed in each state after an epoch; release each when it is written.
+
+        Where the backend claims no asynchronous snapshots, read them before the next change.
+
+        Raises
+        ------
+        UnknownChangesError
+            Where changes are known since a later epoch only.
+        """
+        return self._tracked().changes_since(epoch)
+
+    def forget_changes(self, epoch: int) -> None:
+        """Free what is known of the changes up to and including an epoch that a checkpoint holds."""
+        self._tracked().forget_changes(epoch)
+
+    def _tracked(self) -> ChangeTracker:
+        if self._tracker is None:
+            raise ValueError("this keyed backend tracks no changes; open it with track_changes=True")
+        return self._tracker
+
     def end_epoch(self) -> None:
         """Let the backend's spill manager, where it has one, move key groups between memory and disk."""
         if self._spill_manager is not None:
@@ -269,93 +314,6 @@ class KeyedStateBackend:
         for task in self._snapshots:
             task.cancel()
         self._context.closing.close()
-
-
-class SnapshotTask:
-    """The asynchronous part of one snapshot.
-
-    Attributes
-    ----------
-    checkpoint_id : int
-    synchronous_ms : float
-        How long the owner was held up.
-    asynchronous : bool
-        Whether `run` may be called in another thread while the owner goes on.
-    """
-
-    def __init__(
-        self, checkpoint_id: int, snapshot: Snapshot, synchronous_ms: float, asynchronous: bool
-    ) -> None:
-        self.checkpoint_id = checkpoint_id
-        self.synchronous_ms = synchronous_ms
-        self.asynchronous = asynchronous
-        self._snapshot = snapshot
-        self._cancelled = Event()
-        self._lock = Lock()
-        #: Guarded by the lock: whoever changes it first, `run` or `cancel`, releases the snapshot.
-        self._owned = False
-        self._done = False
-
-    @property
-    def done(self) -> bool:
-        """Whether the captured state was released: after success, failure or cancel."""
-        return self._done
-
-    def run(self, sink: SnapshotSink) -> None:
-        """Write everything to the sink and release what was captured.
-
-        Raises
-        ------
-        SnapshotCancelledError
-            Where `cancel` was called before the last entry was written.
-        """
-        if not self._take():
-            raise SnapshotCancelledError(self.checkpoint_id)
-        try:
-            self._snapshot.write(_CancellableSink(sink, self._check))
-            self._check()
-        finally:
-            self._release()
-
-    def cancel(self) -> None:
-        """Make a running `run` stop at its next step, and a later one at once; safe in any thread."""
-        self._cancelled.set()
-        if self._take():
-            self._release()
-
-    def _take(self) -> bool:
-        with self._lock:
-            first, self._owned = not self._owned, True
-            return first
-
-    def _release(self) -> None:
-        self._snapshot.release()
-        self._done = True
-
-    def _check(self) -> None:
-        if self._cancelled.is_set():
-            raise SnapshotCancelledError(self.checkpoint_id)
-
-
-class _CancellableSink(SnapshotSink):
-    """Hands everything on, and asks between any two batches whether the snapshot was cancelled."""
-
-    def __init__(self, sink: SnapshotSink, check: Callable[[], None]) -> None:
-        self._sink = sink
-        self._check = check
-
-    def begin_state(self, meta: StateMeta) -> None:
-        self._check()
-        self._sink.begin_state(meta)
-
-    def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
-        self._check()
-        self._sink.write_entries(key_group, self._watched(batches))
-
-    def _watched(self, batches: Iterable[EntryBatch[Any, Any, Any]]) -> Iterator[EntryBatch[Any, Any, Any]]:
-        for batch in batches:
-            self._check()
-            yield batch
 
 
 def _check_same_state(registered: StateMeta, requested: StateMeta) -> None:

@@ -40,6 +40,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.ASYNC_SNAPSHOT: Level.NEVER,
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,
+            Capability.CHANGE_TRACKING: Level.NEVER,
             Capability.LARGER_THAN_MEMORY: Level.NEVER,
         },
     )

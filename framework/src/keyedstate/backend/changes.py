@@ -1,0 +1,134 @@
+"""What changed in a table since an epoch: that of which a delta of a checkpoint is made.
+
+A table of a backend that claims `Capability.CHANGE_TRACKING` implements `ChangeTracking` beside `StateTable`;
+for the tables of the others the framework notes which addresses are touched.  Both give the same changes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from keyedstate.backend.table import EntryBatch
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class AddressBatch(Generic[K, N]):
+    """Addresses in one state and key group, as two lists of equal length."""
+
+    namespaces: Sequence[N]
+    keys: Sequence[K]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+class TableChanges(ABC, Generic[K, N, V]):
+    """What changed in a table since an epoch, as it was when the changes were captured.
+
+    Where the backend claims asynchronous snapshots, another thread may read it while the owner goes on
+    changing the table; otherwise the owner reads it before the next change.
+    """
+
+    @abstractmethod
+    def written(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
+        """Yield the entries of one key group that were written, at most `size` at a time, each exactly once.
+
+        An entry counts as written where it was put, also with an equal value, handed out by
+        `StateTable.get_for_update`, or transformed.
+        """
+
+    @abstractmethod
+    def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[K, N]]:
+        """Yield the addresses of one key group that had an entry when the epoch ended and have none now."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give up the changes; calling it again does nothing."""
+
+
+class ChangeTracking(ABC, Generic[K, N, V]):
+    """A table that knows its changes, epoch by epoch.
+
+    What a table holds before the first `begin_epoch` is no change of any epoch.
+    """
+
+    @abstractmethod
+    def begin_epoch(self, epoch: int) -> None:
+        """Count every change from now on to an epoch; epochs ascend, and begin where the owner wants.
+
+        Raises
+        ------
+        ValueError
+            Where `epoch` is not above the one before.
+        """
+
+    @abstractmethod
+    def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
+        """Capture the changes of all epochs above `epoch`, in time that follows their number and no more.
+
+        The synchronous part of a delta, so it must be short.  Changes up to `epoch` must not be forgotten.
+        """
+
+    @abstractmethod
+    def forget_changes(self, epoch: int) -> None:
+        """Free what is known of the changes up to and including an epoch, which a checkpoint holds now.
+
+        The changes of the epoch that is running are kept in any case.
+        """
+
+
+@dataclass(frozen=True)
+class GroupChanges(Generic[K, N, V]):
+    """The changes of one key group, gathered: entries that were written, and addresses that were removed."""
+
+    written: EntryBatch[K, N, V]
+    removed: AddressBatch[K, N]
+
+
+class GatheredChanges(TableChanges[K, N, V]):
+    """Changes whose entries were gathered when they were captured.
+
+    Parameters
+    ----------
+    groups : mapping
+        By key group; one without changes may be left out.
+    release : callable
+        Frees what keeps the values as they were; called once.
+    """
+
+    def __init__(
+        self, groups: Mapping[int, GroupChanges[K, N, V]], release: Callable[[], None] = lambda: None
+    ) -> None:
+        self._groups = groups
+        self._release = release
+
+    def written(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
+        """Yield slices of the gathered entries."""
+        group = self._groups.get(key_group)
+        if group is not None:
+            batch = group.written
+            for start in range(0, len(batch), size):
+                part = slice(start, start + size)
+                yield EntryBatch(batch.namespaces[part], batch.keys[part], batch.values[part])
+
+    def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[K, N]]:
+        """Yield slices of the gathered addresses."""
+        group = self._groups.get(key_group)
+        if group is not None:
+            batch = group.removed
+            for start in range(0, len(batch), size):
+                part = slice(start, start + size)
+                yield AddressBatch(batch.namespaces[part], batch.keys[part])
+
+    def release(self) -> None:
+        """Free everything."""
+        self._groups = {}
+        release, self._release = self._release, lambda: None
+        release()
