@@ -46,7 +46,7 @@ and such a finalizer must not change the map.
 from __future__ import annotations
 
 from threading import RLock, get_ident
-from time import sleep
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the compiler reads this import wherever it stands; the interpreter needs no Cython
@@ -103,8 +103,8 @@ _MAX_RESTARTS = cython.declare(cython.int, 100)
 #: Keys of a bulk operation that are hashed and approached together.
 _BLOCK = cython.declare(cython.Py_ssize_t, 64)
 
-#: Pages freed at a time by a released snapshot while the owner waits.
-_FREED_AT_ONCE = cython.declare(cython.Py_ssize_t, 256)
+#: Seconds for which a released snapshot is freed before other threads get a turn.
+_FREEING_TURN = cython.declare(cython.double, 0.0005)
 
 _64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _GOLDEN = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
@@ -1476,7 +1476,12 @@ class CopyOnWriteStateMapSnapshot:
         return _batches(SnapshotEntries(self), size)
 
     def release(self):
-        """Give the snapshot up; calling it again does nothing."""
+        """Give the snapshot up; calling it again does nothing.
+
+        What only the snapshot still had is freed: about 0.2 ms per 1,000 entries that were changed since.  In
+        another thread than the one that took the snapshot this is done in small steps between which the
+        owner runs, so release it where it was read.
+        """
         table: Table = self._table
         larger: Table = self._next
         with self._map._lock:
@@ -1501,10 +1506,12 @@ class CopyOnWriteStateMapSnapshot:
 def _free(table: Table) -> cython.int:
     """Drop the pages of a released snapshot and let other threads run now and then."""
     i: cython.Py_ssize_t
+    until: cython.double = perf_counter() + _FREEING_TURN
     for i in range(table.count):
         _drop_page(table, i)
-        if i % _FREED_AT_ONCE == 0:
+        if i % 16 == 0 and perf_counter() > until:
             sleep(0)
+            until = perf_counter() + _FREEING_TURN
     return 0
 
 

@@ -20,6 +20,7 @@ NULL = None
 
 # The types that constants and casts name; annotations are not evaluated.
 Py_ssize_t: Any = None
+double: Any = None
 int: Any = None
 ulonglong: Any = None
 
