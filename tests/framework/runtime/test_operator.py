@@ -77,7 +77,11 @@ def run(request):
         )
         operator.open()
         try:
-            rows = [row for out in operator.process(iter(batches)) for row in zip(*out.to_pydict().values())]
+            rows = [
+                row
+                for out in operator.process(iter(batches))
+                for row in zip(*out.to_pydict().values(), strict=True)
+            ]
         finally:
             operator.close()
         assert operator.rows_out == len(rows)
@@ -188,7 +192,7 @@ def test_a_wrong_output_value_names_column_type_and_key(run):
             if row.k == "b":
                 yield "y", "two"
 
-    with pytest.raises(OutputTypeError, match="'count'.*int64.*'b'.*str"):
+    with pytest.raises(OutputTypeError, match=r"'count'.*int64.*'b'.*str"):
         run(Wrong(), [batch(["k"], k=["a", "b", "c"])], ["k"])
 
 
