@@ -457,6 +457,20 @@ def test_no_change_is_seen_by_a_snapshot(cowmap: ModuleType, change: Callable[[A
         assert contents(third) == after
 
 
+def test_an_object_that_is_put_again_is_still_the_snapshots(cowmap: ModuleType) -> None:
+    """Flink's map takes it for a new one, and the next change of it goes into the snapshot."""
+    state_map = cowmap.CopyOnWriteStateMap(list)
+    value = [1]
+    for put in (state_map.put, state_map.put_and_get_old):
+        state_map.put("k", NS, value)
+        snapshot = state_map.snapshot()
+        put("k", NS, value)
+        state_map.get("k", NS).append(2)
+        assert state_map.get("k", NS) == [1, 2]
+        assert contents(snapshot) == {("k", NS): [1]}
+        snapshot.release()
+
+
 def test_immutable_values_are_never_copied(cowmap: ModuleType) -> None:
     state_map = cowmap.CopyOnWriteStateMap()
     value = [1]  # an object whose copies could be told from it

@@ -1,7 +1,7 @@
 """Random operations on a map and on a plain dict, with snapshots held meanwhile and read by another thread.
 
-``--cow-operations N`` sets the number of operations; ``make test-model`` takes 10,000,000.  The uncompiled map,
-some ten times slower, gets a tenth of them.
+``--cow-operations N`` sets the number of operations; ``make test-model`` takes 10,000,000.  The uncompiled
+map, some ten times slower, gets a tenth of them.
 """
 
 from __future__ import annotations

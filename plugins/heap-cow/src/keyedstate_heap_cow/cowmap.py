@@ -847,8 +847,10 @@ class CopyOnWriteStateMap:
         if cython.cast(Entry, p).entry_version < self._required:
             p = self._own(p, h)
         old = cython.cast(Entry, p).value
-        cython.cast(Entry, p).value = value
-        cython.cast(Entry, p).state_version = self._version
+        # Put again, the object that a live snapshot shows is still that snapshot's.
+        if old is not value or cython.cast(Entry, p).state_version >= self._required:
+            cython.cast(Entry, p).value = value
+            cython.cast(Entry, p).state_version = self._version
         del old  # may run user code, now that everything is in its place
         return 0
 
