@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
+import pickle
+import threading
+import uuid
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -15,11 +22,34 @@ from keyedstate.types import (
     ColumnTypeError,
     CorruptDataError,
     TypeSerializer,
+    UnknownEnumConstantError,
     UnsupportedTypeError,
     ValueTypeError,
 )
 from keyedstate.types.columns import offsets_of
 
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Size(enum.Enum):
+    RED = 1
+
+
+@dataclass
+class Click:
+    url: str
+    count: int | None
+
+
+@dataclass
+class NamedClick(Click):
+    name: str
+
+
+ROW = types.row_of({"a": types.INT64, "b": types.nullable(types.STRING)})
 UTC = dt.timezone.utc
 NOON = dt.datetime(2024, 1, 1, 12)
 
@@ -68,6 +98,24 @@ def test_a_dictionary_column_inside_a_struct_is_read() -> None:
         (types.VOID, pa.nulls(2), [types.VOID_NAMESPACE] * 2),
         (types.INT64, pa.chunked_array([], pa.int64()), []),
         (types.tuple_of(types.INT64), pa.array([{"any name": 1}]), [(1,)]),
+        (types.TIME, pa.array([dt.time(1, 2, 3)], pa.time64("ns")), [dt.time(1, 2, 3)]),
+        (types.TIME, pa.array([dt.time(1, 2, 3), None], pa.time32("s")), [dt.time(1, 2, 3), None]),
+        (types.DURATION, pa.array([-5, None], pa.duration("s")), [dt.timedelta(seconds=-5), None]),
+        (
+            types.enum_of(Color),
+            pa.array(["RED", None, "RED"]).dictionary_encode(),
+            [Color.RED, None, Color.RED],
+        ),
+        (types.enum_of(Color), pa.array(["BLUE"], pa.large_string()), [Color.BLUE]),
+        (
+            types.pandas_timestamp("Asia/Tokyo"),
+            pa.array([NOON, None], pa.timestamp("ms", "UTC")),
+            [pd.Timestamp(NOON, tz="UTC").tz_convert("Asia/Tokyo"), None],
+        ),
+        # Fields of rows and records are found by their names.
+        (ROW, pa.array([{"b": "x", "a": 1}, None]), [ROW.make((1, "x")), None]),
+        (types.record_of(Click), pa.array([{"count": 2, "url": "x"}]), [Click("x", 2)]),
+        (types.pickled(), pa.array([pickle.dumps([1])], pa.large_binary()), [[1]]),
     ],
     ids=str,
 )
@@ -95,6 +143,21 @@ def test_columns_that_spark_and_other_writers_make_are_read(
         (types.map_of(types.STRING, types.INT64), pa.array([{"a": 1}])),
         (types.tuple_of(types.INT64), pa.array([{"a": 1, "b": 2}])),
         (types.INT64, pa.array(["a"]).dictionary_encode()),
+        (types.TIME, pa.array([dt.timedelta(1)])),
+        (types.TIME, pa.array([1], pa.time64("ns"))),
+        (types.DURATION, pa.array([1], pa.duration("ns"))),
+        (types.UUID, pa.array([b"a"])),
+        (types.UUID, pa.array([b"a"], pa.binary(1))),
+        (types.enum_of(Color), pa.array([1])),
+        (types.array_of(types.INT64), pa.array([[1]], pa.list_(pa.int32()))),
+        (types.numpy_scalar("uint8"), pa.array([1], pa.int8())),
+        (types.pandas_timestamp(None), pa.array([NOON], pa.timestamp("us", "UTC"))),
+        (types.pandas_timestamp(), pa.array([NOON])),
+        (ROW, pa.array([{"a": 1}])),
+        (ROW, pa.array([{"a": 1, "b": "x", "c": 1}])),
+        (types.record_of(Click), pa.array([{"url": "x", "counts": 1}])),
+        (types.record_of(Click, tagged=[NamedClick]), pa.array([{"url": "x", "count": 1}])),
+        (types.pickled(), pa.array(["a"])),
     ],
     ids=str,
 )
@@ -113,6 +176,60 @@ def test_nulls_inside_of_values_that_are_not_nullable_are_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="nulls in the column of the field 1"):
         types.tuple_of(types.INT64, types.INT64).from_arrow(pa.array([{"a": 1, "b": None}]))
 
+    with pytest.raises(CorruptDataError, match="nulls in the column of the elements of array_of"):
+        types.array_of(types.INT64).from_arrow(pa.array([[1, None]]))
+    with pytest.raises(CorruptDataError, match="nulls in the column of the field 'a'"):
+        ROW.from_arrow(pa.array([{"a": None, "b": "x"}], ROW.arrow_type))
+    with pytest.raises(CorruptDataError, match="nulls in the column of the field 'url'"):
+        types.record_of(Click).from_arrow(pa.array([{"url": None, "count": 1}], pa.struct(CLICK_FIELDS)))
+
+
+CLICK_FIELDS = [("url", pa.string()), ("count", pa.int64())]
+
+
+def test_a_record_of_no_class_or_of_two_is_corrupt() -> None:
+    serializer = types.record_of(Click, tagged=[NamedClick])
+    click, named = {"url": "x", "count": 1}, {"url": "x", "count": 1, "name": "n"}
+    for fault in ({"Click": None, "NamedClick": None}, {"Click": click, "NamedClick": named}):
+        with pytest.raises(CorruptDataError, match="exactly one class"):
+            serializer.from_arrow(pa.array([{"Click": click}, fault], serializer.arrow_type))
+
+
+@pytest.mark.parametrize("values", [["RED", "GREEN"], ["GREEN"]])
+def test_a_name_that_no_constant_has_is_refused_with_the_closest_one(values: list[str]) -> None:
+    with pytest.raises(
+        UnknownEnumConstantError, match=r"'GREEN' is no constant of .*Color.*Did you mean"
+    ) as raised:
+        types.enum_of(Color).from_arrow(pa.array(values))
+    assert raised.value.constant == "GREEN"
+
+
+@pytest.mark.parametrize(
+    ("serializer", "array", "reason"),
+    [
+        (types.TIME, pa.array([86_400_000_000]).cast(pa.time64("us")), "beyond 24 hours"),
+        (types.TIME, pa.array([-1]).cast(pa.time64("us")), "beyond 24 hours"),
+        (types.pandas_timestamp(), pa.array([10**12], pa.timestamp("s", "UTC")), "of another century"),
+        (types.pandas_timestamp(), pa.array([-(2**63)]).cast(pa.timestamp("ns", "UTC")), "no timestamp"),
+    ],
+    ids=str,
+)
+def test_times_that_python_has_not_are_corrupt(
+    serializer: TypeSerializer[Any], array: pa.Array, reason: str
+) -> None:
+    with pytest.raises(CorruptDataError, match=reason):
+        serializer.from_arrow(array)
+
+
+def test_arrays_that_are_read_can_be_changed_and_share_nothing() -> None:
+    serializer = types.array_of(types.INT64)
+    column = serializer.to_arrow([np.array([1, 2]), None, np.array([3])])
+    first, _, second = serializer.from_arrow(column)
+    for array in (first, second, serializer.from_bytes(serializer.to_bytes(np.array([1])))):
+        assert array is not None and array.base is None
+        array[0] = 99
+    assert column.to_pylist() == [[1, 2], None, [3]]
+
 
 def test_what_lies_under_a_null_slot_is_not_read() -> None:
     under = pa.array([1, None, 3])
@@ -122,6 +239,15 @@ def test_what_lies_under_a_null_slot_is_not_read() -> None:
         pa.array([0, 1, 2, 3], pa.int32()), under, mask=pa.array([False, True, False])
     )
     assert types.list_of(types.INT64).from_arrow(lists) == [[1], None, [3]]
+    arrays = types.array_of(types.INT64).from_arrow(lists)
+    assert [None if array is None else array.tolist() for array in arrays] == [[1], None, [3]]
+    serializer = types.record_of(Click, tagged=[NamedClick])
+    clicks = types.record_of(Click).to_arrow([Click("a", 1), Click("b", 2)])
+    nothing = pa.nulls(2, types.record_of(NamedClick).arrow_type)
+    records = pa.StructArray.from_arrays(
+        [clicks, nothing], names=["Click", "NamedClick"], mask=pa.array([False, True])
+    )
+    assert serializer.from_arrow(records) == [Click("a", 1), None]
 
 
 @pytest.mark.parametrize(
@@ -146,6 +272,24 @@ def test_what_lies_under_a_null_slot_is_not_read() -> None:
         (types.list_of(types.STRING), [["a"], "bc"]),
         (types.list_of(types.INT64), [[1], [1.5]]),
         (types.tuple_of(types.INT64), [(1,), (1, 2)]),
+        # The zone would be dropped, the seconds cut, the array rounded, the name written as it is.
+        (types.TIME, [dt.time(1), dt.time(1, tzinfo=UTC)]),
+        (types.TIME, [NOON]),
+        (types.DURATION, [dt.timedelta(1), dt.timedelta.max]),
+        (types.UUID, [uuid.UUID(int=1), b"0" * 16]),
+        (types.enum_of(Color), [Color.RED, "BLUE"]),
+        (types.enum_of(Color), [Size.RED]),
+        (types.array_of(types.INT64), [np.array([1]), np.array([1.5])]),
+        (types.array_of(types.FLOAT32), [np.array([1e300])]),
+        (types.numpy_scalar("int64"), [np.int64(1), 2]),
+        (types.numpy_scalar("float32"), [np.float64(1e300)]),
+        (types.pandas_timestamp(None), [pd.Timestamp(NOON), pd.Timestamp(NOON, tz="UTC")]),
+        (types.pandas_timestamp(None), [NOON]),
+        (ROW, [ROW.make((1, "x")), (1, "x")]),
+        (types.record_of(Click), [Click("x", 1), NamedClick("x", 1, "y")]),
+        (types.record_of(Click), [Click("x", 1.5)]),
+        (types.record_of(Click, tagged=[NamedClick]), [None, Click("x", 1), "x"]),
+        (types.pickled(), ["a", threading.Lock()]),
     ],
     ids=str,
 )
@@ -205,6 +349,8 @@ def test_more_elements_than_an_array_addresses_are_refused() -> None:
         (pa.date32(), types.DATE),
         (pa.timestamp("us", "Europe/Berlin"), types.TIMESTAMP),
         (pa.timestamp("us"), types.TIMESTAMP_NTZ),
+        (pa.time64("ns"), types.TIME),
+        (pa.duration("us"), types.DURATION),
         (pa.decimal128(20, 3), types.decimal(20, 3)),
         (pa.dictionary(pa.int8(), pa.string()), types.STRING),
         (
@@ -230,7 +376,7 @@ def test_a_key_column_has_the_serializer_of_its_type(
         (pa.struct([]), "Cast the column"),
         (pa.uint8(), "signed integer"),
         (pa.timestamp("ns"), "microseconds"),
-        (pa.time64("us"), "Cast the column"),
+        (pa.time32("ms"), "Cast the column"),
         (pa.decimal256(50, 2), "Cast the column"),
         (pa.null(), "Cast the column"),
     ],

@@ -6,9 +6,22 @@ import copy
 import math
 import pickle
 import struct
+from dataclasses import dataclass
+
+import numpy as np
 
 from keyedstate import types
 from keyedstate.types import VOID_NAMESPACE
+
+
+@dataclass(frozen=True)
+class Name:
+    first: str
+
+
+@dataclass(frozen=True)
+class FullName(Name):
+    last: str
 
 
 def other_nan() -> float:
@@ -43,6 +56,27 @@ def test_composite_keys_are_made_canonical_part_by_part() -> None:
     assert str(types.list_of(types.FLOAT64).canonical([-0.0])) == "[0.0]"
 
 
+@dataclass(frozen=True)
+class Reading:
+    sensor: str
+    value: float | None
+
+
+def test_records_rows_and_numpy_numbers_are_made_canonical_too() -> None:
+    record = types.record_of(Reading)
+    keys = {record.canonical(Reading("a", value)) for value in (math.nan, other_nan())}
+    assert len(keys) == 1
+    assert str(record.canonical(Reading("a", -0.0))) == "Reading(sensor='a', value=0.0)"
+    assert record.canonical(Reading("a", None)) == Reading("a", None)
+    row = types.row_of({"value": types.FLOAT64})
+    assert len({row.canonical(row.make([value])) for value in (math.nan, other_nan())}) == 1
+    number = types.numpy_scalar("float32")
+    assert len({number.canonical(np.float32(value)) for value in (math.nan, other_nan())}) == 1
+    assert str(number.canonical(np.float32(-0.0))) == "0.0"
+    assert type(number.canonical(np.float32(1.5))) is np.float32
+    assert not types.numpy_scalar("int8").needs_canonical
+
+
 def test_types_without_floats_need_no_canonical_form() -> None:
     for serializer, value in (
         (types.STRING, "a"),
@@ -50,6 +84,10 @@ def test_types_without_floats_need_no_canonical_form() -> None:
         (types.list_of(types.INT64), [1]),
         (types.map_of(types.INT64, types.INT64), {1: 2}),
         (types.set_of(types.INT64), {1}),
+        (types.record_of(Name), Name("a")),
+        (types.record_of(Name, tagged=[FullName]), FullName("a", "b")),
+        (types.row_of({"a": types.INT64}), types.row_type(("a",))(1)),
+        (types.array_of(types.FLOAT64), np.array([-0.0])),
     ):
         assert not serializer.needs_canonical
         assert serializer.canonical(value) is value  # type: ignore[attr-defined]

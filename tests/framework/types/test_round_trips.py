@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import decimal as pydecimal
+import enum
 import json
 import math
 import pickle
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import cloudpickle
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -49,7 +54,71 @@ def decimals(precision: int, scale: int) -> Typed:
     )
 
 
-FLOATS = [Typed(types.FLOAT32, st.floats(width=32)), Typed(types.FLOAT64, st.floats())]
+class Color(enum.Enum):
+    RED = 1
+    GREEN = "green"
+    GRÜN = "green"  # noqa: PIE796 - an alias
+    BLUE = (1, 2)
+
+
+@dataclass(frozen=True)
+class Point:
+    y: int
+    x: Annotated[int | None, types.nullable(types.INT16)]
+
+
+@dataclass
+class Path:
+    points: list[Point]
+    color: Color = Color.RED
+    name: str | None = None
+
+
+@dataclass(slots=True)
+class Slotted:
+    values: list[float]
+
+
+@dataclass
+class NamedPath(Path):
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class Marked(Point):
+    color: Color
+
+
+def records(cls: type[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.builds(cls, **fields)
+
+
+POINTS = {"y": integers(64), "x": st.none() | integers(16)}
+PATHS = {
+    "points": st.lists(records(Point, **POINTS), max_size=3),
+    "color": st.sampled_from(Color),
+    "name": st.none() | TEXT,
+}
+
+
+def arrays(element: TypeSerializer[Any], dtype: str, values: st.SearchStrategy[Any]) -> Typed:
+    made = st.lists(values, max_size=4).map(lambda elements: np.array(elements, dtype))
+    return Typed(types.array_of(element), made)
+
+
+def stamps(tz: str | None) -> Typed:
+    nanoseconds = st.integers(-(2**63) + 10**14, 2**63 - 10**14)
+    return Typed(types.pandas_timestamp(tz), nanoseconds.map(lambda value: pd.Timestamp(value, tz=tz)))
+
+
+FLOATS = [
+    Typed(types.FLOAT32, st.floats(width=32)),
+    Typed(types.FLOAT64, st.floats()),
+    Typed(types.numpy_scalar("float32"), st.floats(width=32).map(np.float32)),
+    arrays(types.FLOAT64, "float64", st.floats()),
+    arrays(types.INT16, "int16", integers(16)),
+    arrays(types.BOOLEAN, "bool", st.booleans()),
+]
 #: Types whose values are equal to what is read back; a NaN is not.
 KEYS = [
     Typed(types.BOOLEAN, st.booleans()),
@@ -63,11 +132,41 @@ KEYS = [
     Typed(types.TIMESTAMP, st.datetimes(timezones=st.just(dt.timezone.utc))),
     Typed(types.TIMESTAMP_NTZ, st.datetimes()),
     *(decimals(*digits) for digits in [(1, 0), (1, 1), (10, 2), (18, 0), (19, 3), (38, 0), (38, 38)]),
+    Typed(types.TIME, st.times()),
+    Typed(types.DURATION, st.timedeltas(dt.timedelta(-(10**8)), dt.timedelta(10**8))),
+    Typed(types.UUID, st.uuids()),
+    Typed(types.numpy_scalar("uint64"), st.integers(0, 2**64 - 1).map(np.uint64)),
+    Typed(types.numpy_scalar("int16"), integers(16).map(np.int16)),
+    Typed(types.numpy_scalar("bool"), st.booleans().map(np.bool_)),
+    stamps(None),
+    stamps("Europe/Berlin"),
+]
+#: The same with classes of the user, which a snapshot does not have.
+CLASS_KEYS = [
+    Typed(types.enum_of(Color), st.sampled_from(Color)),
+    Typed(types.record_of(Point), records(Point, **POINTS)),
+    Typed(
+        types.record_of(Point, tagged=[Marked]),
+        records(Point, **POINTS) | records(Marked, color=st.sampled_from(Color), **POINTS),
+    ),
+]
+CLASSES = [
+    Typed(types.record_of(Path), records(Path, **PATHS)),
+    Typed(
+        types.record_of(Path, subclasses=[NamedPath]),
+        records(Path, **PATHS) | records(NamedPath, owner=TEXT, **PATHS),
+    ),
+    Typed(types.record_of(Slotted), records(Slotted, values=st.lists(st.floats(), max_size=3))),
 ]
 
 
-def nested(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
-    key = st.sampled_from(KEYS)
+def row(fields: list[Typed]) -> Typed:
+    serializer = types.row_of({f"a {index}": field.serializer for index, field in enumerate(fields)})
+    return Typed(serializer, st.tuples(*(field.values for field in fields)).map(serializer.make))
+
+
+def nested(inner: st.SearchStrategy[Typed], keys: list[Typed]) -> st.SearchStrategy[Typed]:
+    key = st.sampled_from(keys)
     return st.one_of(
         inner.map(lambda e: Typed(types.list_of(e.serializer), st.lists(e.values, max_size=4))),
         key.map(lambda e: Typed(types.set_of(e.serializer), st.sets(e.values, max_size=4))),
@@ -84,21 +183,41 @@ def nested(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
             )
         ),
         inner.map(lambda e: Typed(types.nullable(e.serializer), st.none() | e.values)),
+        st.lists(inner, min_size=1, max_size=8).map(row),
     )
 
 
-TYPES = st.recursive(st.sampled_from(KEYS + FLOATS), nested, max_leaves=4)
-ONE_VALUE = TYPES.flatmap(lambda typed: st.tuples(st.just(typed.serializer), typed.values))
-COLUMN = TYPES.flatmap(
-    lambda typed: st.tuples(st.just(typed.serializer), st.lists(st.none() | typed.values, max_size=8))
+PLAIN_TYPES = st.recursive(st.sampled_from(KEYS + FLOATS), lambda inner: nested(inner, KEYS), max_leaves=4)
+TYPES = st.recursive(
+    st.sampled_from(KEYS + FLOATS + CLASS_KEYS + CLASSES),
+    lambda inner: nested(inner, KEYS + CLASS_KEYS),
+    max_leaves=4,
 )
+ONE_VALUE = TYPES.flatmap(lambda typed: st.tuples(st.just(typed.serializer), typed.values))
+
+
+def column_of(typed: Typed) -> st.SearchStrategy[tuple[TypeSerializer[Any], list[Any]]]:
+    return st.tuples(st.just(typed.serializer), st.lists(st.none() | typed.values, max_size=8))
+
+
+COLUMN = TYPES.flatmap(column_of)
+#: Without subclasses, whose columns are pyarrow's structs of structs.
+PLAIN_COLUMN = (
+    PLAIN_TYPES | st.sampled_from([CLASS_KEYS[0], CLASS_KEYS[1], CLASSES[0], CLASSES[2]])
+).flatmap(column_of)
 
 
 def same(left: Any, right: Any) -> bool:
     """Equal and of one type all the way down; NaN is the same as NaN, and -0.0 is not 0.0."""
     if type(left) is not type(right):
         return False
-    if isinstance(left, float):
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and all(map(same, left.tolist(), right.tolist()))
+    if dataclasses.is_dataclass(left):
+        return all(
+            same(getattr(left, field.name), getattr(right, field.name)) for field in dataclasses.fields(left)
+        )
+    if isinstance(left, (float, np.floating)):
         return (left == right and math.copysign(1, left) == math.copysign(1, right)) or (
             left != left and right != right
         )
@@ -137,12 +256,20 @@ def test_values_survive_an_arrow_column_whole_and_in_slices(
 
 
 @COMMON
-@given(COLUMN)
+@given(PLAIN_COLUMN)
 def test_a_column_holds_what_pyarrow_would_put_into_it(typed: tuple[TypeSerializer[Any], list[Any]]) -> None:
     serializer, values = typed
 
     def plain(value: Any) -> Any:
         """What pyarrow converts: it takes structs from dicts, maps from pairs, and no sets inside of them."""
+        if isinstance(value, enum.Enum):
+            return value.name
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        if dataclasses.is_dataclass(value):
+            return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if hasattr(value, "as_dict"):
+            return {name: plain(part) for name, part in value.as_dict().items()}
         if isinstance(value, tuple):
             return {f"f{index}": plain(element) for index, element in enumerate(value)}
         if isinstance(value, dict):
@@ -162,7 +289,10 @@ def test_a_copy_is_the_same_object_exactly_where_nothing_can_change(
 
     def changeable_parts(part: Any) -> list[Any]:
         inner = part.values() if isinstance(part, dict) else part if isinstance(part, (list, tuple)) else ()
-        own = [part] if isinstance(part, (list, dict, set)) else []
+        own = [part] if isinstance(part, (list, dict, set, np.ndarray)) else []
+        if dataclasses.is_dataclass(part) and not isinstance(part, Point):
+            inner = [getattr(part, field.name) for field in dataclasses.fields(part)]
+            own = [part]
         return own + [leaf for element in inner for leaf in changeable_parts(element)]
 
     copied = serializer.copy(value)
@@ -202,7 +332,7 @@ def test_a_copy_does_not_follow_changes_of_the_original(serializer: TypeSerializ
 
 
 @COMMON
-@given(TYPES)
+@given(PLAIN_TYPES)
 def test_a_snapshot_survives_json_and_gives_an_equal_serializer(typed: Typed) -> None:
     serializer = typed.serializer
     snapshot = SerializerSnapshot.from_json(json.loads(json.dumps(serializer.snapshot().to_json())))
@@ -216,7 +346,7 @@ def test_a_snapshot_survives_json_and_gives_an_equal_serializer(typed: Typed) ->
 
 
 @COMMON
-@given(TYPES)
+@given(PLAIN_TYPES)
 def test_a_repr_is_the_expression_that_makes_the_type(typed: Typed) -> None:
     assert eval(repr(typed.serializer), vars(types).copy()) == typed.serializer
 
@@ -225,6 +355,31 @@ def test_a_repr_is_the_expression_that_makes_the_type(typed: Typed) -> None:
 @given(TYPES)
 def test_a_serializer_survives_pickling(typed: Typed) -> None:
     assert pickle.loads(pickle.dumps(typed.serializer)) == typed.serializer
+    assert cloudpickle.loads(cloudpickle.dumps(typed.serializer)) == typed.serializer
+
+
+@COMMON
+@given(COLUMN)
+def test_what_is_read_without_the_classes_can_be_kept_and_becomes_the_same_values(
+    typed: tuple[TypeSerializer[Any], list[Any]],
+) -> None:
+    """A restored serializer knows no classes; its values survive a further checkpoint, and a conversion."""
+    serializer, values = typed
+    restored = SerializerSnapshot.from_json(serializer.snapshot().to_json()).restore_serializer()
+    assert restored.snapshot() == serializer.snapshot()
+    assert restored.arrow_type == serializer.arrow_type
+    assert serializer.resolve_compatibility(restored.snapshot()).is_as_is
+    conversion = serializer.conversion_from(restored) or (lambda value: value)
+    column = restored.from_arrow(serializer.to_arrow(values))
+    kept = restored.from_arrow(restored.to_arrow(column))
+    for value, old in zip(values, kept, strict=True):
+        if value is not None:
+            restored.check(old)
+            assert same(conversion(old), value)
+            assert same(conversion(restored.from_bytes(serializer.to_bytes(value))), value)
+            assert same(conversion(restored.copy(old)), value)
+            again = SerializerSnapshot.from_json(restored.snapshot().to_json()).restore_serializer()
+            assert again.conversion_from(restored) is None
 
 
 @COMMON

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import collections
 import datetime as dt
+import enum
+import functools
 import pickle
+import reprlib
+import threading
 import zoneinfo
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from keyedstate import types
@@ -19,6 +25,54 @@ from keyedstate.types import TypeSerializer, UnsupportedTypeError, ValueTypeErro
 class Pair(NamedTuple):
     a: int
 
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@dataclass
+class Click:
+    url: str
+    count: int | None = None
+
+    @functools.cached_property
+    def host(self) -> str:
+        return self.url.split("/")[0]
+
+
+@dataclass
+class NamedClick(Click):
+    name: str = ""
+
+
+def click_with(attribute: str) -> Click:
+    click = Click("a/b")
+    setattr(click, attribute, 1)
+    return click
+
+
+def click_without(attribute: str) -> Click:
+    click = Click("a/b")
+    delattr(click, attribute)
+    return click
+
+
+ROW = types.row_of({"a": types.INT64, "b c": types.nullable(types.INT64)})
+
+
+@dataclass
+class SubClick(NamedClick):
+    pass
+
+
+DEEP: list[Any] = []
+for _ in range(100_000):
+    DEEP = [DEEP]
 
 UTC = dt.timezone.utc
 NOON = dt.datetime(2024, 1, 1, 12)
@@ -68,10 +122,54 @@ STRANGERS: list[tuple[TypeSerializer[Any], Any, str]] = [
     (types.tuple_of(types.INT64), Pair(1), r"tuple\(\)"),
     (types.tuple_of(types.INT64), (), "0 elements"),
     (types.tuple_of(types.INT64), (1, 2), "2 elements"),
+    (types.TIME, dt.time(1, tzinfo=UTC), "Drop the zone"),
+    (types.TIME, NOON, r"\.time\(\)"),
+    (types.TIME, "12:00", "Convert the value"),
+    (types.DURATION, dt.timedelta.max, "Convert the value"),
+    (types.DURATION, dt.timedelta.min, "Convert the value"),
+    (types.DURATION, 3, "Convert the value"),
+    (types.UUID, "00112233-4455-6677-8899-aabbccddeeff", r"uuid\.UUID\(\)"),
+    (types.enum_of(Color), "RED", r"Color\[\.\.\.\] by its name"),
+    (types.enum_of(Color), 1, "by its value"),
+    (types.enum_of(Color), Access.READ, "Convert the value"),
+    (types.enum_of(Access), Access.READ | Access.WRITE, "Convert the value"),
+    (types.enum_of(Color), None, r"nullable\(enum_of"),
+    (types.array_of(types.INT64), [1], "Convert the value"),
+    (types.array_of(types.INT64), np.array([1], np.int32), r"astype\('int64'\)"),
+    (types.array_of(types.INT64), np.array([1], ">i8"), "'>i8'"),
+    (types.array_of(types.INT64), np.array([[1]], np.int64), "2 dimensions"),
+    (types.array_of(types.INT64), np.array(1, np.int64), "0 dimensions"),
+    (types.array_of(types.INT64), np.ma.array([1], dtype=np.int64), "asarray"),
+    (types.numpy_scalar("int64"), 1, r"numpy\.int64\(\)"),
+    (types.numpy_scalar("int64"), np.int32(1), r"numpy\.int64\(\)"),
+    (types.numpy_scalar("float64"), None, r"nullable\(numpy_scalar"),
+    (types.pandas_timestamp(), NOON.replace(tzinfo=UTC), r"pandas\.Timestamp\(\)"),
+    (types.pandas_timestamp(), pd.Timestamp("2024-01-01"), r"tz_localize\('UTC'\)"),
+    (types.pandas_timestamp(), pd.Timestamp("2024-01-01", tz="Asia/Tokyo"), r"tz_convert\('UTC'\)"),
+    (types.pandas_timestamp(None), pd.Timestamp("2024-01-01", tz="UTC"), r"tz_localize\(None\)"),
+    (types.pandas_timestamp(None), pd.Timestamp("1066-10-14").as_unit("s"), "declare the state as TIMESTAMP"),
+    (types.pandas_timestamp(), pd.NaT, "nullable"),
+    (types.pandas_timestamp(), None, "nullable"),
+    (types.TIMESTAMP_NTZ, pd.Timestamp("2024-01-01"), "plain datetime"),
+    (ROW, (1, 2), "python_type"),
+    (ROW, {"a": 1, "b c": 2}, "Convert the value"),
+    (ROW, types.row_type(("a", "b"))(1, 2), "python_type"),
+    (types.record_of(Click), NamedClick("a"), r"subclasses=\[NamedClick\]"),
+    (types.record_of(Click), {"url": "a"}, "Convert the value"),
+    (types.record_of(Click), None, "nullable"),
+    (types.record_of(Click), click_with("hits"), "'hits' would be gone after a restart"),
+    (types.record_of(Click), click_without("url"), "Set the field first"),
+    (types.record_of(NamedClick, tagged=[SubClick]), Click("a"), "Convert the value"),
+    (types.record_of(Click, tagged=[NamedClick]), SubClick("a"), "Declare SubClick among"),
+    (types.record_of(Click, tagged=[NamedClick]), None, "nullable"),
+    (types.pickled(), None, r"nullable\(pickled\(\)\)"),
+    (types.pickled(), threading.Lock(), "cannot be pickled.*make it anew in open"),
+    (types.pickled(), {"f": (number for number in [])}, "cannot be pickled"),
+    (types.pickled(), DEEP, "nested too deeply"),
 ]
 
 
-@pytest.mark.parametrize(("serializer", "value", "way_out"), STRANGERS, ids=str)
+@pytest.mark.parametrize(("serializer", "value", "way_out"), STRANGERS, ids=reprlib.repr)
 def test_a_value_that_would_not_come_back_as_it_is_is_refused_with_a_way_out(
     serializer: TypeSerializer[Any], value: Any, way_out: str
 ) -> None:
@@ -83,7 +181,7 @@ def test_a_value_that_would_not_come_back_as_it_is_is_refused_with_a_way_out(
 
 
 @pytest.mark.parametrize(
-    ("serializer", "value"), [(serializer, value) for serializer, value, _ in STRANGERS], ids=str
+    ("serializer", "value"), [(serializer, value) for serializer, value, _ in STRANGERS], ids=reprlib.repr
 )
 def test_a_value_that_is_refused_has_no_bytes_either(serializer: TypeSerializer[Any], value: Any) -> None:
     with pytest.raises(ValueTypeError):
@@ -103,8 +201,17 @@ def test_a_value_that_is_refused_has_no_bytes_either(serializer: TypeSerializer[
         (types.decimal(38, 38), Decimal("-0." + "9" * 38)),
         (types.map_of(types.INT64, types.INT64), {1: None}),
         (types.set_of(types.nullable(types.INT64)), {None}),
+        (types.DURATION, dt.timedelta(microseconds=-(2**63))),
+        (types.DURATION, dt.timedelta(microseconds=2**63 - 1)),
+        (types.TIME, dt.time.max),
+        (types.enum_of(Access), Access.WRITE),
+        (types.pandas_timestamp(None), pd.Timestamp("2024-01-01").as_unit("s")),
+        (types.pandas_timestamp(), pd.Timestamp(-(2**63) + 1, tz="UTC")),
+        (types.pandas_timestamp(), pd.Timestamp(NOON, tz=UTC)),
+        (types.record_of(Click, tagged=[NamedClick]), NamedClick("a", None, "b")),
+        (types.pickled(), Click("a")),
     ],
-    ids=str,
+    ids=reprlib.repr,
 )
 def test_a_value_that_comes_back_equal_is_accepted(serializer: TypeSerializer[Any], value: Any) -> None:
     serializer.check(value)
@@ -134,8 +241,14 @@ def test_a_float_is_rounded_alike_by_both_faces_of_32_bits() -> None:
             {"k": [(1, "a"), (2, 3)]},
             "['k'].value[1][1]",
         ),
+        (ROW, ROW.make((1, "x")), ".b c"),
+        (ROW, ROW.make((None, 1)), ".a"),
+        (types.record_of(Click), Click("a", 1.5), ".count"),  # type: ignore[arg-type]
+        (types.record_of(Click), Click(None), ".url"),  # type: ignore[arg-type]
+        (types.list_of(types.record_of(Click)), [Click("a"), Click(b"a")], "[1].url"),  # type: ignore[arg-type]
+        (types.record_of(Click, tagged=[NamedClick]), NamedClick("a", 1, 2), ".name"),  # type: ignore[arg-type]
     ],
-    ids=str,
+    ids=reprlib.repr,
 )
 def test_a_wrong_part_is_named_by_its_path(serializer: TypeSerializer[Any], value: Any, path: str) -> None:
     assert not serializer.is_value(value)
@@ -183,6 +296,18 @@ def test_the_error_of_a_value_survives_the_way_from_worker_to_driver() -> None:
         (lambda: types.map_of(types.INT64, types.VOID), "set_of"),
         (lambda: types.nullable(types.VOID), "already"),
         (lambda: types.tuple_of(), "no columns"),
+        (lambda: types.row_of({}), "no columns"),
+        (lambda: types.array_of(types.STRING), r"list_of\(STRING\)"),
+        (lambda: types.array_of(types.nullable(types.INT64)), "fixed width"),
+        (lambda: types.numpy_scalar("datetime64[ns]"), "at most 64 bits"),
+        (lambda: types.numpy_scalar(">i8"), "byte order"),
+        (lambda: types.numpy_scalar("no dtype"), "at most 64 bits"),
+        (lambda: types.pandas_timestamp("Mars/Olympus"), "tzdata"),
+        (lambda: types.enum_of(Click), "no subclass of enum.Enum"),
+        (lambda: types.enum_of(enum.Enum), "no constants"),
+        (lambda: types.set_of(types.record_of(Click)), "no hash"),
+        (lambda: types.map_of(types.array_of(types.INT64), types.INT64), "no hash"),
+        (lambda: types.set_of(types.pickled()), "no hash"),
     ],
 )
 def test_a_type_that_cannot_be_stored_is_refused_when_it_is_made(make: Any, reason: str) -> None:
@@ -193,3 +318,36 @@ def test_a_type_that_cannot_be_stored_is_refused_when_it_is_made(make: Any, reas
 def test_what_is_nullable_already_stays_as_it_is() -> None:
     once = types.nullable(types.INT64)
     assert types.nullable(once) is once
+
+
+def test_a_value_computed_once_may_lie_beside_the_fields() -> None:
+    """``functools.cached_property`` comes back by itself after a restart."""
+    click = Click("example.org/a")
+    assert click.host == "example.org"
+    serializer = types.record_of(Click)
+    serializer.check(click)
+    back = serializer.from_bytes(serializer.to_bytes(click))
+    assert "host" not in vars(back)
+    assert back.host == "example.org"
+
+
+def test_a_value_that_holds_itself_is_kept_by_the_generic_type() -> None:
+    loop: list[Any] = [1]
+    loop.append(loop)
+    serializer = types.pickled()
+    serializer.check(loop)
+    for back in (
+        serializer.copy(loop),
+        serializer.from_bytes(serializer.to_bytes(loop)),
+        serializer.from_arrow(serializer.to_arrow([loop]))[0],
+    ):
+        assert back is not loop
+        assert back[0] == 1
+        assert back[1] is back
+
+
+def test_a_value_that_holds_itself_is_refused_by_other_types() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(ValueTypeError, match=r"at \[0\]\[0\], got list"):
+        types.list_of(types.list_of(types.INT64)).check(loop)

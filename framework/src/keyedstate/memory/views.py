@@ -11,6 +11,7 @@ import struct
 from keyedstate.memory.errors import CorruptDataError
 
 _SHORT = struct.Struct(">h")
+_UNSIGNED_SHORT = struct.Struct(">H")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _FLOAT = struct.Struct(">f")
@@ -19,6 +20,8 @@ _DOUBLE = struct.Struct(">d")
 #: Bytes of the longest variable-length int: 32 bits in groups of seven.
 _VAR_INT_BYTES = 5
 _UINT32_MAX = 0xFFFFFFFF
+#: Bytes of the longest string that ``writeUTF`` takes.
+_UTF_BYTES = 0xFFFF
 
 
 class DataOutputView:
@@ -83,6 +86,20 @@ class DataOutputView:
             buffer.append(value & 0x7F | 0x80)
             value >>= 7
         buffer.append(value)
+
+    def write_utf(self, value: str) -> None:
+        """Append a string in Java's modified UTF-8 behind its length in bytes (``DataOutput.writeUTF``).
+
+        Raises
+        ------
+        ValueError
+            For a string of more than 65,535 bytes.
+        """
+        encoded = value.encode() if value.isascii() else _cesu8(value)
+        encoded = encoded.replace(b"\0", b"\xc0\x80")
+        if len(encoded) > _UTF_BYTES:
+            raise ValueError(f"a string of {len(encoded)} bytes, and its length has 16 bits")
+        self._buffer += _UNSIGNED_SHORT.pack(len(encoded)) + encoded
 
     def to_bytes(self) -> bytes:
         """Return a copy of what was written."""
@@ -195,6 +212,20 @@ class DataInputView:
         """Return bytes that `DataOutputView.write_bytes` wrote."""
         return self.read(self.read_count())
 
+    def read_utf(self) -> str:
+        """Return a string that `DataOutputView.write_utf` wrote."""
+        start = self._position
+        length: int = _UNSIGNED_SHORT.unpack_from(self._data, self._advance(2))[0]
+        encoded = self.read(length).replace(b"\xc0\x80", b"\0")
+        try:
+            if encoded.isascii():
+                return encoded.decode()
+            units = encoded.decode("utf-8", "surrogatepass").encode("utf-16-be", "surrogatepass")
+            return units.decode("utf-16-be")
+        except UnicodeDecodeError as error:
+            self._position = start
+            raise self.corrupt(f"a string that is no modified UTF-8 ({error.reason})") from None
+
     def read_count(self) -> int:
         """Return a 32-bit count of things of at least one byte each.
 
@@ -220,3 +251,10 @@ class DataInputView:
                 return value
         self._position = start
         raise self.corrupt("a variable-length int of more than 32 bits")
+
+
+def _cesu8(value: str) -> bytes:
+    """Return UTF-8 in which each UTF-16 unit is a character of its own, as Java writes it."""
+    units = value.encode("utf-16-be", "surrogatepass")
+    characters = [chr(units[index] << 8 | units[index + 1]) for index in range(0, len(units), 2)]
+    return "".join(characters).encode("utf-8", "surrogatepass")

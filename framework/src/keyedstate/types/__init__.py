@@ -1,32 +1,46 @@
 """Types of state values, keys and namespaces: their serializers and what these are compatible with."""
 
+from keyedstate.types.annotations import record_of
+from keyedstate.types.arrays import ArraySerializer, array_of
 from keyedstate.types.compatibility import Compatibility, Outcome, compose
 from keyedstate.types.decimals import DecimalSerializer, decimal
+from keyedstate.types.enums import EnumSerializer, enum_of
 from keyedstate.types.errors import (
     ColumnSizeError,
     ColumnTypeError,
     CorruptDataError,
     DuplicateSerializerError,
+    GenericTypeForbiddenError,
     InvalidSnapshotError,
+    UnknownEnumConstantError,
     UnknownSerializerError,
+    UnreadableGenericValueError,
     UnsupportedTypeError,
     ValueTypeError,
 )
-from keyedstate.types.inference import from_arrow_type
+from keyedstate.types.generic import PickledSerializer, generic_parts, pickled, refuse_generic
+from keyedstate.types.hierarchies import HierarchySerializer
+from keyedstate.types.inference import from_arrow_type, infer
 from keyedstate.types.maps import MapSerializer, map_of
 from keyedstate.types.nullable import NullableSerializer, nullable
 from keyedstate.types.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
+from keyedstate.types.numpy_scalars import NumpyScalarSerializer, numpy_scalar
+from keyedstate.types.pandas_times import PandasTimestampSerializer, pandas_timestamp
+from keyedstate.types.records import DataclassSerializer, RecordSerializer
+from keyedstate.types.rows import RowSerializer, row_of, row_type
 from keyedstate.types.sequences import ListSerializer, SetSerializer, list_of, set_of
 from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
-from keyedstate.types.temporal import DATE, TIMESTAMP, TIMESTAMP_NTZ
+from keyedstate.types.temporal import DATE, DURATION, TIME, TIMESTAMP, TIMESTAMP_NTZ
 from keyedstate.types.text import BYTES, STRING
 from keyedstate.types.tuples import TupleSerializer, tuple_of
+from keyedstate.types.uuids import UUID
 from keyedstate.types.void import VOID, VOID_NAMESPACE, VoidNamespace
 
 __all__ = [
     "BOOLEAN",
     "BYTES",
     "DATE",
+    "DURATION",
     "FLOAT32",
     "FLOAT64",
     "INT8",
@@ -34,36 +48,61 @@ __all__ = [
     "INT32",
     "INT64",
     "STRING",
+    "TIME",
     "TIMESTAMP",
     "TIMESTAMP_NTZ",
+    "UUID",
     "VOID",
     "VOID_NAMESPACE",
+    "ArraySerializer",
     "ColumnSizeError",
     "ColumnTypeError",
     "Compatibility",
     "CorruptDataError",
+    "DataclassSerializer",
     "DecimalSerializer",
     "DuplicateSerializerError",
+    "EnumSerializer",
+    "GenericTypeForbiddenError",
+    "HierarchySerializer",
     "InvalidSnapshotError",
     "ListSerializer",
     "MapSerializer",
     "NullableSerializer",
+    "NumpyScalarSerializer",
     "Outcome",
+    "PandasTimestampSerializer",
+    "PickledSerializer",
+    "RecordSerializer",
+    "RowSerializer",
     "SerializerSnapshot",
     "SetSerializer",
     "TupleSerializer",
     "TypeSerializer",
+    "UnknownEnumConstantError",
     "UnknownSerializerError",
+    "UnreadableGenericValueError",
     "UnsupportedTypeError",
     "ValueTypeError",
     "VoidNamespace",
+    "array_of",
     "compose",
     "decimal",
+    "enum_of",
     "from_arrow_type",
+    "generic_parts",
+    "infer",
     "list_of",
     "map_of",
     "nullable",
+    "numpy_scalar",
+    "pandas_timestamp",
+    "pickled",
+    "record_of",
+    "refuse_generic",
     "register_serializer_type",
+    "row_of",
+    "row_type",
     "set_of",
     "tuple_of",
 ]

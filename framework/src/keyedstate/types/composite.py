@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -17,6 +18,9 @@ from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer
 
 T = TypeVar("T")
 C = TypeVar("C", bound="CompositeSerializer[Any]")
+
+#: What `TypeSerializer.conversion_from` returns.
+Conversion: TypeAlias = "Callable[[Any], Any] | None"
 
 
 class CompositeSerializer(ColumnarSerializer[T], Generic[T]):
@@ -75,10 +79,26 @@ class CompositeSerializer(ColumnarSerializer[T], Generic[T]):
                 f"{old} has {len(old_inners)} parts, {self!r} has {len(self.inners)}"
             )
         nested = [
-            (name, inner, inner.snapshot().resolve_compatibility(old_inner))
+            (name, inner, inner.resolve_compatibility(old_inner))
             for name, inner, old_inner in zip(self.inner_names, self.inners, old_inners, strict=True)
         ]
         return compose(nested, self.rebuild)
+
+    def conversion_from(self, old: TypeSerializer[Any]) -> Callable[[Any], T] | None:
+        assert isinstance(old, CompositeSerializer)
+        conversions = [
+            inner.conversion_from(old_inner) for inner, old_inner in zip(self.inners, old.inners, strict=True)
+        ]
+        return partial(self.convert, conversions) if any(conversions) else None
+
+    def convert(self, conversions: Sequence[Conversion], value: Any) -> T:
+        """Return a value made of the parts of `value`, each converted where its conversion is not None."""
+        raise NotImplementedError(f"{type(self).__name__}.convert, which values of {self!r} need")
+
+
+def converted(conversion: Conversion, value: Any) -> Any:
+    """Return a value, converted where that is needed."""
+    return value if conversion is None else conversion(value)
 
 
 class ContainerSerializer(CompositeSerializer[T], Generic[T]):

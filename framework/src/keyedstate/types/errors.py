@@ -13,8 +13,11 @@ __all__ = [
     "ColumnTypeError",
     "CorruptDataError",
     "DuplicateSerializerError",
+    "GenericTypeForbiddenError",
     "InvalidSnapshotError",
+    "UnknownEnumConstantError",
     "UnknownSerializerError",
+    "UnreadableGenericValueError",
     "UnsupportedTypeError",
     "ValueTypeError",
 ]
@@ -101,7 +104,58 @@ class UnsupportedTypeError(KeyedStateError):
     def __init__(self, given: str, reason: str, way_out: str) -> None:
         self.given = given
         self.reason = reason
+        self.way_out = way_out
         super().__init__(f"{given} is not supported: {reason}. {way_out}")
+
+
+class GenericTypeForbiddenError(KeyedStateError):
+    """A state of a generic type where the option ``types.generic`` forbids it.
+
+    Attributes
+    ----------
+    state : str
+    path : str
+        Where in the state's type: ``value.element``; empty for the type itself.
+    """
+
+    def __init__(self, state: str, serializer: str, path: str) -> None:
+        self.state = state
+        self.path = path
+        where = f" (in its {path})" if path else ""
+        super().__init__(
+            f"the state {state!r} is declared as {serializer}, which pickles its values{where}, and that is "
+            "forbidden by the option types.generic=forbid. Declare a dataclass or another type of "
+            "keyedstate.types, or set types.generic=allow."
+        )
+
+
+class UnreadableGenericValueError(KeyedStateError):
+    """A pickled value that cannot be unpickled."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"a generic value cannot be unpickled: {reason}. Make its class importable again under the "
+            "module and name it had, or stop using the state: its values are kept as they are."
+        )
+
+
+class UnknownEnumConstantError(KeyedStateError):
+    """A name in a column that no constant of the enum has.
+
+    Attributes
+    ----------
+    enum : str
+    constant : str
+    """
+
+    def __init__(self, enum: str, constant: str, known: Iterable[str]) -> None:
+        self.enum = enum
+        self.constant = constant
+        super().__init__(
+            f"{constant!r} is no constant of the enum {enum}.{did_you_mean(constant, known)} Give the enum "
+            "its constant back, or read the column as STRING."
+        )
 
 
 class UnknownSerializerError(KeyedStateError):

@@ -1,17 +1,23 @@
-"""The serializer that an Arrow column of keys asks for."""
+"""The serializer that a column, a schema or an annotation asks for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
+from keyedstate.types.annotations import from_annotation
 from keyedstate.types.decimals import decimal
 from keyedstate.types.errors import UnsupportedTypeError
+from keyedstate.types.maps import map_of
 from keyedstate.types.nullable import nullable
 from keyedstate.types.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
+from keyedstate.types.rows import row_of
+from keyedstate.types.sequences import list_of
 from keyedstate.types.serializer import TypeSerializer
-from keyedstate.types.temporal import DATE, TIMESTAMP, TIMESTAMP_NTZ
+from keyedstate.types.spark_types import from_spark_type, is_spark_type
+from keyedstate.types.temporal import DATE, DURATION, TIME, TIMESTAMP, TIMESTAMP_NTZ
 from keyedstate.types.text import BYTES, STRING
 from keyedstate.types.tuples import tuple_of
 
@@ -31,12 +37,41 @@ _EXACT: dict[pa.DataType, TypeSerializer[Any]] = {
 }
 
 
+def infer(declared: Any) -> TypeSerializer[Any]:
+    """Return the type that a Python annotation, a Spark type or an Arrow type or schema describes.
+
+    ``Any`` and ``object`` give the generic type; no other annotation does so by itself.
+
+    Parameters
+    ----------
+    declared : object
+        An annotation (``int``, ``dict[str, int]``, ``Optional[float]``, a dataclass, an enum, ...), a type of
+        ``pyspark.sql.types``, a ``pyarrow.DataType`` or a ``pyarrow.Schema``.  A type of this package is
+        returned as it is.  Spark's ``StructType``, Arrow's structs and schemas become rows.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        For what has no type; the message names the field and the way out.
+    """
+    if isinstance(declared, TypeSerializer):
+        return declared
+    if isinstance(declared, pa.Schema):
+        return _any_arrow_type(pa.struct(list(declared)))
+    if isinstance(declared, pa.DataType):
+        return _any_arrow_type(declared)
+    if is_spark_type(declared):
+        return from_spark_type(declared)
+    return from_annotation(declared)
+
+
 def from_arrow_type(arrow_type: pa.DataType) -> TypeSerializer[Any]:
     """Return the serializer for a key column, as Spark hands it over.
 
     All types by which Spark can group and whose values Python can hash are supported: booleans, signed
-    integers, floats, strings, binary, dates, both timestamps, decimals, and structs of these, which become
-    tuples with a nullable field for every nullable one.  Dictionary-encoded columns have their values' type.
+    integers, floats, strings, binary, dates, times of day, both timestamps, day-time intervals, decimals, and
+    structs of these, which become tuples with a nullable field for every nullable one.  Dictionary-encoded
+    columns have their values' type.
 
     Parameters
     ----------
@@ -50,18 +85,65 @@ def from_arrow_type(arrow_type: pa.DataType) -> TypeSerializer[Any]:
     """
     if pa.types.is_dictionary(arrow_type):
         return from_arrow_type(arrow_type.value_type)
-    serializer = _EXACT.get(arrow_type)
-    if serializer is not None:
-        return serializer
-    if pa.types.is_timestamp(arrow_type) and arrow_type.unit != "ns":
-        return TIMESTAMP_NTZ if arrow_type.tz is None else TIMESTAMP
-    if pa.types.is_decimal128(arrow_type) and arrow_type.scale >= 0:
-        return decimal(arrow_type.precision, arrow_type.scale)
+    found = _scalar(arrow_type)
+    if found is not None:
+        return found
     if pa.types.is_struct(arrow_type) and arrow_type.num_fields:
-        fields = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
-        types = [(field.nullable, from_arrow_type(field.type)) for field in fields]
-        return tuple_of(*(nullable(inner) if may_be_null else inner for may_be_null, inner in types))
+        return tuple_of(*(_field(field, from_arrow_type) for field in _fields(arrow_type)))
     raise UnsupportedTypeError(f"a key of the Arrow type {arrow_type}", *_refusal(arrow_type))
+
+
+def _any_arrow_type(arrow_type: pa.DataType) -> TypeSerializer[Any]:
+    """Return the type of values, which unlike keys may be lists and maps, and have named fields."""
+    types = pa.types
+    if types.is_dictionary(arrow_type):
+        return _any_arrow_type(arrow_type.value_type)
+    found = _scalar(arrow_type)
+    if found is not None:
+        return found
+    if types.is_list(arrow_type) or types.is_large_list(arrow_type):
+        return list_of(_field(arrow_type.value_field, _any_arrow_type))
+    if types.is_map(arrow_type):
+        return map_of(_any_arrow_type(arrow_type.key_type), _any_arrow_type(arrow_type.item_type))
+    if types.is_struct(arrow_type) and arrow_type.num_fields:
+        fields = _fields(arrow_type)
+        found_fields = {field.name: _field(field, _any_arrow_type) for field in fields}
+        if len(found_fields) < len(fields):
+            raise UnsupportedTypeError(
+                f"the Arrow type {arrow_type}", "two of its fields have one name", "Rename one."
+            )
+        return row_of(found_fields)
+    reason = "its values have no type here"
+    if types.is_unsigned_integer(arrow_type) or types.is_timestamp(arrow_type):
+        raise UnsupportedTypeError(f"the Arrow type {arrow_type}", *_refusal(arrow_type))
+    raise UnsupportedTypeError(
+        f"the Arrow type {arrow_type}", reason, "Cast the column, for example to a string."
+    )
+
+
+def _scalar(arrow_type: pa.DataType) -> TypeSerializer[Any] | None:
+    found = _EXACT.get(arrow_type)
+    if found is not None:
+        return found
+    types = pa.types
+    if types.is_timestamp(arrow_type) and arrow_type.unit != "ns":
+        return TIMESTAMP_NTZ if arrow_type.tz is None else TIMESTAMP
+    if types.is_decimal128(arrow_type) and arrow_type.scale >= 0:
+        return decimal(arrow_type.precision, arrow_type.scale)
+    if types.is_time64(arrow_type):
+        return TIME
+    if types.is_duration(arrow_type) and arrow_type.unit == "us":
+        return DURATION
+    return None
+
+
+def _fields(arrow_type: pa.DataType) -> list[pa.Field]:
+    return [arrow_type.field(index) for index in range(arrow_type.num_fields)]
+
+
+def _field(field: pa.Field, inner_of: Callable[[pa.DataType], TypeSerializer[Any]]) -> TypeSerializer[Any]:
+    inner = inner_of(field.type)
+    return nullable(inner) if field.nullable else inner
 
 
 def _refusal(arrow_type: pa.DataType) -> tuple[str, str]:

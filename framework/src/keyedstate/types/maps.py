@@ -15,6 +15,8 @@ from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.columns import offsets_of
 from keyedstate.types.composite import (
     ContainerSerializer,
+    Conversion,
+    converted,
     read_inner,
     require_immutable,
     restore_inner,
@@ -121,6 +123,13 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
                     check_value(item)
                 except ValueTypeError as error:
                     raise error.within(f"[{reprlib.repr(key)}].value") from None
+
+    def convert(self, conversions: Sequence[Conversion], value: dict[Any, Any]) -> dict[K, V | None]:
+        key_of, value_of = conversions
+        return {
+            converted(key_of, key): None if item is None else converted(value_of, item)
+            for key, item in value.items()
+        }
 
     def copy(self, value: dict[K, V | None]) -> dict[K, V | None]:
         if self.value_serializer.immutable:

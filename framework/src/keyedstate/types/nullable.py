@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.compatibility import Compatibility
+from keyedstate.types.compatibility import Compatibility, compose
 from keyedstate.types.composite import CompositeSerializer, restore_inner
 from keyedstate.types.errors import UnsupportedTypeError
 from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
-    """A byte 1 for None; a byte 0 and the value otherwise.  In columns None is null."""
+    """A byte 1 for None; a byte 0 and the value otherwise.  In columns None is null.
+
+    Where the inner type's own bytes tell None from a value (`TypeSerializer.tells_null`), there is no byte 0.
+    """
 
     type_name = "nullable"
     null_is_value = True
@@ -56,10 +59,16 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
         if value is None:
             out.write_boolean(True)
         else:
-            out.write_boolean(False)
+            if not self.inner_serializer.tells_null:
+                out.write_boolean(False)
             self.inner_serializer.serialize(value, out)
 
     def deserialize(self, source: DataInputView) -> T | None:
+        if self.inner_serializer.tells_null:
+            if source.peek(1) != b"\x01":
+                return self.inner_serializer.deserialize(source)
+            source.skip(1)
+            return None
         return None if source.read_boolean() else self.inner_serializer.deserialize(source)
 
     def reads(self, arrow_type: pa.DataType) -> bool:
@@ -87,11 +96,20 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name == self.type_name:
             return super().resolve_compatibility(old)
-        verdict = self.inner_serializer.snapshot().resolve_compatibility(old)
+        verdict = self.inner_serializer.resolve_compatibility(old)
         if verdict.is_incompatible:
             return verdict
+        if self.inner_serializer.tells_null:
+            return compose([("", self.inner_serializer, verdict)], self.rebuild)
         # Also where the inner serializer would only be reconfigured: old bytes have no flag.
         return Compatibility.after_migration(f"{old} became nullable")
+
+    def conversion_from(self, old: TypeSerializer[Any]) -> Callable[[Any], T | None] | None:
+        old_inner = old.inner_serializer if isinstance(old, NullableSerializer) else old
+        conversion = self.inner_serializer.conversion_from(old_inner)
+        if conversion is None:
+            return None
+        return lambda value: None if value is None else conversion(value)
 
 
 def nullable(inner: TypeSerializer[T]) -> NullableSerializer[T]:

@@ -18,6 +18,7 @@ from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.columns import offsets_of
 from keyedstate.types.composite import (
     ContainerSerializer,
+    Conversion,
     read_inner,
     require_immutable,
     restore_inner,
@@ -102,6 +103,10 @@ class ListSerializer(_ElementsSerializer["list[T]"], Generic[T]):
         except ValueTypeError as error:
             raise error.within(f"[{index}]") from None
 
+    def convert(self, conversions: Sequence[Conversion], value: list[Any]) -> list[T]:
+        (element,) = conversions
+        return value if element is None else list(map(element, value))
+
     def copy(self, value: list[T]) -> list[T]:
         element = self.element_serializer
         return value.copy() if element.immutable else list(map(element.copy, value))
@@ -158,6 +163,10 @@ class SetSerializer(_ElementsSerializer["set[T]"], Generic[T]):
                 check(element)
         except ValueTypeError as error:
             raise error.within(".element") from None
+
+    def convert(self, conversions: Sequence[Conversion], value: set[Any]) -> set[T]:
+        (element,) = conversions
+        return value if element is None else set(map(element, value))
 
     def copy(self, value: set[T]) -> set[T]:
         return value.copy()

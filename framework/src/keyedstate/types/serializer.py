@@ -56,6 +56,9 @@ class TypeSerializer(ABC, Generic[T]):
     null_is_value : bool
         Whether a null slot of an Arrow column is a value of the type.  Inside lists, tuples, sets and keys
         other types refuse null slots.
+    tells_null : bool
+        Whether no value's bytes begin with a byte 1, so that it can stand for None: `nullable` then adds no
+        flag of its own (Flink's ``NullableSerializer.wrapIfNullIsNotSupported``).
     """
 
     type_name: str
@@ -63,6 +66,7 @@ class TypeSerializer(ABC, Generic[T]):
     immutable: bool
     needs_canonical: bool = False
     null_is_value: bool = False
+    tells_null: bool = False
 
     @property
     @abstractmethod
@@ -176,10 +180,29 @@ class TypeSerializer(ABC, Generic[T]):
         return {}
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
-        """Return what this serializer can do with values that the serializer of `old` wrote."""
+        """Return what this serializer can do with values that the serializer of `old` wrote.
+
+        Ask the serializer that the program declared: it knows the user's classes, which its snapshot does
+        not.  Where the verdict is reconfigured, `Compatibility.serializer` knows them too.
+        """
         if old == self.snapshot():
             return Compatibility.AS_IS
         return Compatibility.incompatible(f"{old} cannot be read as {self!r}")
+
+    def conversion_from(self, old: TypeSerializer[Any]) -> Callable[[Any], T] | None:
+        """Return what turns a value that `old` reads into a value of this type; None where nothing has to.
+
+        A serializer out of a snapshot knows no classes: it reads records as named tuples, enum constants as
+        their names and generic values as bytes, so that state can be kept, moved and inspected without the
+        program that made it.  Whoever goes on with restored values converts each of them once, also where
+        the verdict is as is.
+
+        Parameters
+        ----------
+        old : TypeSerializer
+            As `SerializerSnapshot.restore_serializer` returns it, and not incompatible with this one.
+        """
+        return None
 
     def parts(self) -> tuple[object, ...]:
         """Return the constructor's arguments; equality, hash and repr follow from them."""
@@ -237,6 +260,8 @@ class SerializerSnapshot:
 
     def restore_serializer(self) -> TypeSerializer[Any]:
         """Return a serializer that reads what the snapshot's serializer wrote.
+
+        No class of the user is loaded; see `TypeSerializer.conversion_from`.
 
         Raises
         ------

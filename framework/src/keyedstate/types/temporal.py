@@ -1,8 +1,10 @@
-"""Dates and instants.
+"""Dates, instants, times of day and durations.
 
-The layouts of Flink's SQL types are used, which hold what Python's and Spark's types hold: a date is the
+The layouts of Flink's types are used, which hold what Python's and Spark's types hold: a date is the
 milliseconds of its midnight in UTC (``SqlDateSerializer``), a timestamp the milliseconds since 1970 and the
-nanoseconds within the millisecond (``TimestampDataSerializer`` of precision 6).
+nanoseconds within the millisecond (``TimestampDataSerializer`` of precision 6), a time of day its hour,
+minute, second and nanoseconds (``LocalTimeSerializer``).  A duration is Spark's day-time interval: a 64-bit
+number of microseconds.
 """
 
 # ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
@@ -18,7 +20,7 @@ import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.columns import plain_numbers, put_nones, require_types
-from keyedstate.types.errors import ValueTypeError
+from keyedstate.types.errors import ColumnTypeError, CorruptDataError, ValueTypeError
 from keyedstate.types.scalar import SingletonSerializer, register_singleton
 
 _DAY_MS = 86_400_000
@@ -28,6 +30,8 @@ _FIRST_US, _LAST_US = _FIRST_DAY * _DAY_MS * 1000, (_LAST_DAY + 1) * _DAY_MS * 1
 _NAIVE_EPOCH = dt.datetime(1970, 1, 1)
 _UTC_EPOCH = _NAIVE_EPOCH.replace(tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
+#: The shortest duration that 64 bits of microseconds do not hold.
+_DURATION_LIMIT = dt.timedelta(microseconds=2**63)
 
 
 def _require_years(numbers: np.ndarray, low: int, high: int, expected: str) -> None:
@@ -192,9 +196,113 @@ class TimestampNtzSerializer(_InstantSerializer):
         return _has_microseconds(arrow_type) and arrow_type.tz is None
 
 
+class TimeSerializer(SingletonSerializer[dt.time]):
+    """Times of day without a zone: ``datetime.time``, microseconds; ``fold`` is not kept."""
+
+    type_name = "time"
+    python_type = dt.time
+    constraint = "a datetime.time without tzinfo"
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.time64("us")
+
+    def is_value(self, value: object) -> bool:
+        return value.__class__ is dt.time and value.tzinfo is None
+
+    def way_out(self, value: object) -> str:
+        if value.__class__ is dt.time:
+            return "Drop the zone with .replace(tzinfo=None)."
+        if isinstance(value, dt.datetime):
+            return "Convert it with .time(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."
+        return super().way_out(value)
+
+    def serialize(self, value: dt.time, out: DataOutputView) -> None:
+        if not self.is_value(value):
+            raise self.mismatch(value)
+        out.write_byte(value.hour)
+        out.write_byte(value.minute)
+        out.write_byte(value.second)
+        out.write_int(value.microsecond * 1000)
+
+    def deserialize(self, source: DataInputView) -> dt.time:
+        clock = source.read_byte(), source.read_byte(), source.read_byte()
+        micros, rest = divmod(source.read_int(), 1000)
+        try:
+            if not rest:
+                return dt.time(*clock, micros)
+        except ValueError:
+            pass
+        raise source.corrupt("a time of day that a clock of microseconds does not show")
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_time(arrow_type))
+
+    def read_column(self, array: pa.Array) -> list[dt.time | None]:
+        try:
+            micros = plain_numbers(array.cast(pa.time64("us")).cast(pa.int64()), 0)
+        except pa.ArrowInvalid:  # nanoseconds beside whole microseconds
+            raise ColumnTypeError(repr(self), "time64[us]", f"{array.type} with nanoseconds") from None
+        if len(micros) and (micros.min() < 0 or micros.max() >= _DAY_MS * 1000):
+            raise CorruptDataError("a time of day beyond 24 hours in a column", 0)
+        seconds, micros = np.divmod(micros, 1_000_000)
+        minutes, seconds = np.divmod(seconds, 60)
+        parts = (*np.divmod(minutes, 60), seconds, micros)
+        return put_nones(list(map(dt.time, *(part.tolist() for part in parts))), array)
+
+    def write_column(self, values: Sequence[dt.time | None]) -> pa.Array:
+        require_types(values, frozenset((dt.time, type(None))))
+        for value in values:
+            if value is not None and value.tzinfo is not None:
+                raise TypeError("a zone that pyarrow would drop silently")
+        return pa.array(values, pa.time64("us"))
+
+
+class DurationSerializer(SingletonSerializer[dt.timedelta]):
+    """``datetime.timedelta`` in a 64-bit number of microseconds, which is up to 292,000 years."""
+
+    type_name = "duration"
+    python_type = dt.timedelta
+    constraint = "a datetime.timedelta of at most 292,000 years"
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.duration("us")
+
+    def is_value(self, value: object) -> bool:
+        return value.__class__ is dt.timedelta and -_DURATION_LIMIT <= value < _DURATION_LIMIT
+
+    def serialize(self, value: dt.timedelta, out: DataOutputView) -> None:
+        if not self.is_value(value):
+            raise self.mismatch(value)
+        out.write_long(value // _MICROSECOND)
+
+    def deserialize(self, source: DataInputView) -> dt.timedelta:
+        return dt.timedelta(microseconds=source.read_long())
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_duration(arrow_type) and arrow_type.unit != "ns")
+
+    def read_column(self, array: pa.Array) -> list[dt.timedelta | None]:
+        micros = plain_numbers(array.cast(pa.duration("us")).cast(pa.int64()), 0)
+        return put_nones(list(map(_timedelta, micros.tolist())), array)
+
+    def write_column(self, values: Sequence[dt.timedelta | None]) -> pa.Array:
+        require_types(values, frozenset((dt.timedelta, type(None))))
+        # As numbers: pyarrow refuses durations near the ends of 64 bits.
+        micros = [None if value is None else value // _MICROSECOND for value in values]
+        return pa.array(micros, pa.int64()).cast(pa.duration("us"))
+
+
+def _timedelta(micros: int) -> dt.timedelta:
+    return dt.timedelta(0, 0, micros)
+
+
 DATE = DateSerializer()
 TIMESTAMP = TimestampSerializer()
 TIMESTAMP_NTZ = TimestampNtzSerializer()
+TIME = TimeSerializer()
+DURATION = DurationSerializer()
 
-for _serializer in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+for _serializer in (DATE, TIMESTAMP, TIMESTAMP_NTZ, TIME, DURATION):
     register_singleton(_serializer)

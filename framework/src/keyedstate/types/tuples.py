@@ -11,7 +11,13 @@ from typing import Any, TypeGuard
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.composite import ContainerSerializer, read_inner, write_inner
+from keyedstate.types.composite import (
+    ContainerSerializer,
+    Conversion,
+    converted,
+    read_inner,
+    write_inner,
+)
 from keyedstate.types.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
 
@@ -109,6 +115,9 @@ class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
                 field.check(element)
             except ValueTypeError as error:
                 raise error.within(f"[{index}]") from None
+
+    def convert(self, conversions: Sequence[Conversion], value: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(map(converted, conversions, value))
 
     def copy(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         if self.immutable:
