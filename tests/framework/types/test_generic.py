@@ -103,12 +103,12 @@ def test_a_value_whose_class_is_gone_is_refused_with_the_way_out(tmp_path: Path)
     code = textwrap.dedent("""
         import sys
         from keyedstate import types
+        sys.path.append(sys.argv[1])
         from shop_that_closed import Order
         sys.stdout.buffer.write(types.pickled().to_bytes(Order()))
     """)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     data = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, env=environment, timeout=60
+        [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, timeout=60
     ).stdout
     with pytest.raises(
         UnreadableGenericValueError, match=r"No module named 'shop_that_closed'.*importable again"

@@ -162,6 +162,7 @@ class Tree:
 @dataclass
 class Unresolved:
     value: Missing  # type: ignore[name-defined]  # noqa: F821
+    name: str = ""
 
 
 @dataclass
@@ -192,7 +193,7 @@ class OfDict(dict):  # type: ignore[type-arg]
         (Holder, r"the field 'amount' of .*Imprecise"),
         (Node, r"the field 'next' of .*Node, .*Node, .*a record that holds itself"),
         (Tree, r"the field 'next' of .*Node"),
-        (Unresolved, r"cannot be resolved \(name 'Missing' is not defined\).*fields=\{"),
+        (Unresolved, r"the field 'value' of .*'Missing' cannot be resolved \(name 'Missing' is.*fields=\{"),
         (OfUnhashable, r"the field 'values' of .*OfUnhashable, list_of\(INT64\) as the element of a set"),
         (OfDict, "derives from a class that has one, such as dict"),
         (list, r"list is not supported: .*Write list\[int\]"),
@@ -233,8 +234,9 @@ def test_what_has_no_type_is_refused_with_its_place_and_a_way_out(annotation: An
 def test_a_field_whose_annotation_does_not_say_enough_can_be_given() -> None:
     serializer: Any = types.record_of(Imprecise, fields={"amount": types.decimal(4, 2)})
     assert serializer.field_serializers == (types.decimal(4, 2),)
+    # What is given need not be resolved.
     given: Any = types.record_of(Unresolved, fields={"value": types.INT8})
-    assert given.field_serializers == (types.INT8,)
+    assert given.field_serializers == (types.INT8, types.STRING)
     with pytest.raises(UnsupportedTypeError, match=r"the field 'amuont'.*no such field. It has amount"):
         types.record_of(Imprecise, fields={"amuont": types.decimal(4, 2)})
     with pytest.raises(UnsupportedTypeError, match="no dataclass"):

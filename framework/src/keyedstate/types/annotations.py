@@ -7,6 +7,8 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import inspect
+import sys
 import types as python_types
 import typing
 import uuid
@@ -229,26 +231,33 @@ def _record(
             "the dataclass has no such field",
             f"It has {', '.join(field.name for field in declared) or 'none'}.",
         )
-    hints = _annotations(cls) if len(given) < len(declared) else {}
     found: dict[str, TypeSerializer[Any]] = {}
     for field in declared:
         place = f"the field {field.name!r} of {class_name(cls)}"
         if field.name in given:
             found[field.name] = given[field.name]
         else:
-            found[field.name] = _of_part(hints[field.name], place, (*within, cls))
+            found[field.name] = _of_part(_resolved(cls, field, place), place, (*within, cls))
     return dataclass_record(cls, found, name)
 
 
-def _annotations(cls: type) -> dict[str, Any]:
+def _resolved(cls: type, field: dataclasses.Field[Any], place: str) -> Any:
+    """Return a field's annotation, evaluated where it was written if it is a string."""
+    owner = next(base for base in cls.__mro__ if field.name in inspect.get_annotations(base))
+    module = sys.modules.get(owner.__module__)
+    # One by one: others may be beyond typing, as InitVar is up to Python 3.10, or not be needed.
+    holder = python_types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
-        return typing.get_type_hints(cls, include_extras=True)
-    except (NameError, TypeError, AttributeError) as error:
+        hints = typing.get_type_hints(
+            holder, vars(module) if module is not None else {}, dict(vars(owner)), include_extras=True
+        )
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:
         raise UnsupportedTypeError(
-            f"the dataclass {class_name(cls)}",
-            f"its annotations cannot be resolved ({error})",
-            "Import at module level what they name, or give the types: record_of(..., fields={...}).",
+            place,
+            f"its annotation {field.type!r} cannot be resolved ({error})",
+            "Import at module level what it names, or give the type: record_of(..., fields={...}).",
         ) from None
+    return hints[field.name]
 
 
 def _of_class(cls: type, where: str, within: tuple[type, ...]) -> TypeSerializer[Any] | None:
