@@ -94,7 +94,11 @@ class StateTable(ABC, Generic[K, N, V]):
 
     @abstractmethod
     def replace_meta(self, meta: StateMeta) -> None:
-        """Adopt the serializers that the running program registered for a restored state."""
+        """Adopt the serializers that the running program registered for a restored state.
+
+        They were found compatible.  A table of bytes rewrites those whose layout changed: read with the old
+        serializer, converted with ``new.conversion_from(old)``, written with the new one.
+        """
 
     @property
     @abstractmethod

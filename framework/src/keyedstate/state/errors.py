@@ -54,6 +54,15 @@ class StateMigrationError(StateError):
         )
 
 
+class StateConversionError(StateError):
+    """Restored values of the right type that the running program cannot be given."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        self.state = state
+        self.reason = reason
+        super().__init__(f"the values of the state {state!r} cannot be restored: {reason}")
+
+
 class StateValueError(StateError):
     """A value of the wrong type given to a state."""
 

@@ -19,7 +19,6 @@ from keyedstate.backend import (
     BackendContext,
     Capability,
     StateHandle,
-    StateKind,
     StateMeta,
     TableChanges,
 )
@@ -27,13 +26,13 @@ from keyedstate.keygroups import KeyGroupRange, key_group_for_hash
 from keyedstate.murmur3 import hash_value
 from keyedstate.plugins import Backend
 from keyedstate.state import base as state_base
+from keyedstate.state.adoption import adapted, check_unchanged, converted_table
 from keyedstate.state.base import StateDescriptor
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import NullNamespaceError, StateKindMismatchError, StateMigrationError
 from keyedstate.state.snapshots import SnapshotTask
 from keyedstate.state.tracking import ChangeTracker
 from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer
-from keyedstate.types.maps import MapSerializer
 
 H = TypeVar("H", bound=state_base.StateHandle)
 
@@ -66,6 +65,8 @@ class KeyedStateBackend:
             self._tracker = ChangeTracker(native)
             self._changed = {name: self._tracker.track(table) for name, table in tables.items()}
         self._handles: dict[str, state_base.StateHandle] = {}
+        #: What was asked for at the first look-up; a reconfigured serializer may stand in its place.
+        self._requested: dict[str, StateMeta] = {}
         self._strategy = backend.create_snapshot_strategy(context)
         self._spill_manager = backend.create_spill_manager(context)
         if self._spill_manager is not None:
@@ -118,7 +119,7 @@ class KeyedStateBackend:
         context.closing.callback(shutil.rmtree, context.local_dir, ignore_errors=True)
         try:
             for meta in (meta for handle in handles for meta in handle.states):
-                _check_unchanged(meta.name, "key", meta.key_serializer, key_serializer)
+                check_unchanged(meta.name, "key", meta.key_serializer, key_serializer)
             tables = backend.create_restore_operation(handles, context).restore()
             return cls(backend, context, key_serializer, tables, track_changes)
         except BaseException:
@@ -167,6 +168,8 @@ class KeyedStateBackend:
             Where the name holds another kind of state, restored or registered.
         StateMigrationError
             Where its types do not fit.
+        StateConversionError
+            Where restored values cannot be given to the program, although their types fit.
         MissingCapabilityError
             Where the backend lacks this kind of state.
         NullNamespaceError
@@ -184,7 +187,7 @@ class KeyedStateBackend:
         if handle is None:
             handle = self._register(descriptor, meta)
         else:
-            _check_same_state(self._tables[descriptor.name].meta, meta)
+            _check_same_state(self._requested[descriptor.name], meta)
         handle.set_namespace(namespace)
         return cast(H, handle)
 
@@ -194,16 +197,29 @@ class KeyedStateBackend:
         if table is None:
             table = self._backend.create_state_table(meta, self._context)
         else:
-            table.replace_meta(_adapted(table.meta, meta))
+            table = self._adopted(table, meta)
         changed = self._changed.get(meta.name)
-        if changed is None:
+        if changed is None or table is not self._tables[meta.name]:
             changed = table if self._tracker is None else self._tracker.track(table)
         handle: state_base.StateHandle = descriptor.create_handle(changed, self.current)
         # Only now: a refused registration leaves everything as it was.
         self._tables[meta.name] = table
         self._changed[meta.name] = changed
         self._handles[meta.name] = handle
+        self._requested[meta.name] = meta
         return handle
+
+    def _adopted(self, restored: AnyStateTable, meta: StateMeta) -> AnyStateTable:
+        """Return the table under which a restored state goes on."""
+        new = adapted(restored.meta, meta)
+        if self._backend.description.level(Capability.OBJECTS_BY_REFERENCE).usable:
+            table = converted_table(
+                restored, new, lambda: self._backend.create_state_table(new, self._context)
+            )
+            if table is not None:
+                return table
+        restored.replace_meta(new)
+        return restored
 
     # -- over all keys ------------------------------------------------------------------------------------
 
@@ -330,36 +346,3 @@ def _check_same_state(registered: StateMeta, requested: StateMeta) -> None:
         if old != new:
             reason = "one state has one type within a run"
             raise StateMigrationError(requested.name, part, old, new, reason)
-
-
-def _adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
-    """Return the meta under which a restored state goes on, or refuse it.
-
-    Values may migrate; keys, namespaces and map keys may not, since entries are found by them.
-    """
-    name = requested.name
-    if restored.kind is not requested.kind:
-        raise StateKindMismatchError(name, restored.kind.value, requested.kind.value, restored=True)
-    key = _check_unchanged(name, "key", restored.key_serializer, requested.key_serializer)
-    namespace = _check_unchanged(
-        name, "namespace", restored.namespace_serializer, requested.namespace_serializer
-    )
-    old, new = restored.value_serializer, requested.value_serializer
-    if requested.kind is StateKind.MAP and isinstance(old, MapSerializer) and isinstance(new, MapSerializer):
-        _check_unchanged(name, "map key", old.key_serializer, new.key_serializer)
-    verdict = new.snapshot().resolve_compatibility(old.snapshot())
-    if verdict.is_incompatible:
-        raise StateMigrationError(name, "value", old, new, verdict.reason)
-    return StateMeta(name, requested.kind, key, namespace, verdict.serializer or new)
-
-
-def _check_unchanged(
-    state: str, part: str, written: TypeSerializer[Any], requested: TypeSerializer[Any]
-) -> TypeSerializer[Any]:
-    verdict = requested.snapshot().resolve_compatibility(written.snapshot())
-    if verdict.is_after_migration:
-        reason = f"a {part} type cannot migrate, since entries are found by it"
-        raise StateMigrationError(state, part, written, requested, reason)
-    if verdict.is_incompatible:
-        raise StateMigrationError(state, part, written, requested, verdict.reason)
-    return verdict.serializer or requested
