@@ -159,6 +159,13 @@ CHECKPOINT_RETAINED = integer(
 CHECKPOINT_COMPRESSION = choice(
     "checkpoint.compression", "zstd", ("zstd", "lz4", "none"), "Compression inside segment files."
 )
+TYPES_GENERIC = choice(
+    "types.generic",
+    "allow",
+    ("allow", "forbid"),
+    "Whether states may have generic types, whose values are pickled: slow, readable by Python alone, and "
+    "without evolution. `forbid` refuses to register such a state.",
+)
 
 #: The kernel's options; a plugin adds its own under ``<backend name>.``.
 OPTIONS: tuple[ConfigOption[Any], ...] = (
@@ -172,6 +179,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     CHECKPOINT_DIR,
     CHECKPOINT_RETAINED,
     CHECKPOINT_COMPRESSION,
+    TYPES_GENERIC,
 )
 
 

@@ -61,6 +61,7 @@ class Instances:
         groups: KeyGroupRange | None = None,
         max_parallelism: int = 10,
         track_changes: bool = False,
+        generic_types: bool = True,
     ) -> KeyedStateBackend:
         backend = KeyedStateBackend.open(
             self.plugin,
@@ -70,6 +71,7 @@ class Instances:
             options=self._options,
             handles=handles,
             track_changes=track_changes,
+            generic_types=generic_types,
         )
         self._opened.append(backend)
         return backend

@@ -244,6 +244,22 @@ def test_generic_values_that_cannot_be_opened_are_refused_by_state_and_stay_in_t
     assert (tmp_path / "trace").is_dir()
 
 
+def test_a_generic_state_is_refused_where_the_option_forbids_it_and_kept_all_the_same(instances):
+    state = ValueState("s", types.list_of(types.pickled()))
+    backend = instances.open()
+    backend.set_current_key(1)
+    backend.get_state(state).update([{"a": 1}])
+    strict = instances.open([instances.snapshot(backend)], generic_types=False)
+    with pytest.raises(
+        types.GenericTypeForbiddenError, match=r"the state 's'.*in its element.*types\.generic"
+    ):
+        strict.get_state(state)
+    strict.get_state(ValueState("other", types.record_of(V1)))
+    again = instances.open([instances.snapshot(strict)])
+    again.set_current_key(1)
+    assert again.get_state(state).value() == [{"a": 1}]
+
+
 def test_an_unpicklable_value_is_refused_with_the_states_name(instances):
     backend = instances.open()
     backend.set_current_key(1)

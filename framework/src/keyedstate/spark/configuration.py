@@ -10,16 +10,25 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from keyedstate.config import SPARK_PREFIX, Configuration
+from keyedstate.config import SPARK_PREFIX, TYPES_GENERIC, Configuration
 from keyedstate.plugins import Backend, PluginRegistry
 
 
 @dataclass(frozen=True)
 class ChosenBackend:
-    """A backend with the values of its options."""
+    """A backend with the values of its options, and what concerns states on every backend.
+
+    Attributes
+    ----------
+    backend : Backend
+    options : mapping
+    generic_types : bool
+        The option ``types.generic``.
+    """
 
     backend: Backend
     options: Mapping[str, Any]
+    generic_types: bool = True
 
 
 def read_configuration(spark: SparkSession, explicit: Mapping[str, object] | None) -> Configuration:
@@ -52,7 +61,8 @@ def choose_backend(config: Configuration) -> ChosenBackend:
     """
     registry = PluginRegistry(config)
     backend = registry.choose()
-    return ChosenBackend(backend, config.plugin_options(registry.options, backend.name))
+    options = config.plugin_options(registry.options, backend.name)
+    return ChosenBackend(backend, options, config[TYPES_GENERIC] == "allow")
 
 
 @lru_cache(maxsize=8)

@@ -36,6 +36,8 @@ from keyedstate.spark.preflight import check_executors
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_columns_of, key_types, parse_output
 from keyedstate.spark.task import Checkpointing, OperatorPlan, pack_function
+from keyedstate.state import declared_states
+from keyedstate.types import refuse_generic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +130,8 @@ class KeyedFrame:
             For a schema that cannot be used.
         ConfigError, PluginError
             For options and backends.
+        GenericTypeForbiddenError
+            For a declared state whose values are pickled, where ``types.generic`` is ``forbid``.
         InvalidParallelismError, InvalidMaxParallelismError
         PreflightError
             Where the executors cannot run the operator; checked for streaming only.
@@ -144,6 +148,9 @@ class KeyedFrame:
         packed = pack_function(function)
         config = read_configuration(spark, self._config)
         chosen = choose_backend(config)
+        if not chosen.generic_types:
+            for state in declared_states(function):
+                refuse_generic(state.name, state.serializer)
         parallelism = config.get(PARALLELISM) or int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
         stored = None
         folder = self._folder(spark, config)

@@ -191,6 +191,7 @@ class OperatorPlan:
             options=chosen.options,
             handles=handles,
             local_base=_local_folder(),
+            generic_types=chosen.generic_types,
         )
 
     def _restored_backend(

@@ -32,7 +32,7 @@ from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import NullNamespaceError, StateKindMismatchError, StateMigrationError
 from keyedstate.state.snapshots import SnapshotTask
 from keyedstate.state.tracking import ChangeTracker
-from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer
+from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer, refuse_generic
 
 H = TypeVar("H", bound=state_base.StateHandle)
 
@@ -50,10 +50,12 @@ class KeyedStateBackend:
         key_serializer: TypeSerializer[Any],
         tables: dict[str, AnyStateTable],
         track_changes: bool = False,
+        generic_types: bool = True,
     ) -> None:
         self._backend = backend
         self._context = context
         self._key_serializer = key_serializer
+        self._generic_types = generic_types
         #: Every table, also of restored states that nobody has registered in this run: they are kept and
         #: written into each snapshot, so that a state survives a program that does not use it.
         self._tables = tables
@@ -86,6 +88,7 @@ class KeyedStateBackend:
         handles: Sequence[StateHandle] = (),
         local_base: Path | None = None,
         track_changes: bool = False,
+        generic_types: bool = True,
     ) -> KeyedStateBackend:
         """Open an instance, empty or restored.
 
@@ -106,6 +109,8 @@ class KeyedStateBackend:
         track_changes : bool, default False
             Whether `begin_epoch` and `changes_since` may be called: the restored state is what changes are
             changes of.
+        generic_types : bool, default True
+            Whether states whose values are pickled may be registered: the option ``types.generic``.
 
         Raises
         ------
@@ -121,7 +126,7 @@ class KeyedStateBackend:
             for meta in (meta for handle in handles for meta in handle.states):
                 check_unchanged(meta.name, "key", meta.key_serializer, key_serializer)
             tables = backend.create_restore_operation(handles, context).restore()
-            return cls(backend, context, key_serializer, tables, track_changes)
+            return cls(backend, context, key_serializer, tables, track_changes, generic_types)
         except BaseException:
             context.closing.close()
             raise
@@ -172,6 +177,8 @@ class KeyedStateBackend:
             Where restored values cannot be given to the program, although their types fit.
         MissingCapabilityError
             Where the backend lacks this kind of state.
+        GenericTypeForbiddenError
+            Where its values are pickled and `open` was told to forbid that.
         NullNamespaceError
         """
         if namespace is None or namespace_serializer is None:
@@ -193,6 +200,8 @@ class KeyedStateBackend:
 
     def _register(self, descriptor: StateDescriptor[Any], meta: StateMeta) -> state_base.StateHandle:
         self._backend.require(meta.kind.capability, meta.name)
+        if not self._generic_types:
+            refuse_generic(meta.name, meta.value_serializer)
         table = self._tables.get(meta.name)
         if table is None:
             table = self._backend.create_state_table(meta, self._context)
