@@ -103,6 +103,9 @@ _MAX_RESTARTS = cython.declare(cython.int, 100)
 #: Keys of a bulk operation that are hashed and approached together.
 _BLOCK = cython.declare(cython.Py_ssize_t, 64)
 
+#: Addresses of added and removed entries that an epoch keeps before it looks for them.
+_STALE_LIMIT = cython.declare(cython.Py_ssize_t, 4096)
+
 #: Seconds for which a released snapshot is freed before other threads get a turn.
 _FREEING_TURN = cython.declare(cython.double, 0.0005)
 
@@ -111,7 +114,8 @@ _GOLDEN = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
 _MURMUR_1 = cython.declare(cython.ulonglong, 0xFF51AFD7ED558CCD)
 _MURMUR_2 = cython.declare(cython.ulonglong, 0xC4CEB9FE1A85EC53)
 
-_LARGEST_VERSION = cython.declare(cython.int, 2147483647)
+#: Twice this and 1 is the largest stamp.
+_LARGEST_VERSION = cython.declare(cython.int, 1073741823)
 
 # How a comparison ended.
 _DIFFERENT = cython.declare(cython.int, 0)
@@ -138,17 +142,19 @@ class Entry:
     """An entry and the link to the next one of its chain."""
 
     if not cython.compiled:
-        __slots__ = ("entry_version", "hash", "key", "namespace", "next", "state_version", "value")
+        __slots__ = ("entry_version", "hash", "key", "namespace", "next", "state_stamp", "value")
 
     # Never change once set.
     hash: cython.ulonglong
     key: object
     namespace: object
 
-    # The map's version when `value` was set or copied.  A value is of no snapshot, and may be handed out for
-    # changing, where this is not below the version of the newest live snapshot.
+    # Twice the map's version when `value` was set or copied, plus 1 where the epoch of that version has noted
+    # the entry as changed (see `CopyOnWriteStateMap.begin_epoch`).  A value is of no snapshot, and may be
+    # handed out for changing, where the version is not below that of the newest live snapshot.  Readers of
+    # snapshots do not look at the stamp.
     value: object
-    state_version: cython.int
+    state_stamp: cython.int
 
     # The map's version when this entry was made.  Where it is below the version of the newest live snapshot,
     # the entry may be in a chain of that snapshot, and neither `next` nor `value` may be set any more.
@@ -271,7 +277,7 @@ def _copy_of_entry(entry: Entry, version: cython.int) -> Entry:
     copied.key = entry.key
     copied.namespace = entry.namespace
     copied.value = entry.value
-    copied.state_version = entry.state_version
+    copied.state_stamp = entry.state_stamp
     copied.entry_version = version
     Py_XINCREF(entry.next)
     copied.next = entry.next
@@ -380,17 +386,26 @@ class CopyOnWriteStateMap:
         __slots__ = (
             "_changes",
             "_copy",
+            "_epoch_start",
+            "_epochs",
             "_live_versions",
             "_lock",
             "_moved",
             "_namespace",
             "_namespace_hash",
+            "_new_keys",
+            "_new_namespaces",
             "_next",
+            "_old_keys",
+            "_old_namespaces",
+            "_removed",
             "_required",
             "_seen",
             "_size",
+            "_stale",
             "_table",
             "_threshold",
+            "_unique",
             "_version",
         )
 
@@ -427,6 +442,22 @@ class CopyOnWriteStateMap:
 
     _copy: object
 
+    # The changes of the running epoch, of which `_epoch_start` is the first version: addresses of entries
+    # that are older and were changed or removed in it, and of entries that were added in it.  None while
+    # changes are not tracked.  `_stale` is how many of them were removed after they were noted; as long as
+    # nothing came after something went (`_removed`), no address is there twice (`_unique`).
+    _old_keys: list
+    _old_namespaces: list
+    _new_keys: list
+    _new_namespaces: list
+    _stale: cython.Py_ssize_t
+    _removed: cython.bint
+    _unique: cython.bint
+    _epoch_start: cython.int
+
+    # Per epoch not forgotten, its number and its four lists; the last one is the running epoch's.
+    _epochs: list
+
     # Takes what `_approach` reads, or the compiler would leave the reading out.
     _seen: cython.ulonglong
 
@@ -446,6 +477,15 @@ class CopyOnWriteStateMap:
         self._namespace = None
         self._namespace_hash = _spread(hash(None))
         self._copy = copy
+        self._old_keys = None
+        self._old_namespaces = None
+        self._new_keys = None
+        self._new_namespaces = None
+        self._stale = 0
+        self._removed = False
+        self._unique = True
+        self._epoch_start = 0
+        self._epochs = []
         self._seen = 0
 
     # -- what it is like ---------------------------------------------------------------------------
@@ -465,7 +505,7 @@ class CopyOnWriteStateMap:
 
     @property
     def version(self):
-        """The version of the newest snapshot ever taken; 0 before the first."""
+        """The version of the newest snapshot ever taken; 0 before the first. Epochs raise it too."""
         return self._version
 
     @property
@@ -478,6 +518,30 @@ class CopyOnWriteStateMap:
     def get(self, key, namespace):
         """Return the value, or None where there is no entry."""
         return self._get(self._hash(key, namespace), key, namespace)
+
+    def get_for_update(self, key, namespace):
+        """Return the value, which the caller changes in place at once, or None where there is no entry.
+
+        Like `get`, and the entry counts as changed.
+        """
+        h: cython.ulonglong = self._hash(key, namespace)
+        p: Ref
+        if self._next is not None:
+            self._move_some()
+        p = self._find(h, key, namespace)
+        if p is cython.NULL:
+            return None
+        if self._copy is not None and cython.cast(Entry, p).state_stamp >> 1 < self._required:
+            value = self._get_copied(p, h, key, namespace)
+            if self._old_keys is None:
+                return value
+            p = self._find(h, key, namespace)  # copying has replaced it, and may have run anything
+            if p is cython.NULL:
+                return None
+        if self._old_keys is not None:
+            self._note(p)
+            cython.cast(Entry, p).state_stamp = 2 * self._version + 1
+        return cython.cast(Entry, p).value
 
     def contains(self, key, namespace):
         """Return whether there is an entry, also one that holds None."""
@@ -496,11 +560,13 @@ class CopyOnWriteStateMap:
         p: Ref
         if self._next is not None:
             self._move_some()
+        if self._stale >= _STALE_LIMIT and 2 * self._stale >= len(self._new_keys):
+            self._shorten()
         p = self._find(h, key, namespace)
         if p is cython.NULL:
             self._insert(h, key, namespace, value)
             return None
-        if self._copy is None or cython.cast(Entry, p).state_version >= self._required:
+        if self._copy is None or cython.cast(Entry, p).state_stamp >> 1 >= self._required:
             old = cython.cast(Entry, p).value
             self._store(p, h, value)
             return old
@@ -522,7 +588,7 @@ class CopyOnWriteStateMap:
         p = self._find(h, key, namespace)
         if p is cython.NULL:
             return None
-        if self._copy is None or cython.cast(Entry, p).state_version >= self._required:
+        if self._copy is None or cython.cast(Entry, p).state_stamp >> 1 >= self._required:
             return self._unlink(p, h).value
         old = self._copy(cython.cast(Entry, p).value)
         self._remove(h, key, namespace)
@@ -542,13 +608,22 @@ class CopyOnWriteStateMap:
             old = None
         else:
             old = cython.cast(Entry, p).value
-            if self._copy is not None and cython.cast(Entry, p).state_version < self._required:
+            if self._copy is not None and cython.cast(Entry, p).state_stamp >> 1 < self._required:
                 old = self._copy(old)
         self._put(h, key, namespace, function(old, value))
 
     def clear(self):
         """Remove all entries; snapshots keep theirs."""
+        position: cython.Py_ssize_t = 0
+        p: Ref
         emptied = (self._table, self._next)  # freed at the end, with all the user code that this may run
+        if self._old_keys is not None:
+            while position < _END:
+                p = self._head_at(position)
+                while p is not cython.NULL:
+                    self._note_removal(p)
+                    p = cython.cast(Entry, p).next
+                position = self._after(position)
         table: Table = _full_table(_bits_for(128), self._version)
         self._table = table
         self._next = None
@@ -651,10 +726,7 @@ class CopyOnWriteStateMap:
             sees instead, or `DROP`.  It must not change the value.
         """
         taken = CopyOnWriteStateMapSnapshot(self, transformer)
-        if self._version == _LARGEST_VERSION:
-            raise OverflowError(
-                f"a map takes no more than {_LARGEST_VERSION} snapshots; restore it into a new one"
-            )
+        self._check_version()
         with self._lock:
             # No user code may run between these: what it wrote would count as written after the snapshot, and
             # be in it.  Nothing here makes an object that the cycle collector counts, which might start it.
@@ -699,6 +771,178 @@ class CopyOnWriteStateMap:
                 )
             self._live_versions.remove(version)
             self._required = self._live_versions[len(self._live_versions) - 1] if self._live_versions else 0
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch):
+        """Count every change from now on to an epoch; before the first one, nothing is counted.
+
+        An entry is noted when it changes first in an epoch, so a change costs at most one note per entry and
+        epoch, and nothing has to be looked through to find the changes.
+
+        Parameters
+        ----------
+        epoch : int
+            Above the one before.
+
+        Raises
+        ------
+        ValueError
+            If it is not.
+        """
+        begun: tuple = (epoch, [], [], [], [])
+        if self._epochs:
+            running = self._epochs[len(self._epochs) - 1][0]
+            if epoch <= running:
+                raise ValueError(f"epoch {epoch} cannot begin after epoch {running}; epochs ascend")
+        self._check_version()
+        self._epochs.append(begun)
+        # A version of its own: what was written before has a lower one, and so is not of this epoch.
+        self._version += 1
+        self._epoch_start = self._version
+        self._old_keys, self._old_namespaces, self._new_keys, self._new_namespaces = begun[1:]
+        self._stale = 0
+        self._removed = False
+        self._unique = True
+
+    def changes_since(self, epoch):
+        """Return what changed in the epochs above one that are not forgotten.
+
+        Returns
+        -------
+        tuple of five lists
+            Namespaces, keys and values of the entries that were written and are there; namespaces and keys
+            of those that were there when the first of the epochs began and are not now.  The values are the
+            map's own: before the owner goes on, a `hold` must keep it from changing them in place.
+        """
+        written: tuple = ([], [], [])
+        removed: tuple = ([], [])
+        epochs: list = [known for known in self._epochs if known[0] > epoch]
+        if len(epochs) == 1 and epochs[0][1] is self._old_keys and self._unique:
+            # Copies of the lists: looking up may run user code, and that may change the map.
+            added: tuple = (self._new_namespaces[:], self._new_keys[:])
+            self._gather(self._old_namespaces[:], self._old_keys[:], written, removed)
+            self._gather(added[0], added[1], written, ())
+            return written + removed
+        #: Whether each address had an entry when the first of the epochs began.
+        existed: dict = {}
+        for _, old_keys, old_namespaces, new_keys, new_namespaces in epochs:
+            for address in zip(old_namespaces, old_keys, strict=True):
+                existed.setdefault(address, True)
+            for address in zip(new_namespaces, new_keys, strict=True):
+                existed.setdefault(address, False)
+        for there in (True, False):
+            addresses = [address for address, known in existed.items() if known is there]
+            self._gather(
+                [address[0] for address in addresses],
+                [address[1] for address in addresses],
+                written,
+                removed if there else (),
+            )
+        return written + removed
+
+    def forget_changes(self, epoch):
+        """Forget the changes of epochs up to and including one, but not those of the running epoch."""
+        while len(self._epochs) > 1 and self._epochs[0][0] <= epoch:
+            del self._epochs[0]
+
+    def hold(self):
+        """Keep every present value from being changed in place, as a live snapshot does, without taking one.
+
+        Returns
+        -------
+        int
+            What `release_version` takes.
+        """
+        self._check_version()
+        with self._lock:
+            self._version += 1
+            self._live_versions.append(self._version)
+            self._required = self._version
+            return self._version
+
+    @cython.cfunc
+    def _check_version(self) -> cython.int:
+        if self._version == _LARGEST_VERSION:
+            raise OverflowError(
+                f"a map counts up to {_LARGEST_VERSION} snapshots and epochs; restore it into a new one"
+            )
+        return 0
+
+    @cython.cfunc
+    def _note(self, p: Ref) -> cython.int:
+        """Note that an entry is about to be changed or removed, unless this epoch has noted it already."""
+        entry: Entry = cython.cast(Entry, p)
+        if entry.state_stamp & 1 and entry.state_stamp >> 1 >= self._epoch_start:
+            return 0
+        return _append_address(self._old_keys, self._old_namespaces, entry.key, entry.namespace)
+
+    @cython.cfunc
+    def _note_removal(self, p: Ref) -> cython.int:
+        """Note that an entry is about to be removed."""
+        self._removed = True
+        if cython.cast(Entry, p).state_stamp & 1 and (
+            cython.cast(Entry, p).state_stamp >> 1 >= self._epoch_start
+        ):
+            self._stale += 1
+            return 0
+        return self._note(p)
+
+    @cython.cfunc
+    def _gather(self, namespaces: list, keys: list, written: tuple, removed: tuple) -> cython.int:
+        """Look addresses up and append the entries; the addresses of none to `removed`, if that has lists."""
+        hashes: cython.ulonglong[64]
+        start: cython.Py_ssize_t
+        i: cython.Py_ssize_t
+        count: cython.Py_ssize_t
+        p: Ref
+        written_namespaces: list = written[0]
+        written_keys: list = written[1]
+        values: list = written[2]
+        if not cython.compiled:
+            hashes = [0] * _BLOCK
+        for start in range(0, len(keys), _BLOCK):
+            count = min(_BLOCK, len(keys) - start)
+            for i in range(count):
+                hashes[i] = self._hash(keys[start + i], namespaces[start + i])
+            if cython.compiled:
+                for i in range(count):
+                    self._approach(hashes[i])
+            for i in range(count):
+                p = self._find(hashes[i], keys[start + i], namespaces[start + i])
+                if p is not cython.NULL:
+                    values.append(cython.cast(Entry, p).value)
+                    written_namespaces.append(namespaces[start + i])
+                    written_keys.append(keys[start + i])
+                elif removed:
+                    removed[0].append(namespaces[start + i])
+                    removed[1].append(keys[start + i])
+        return 0
+
+    @cython.cfunc
+    def _shorten(self) -> cython.int:
+        """Leave each address among the new ones once, and only if it still has an entry.
+
+        Entries that come and go and come again are noted each time: whatever their number, they must not fill
+        the memory.
+        """
+        self._stale = 0
+        # Names of their own: what is asked here may run user code, and that may begin another epoch.
+        all_keys: list = self._new_keys
+        all_namespaces: list = self._new_namespaces
+        count: cython.Py_ssize_t = len(all_keys)
+        keys: list = []
+        namespaces: list = []
+        h: cython.ulonglong
+        for address in dict.fromkeys(zip(all_namespaces, all_keys, strict=True)):
+            h = self._hash(address[1], address[0])
+            if self._find(h, address[1], address[0]) is not cython.NULL:
+                namespaces.append(address[0])
+                keys.append(address[1])
+        # Those that came meanwhile stand behind those that were looked at.
+        all_keys[:count] = keys
+        all_namespaces[:count] = namespaces
+        return 0
 
     # -- finding -----------------------------------------------------------------------------------
 
@@ -844,13 +1088,34 @@ class CopyOnWriteStateMap:
     @cython.cfunc
     def _store(self, p: Ref, h: cython.ulonglong, value: object) -> cython.int:
         """Set the value of an entry."""
+        noted: cython.int = 0
+        if self._old_keys is not None:
+            self._note(p)
+            noted = 1
+        return self._set_value(p, h, value, noted)
+
+    @cython.cfunc
+    def _store_copy(self, p: Ref, h: cython.ulonglong, value: object) -> cython.int:
+        """Set the value of an entry to its copy, which is no change."""
+        noted: cython.int = cython.cast(Entry, p).state_stamp & 1
+        if cython.cast(Entry, p).state_stamp >> 1 < self._epoch_start:
+            noted = 0
+        return self._set_value(p, h, value, noted)
+
+    @cython.cfunc
+    @cython.inline
+    def _set_value(self, p: Ref, h: cython.ulonglong, value: object, noted: cython.int) -> cython.int:
         if cython.cast(Entry, p).entry_version < self._required:
             p = self._own(p, h)
         old = cython.cast(Entry, p).value
-        # Put again, the object that a live snapshot shows is still that snapshot's.
-        if old is not value or cython.cast(Entry, p).state_version >= self._required:
+        # Put again, the object that a live snapshot shows is still that snapshot's, if it can be changed.
+        if old is not value or self._copy is None or cython.cast(Entry, p).state_stamp >> 1 >= self._required:
             cython.cast(Entry, p).value = value
-            cython.cast(Entry, p).state_version = self._version
+            cython.cast(Entry, p).state_stamp = 2 * self._version + noted
+        elif cython.cast(Entry, p).state_stamp >> 1 >= self._epoch_start:
+            cython.cast(Entry, p).state_stamp |= noted
+        else:
+            self._unique = False  # the stamp cannot tell that it was noted
         del old  # may run user code, now that everything is in its place
         return 0
 
@@ -866,12 +1131,17 @@ class CopyOnWriteStateMap:
         table = self._table_of(h)
         bucket = h >> table.shift
         page = self._own_page(table, bucket)
+        entry.state_stamp = 2 * self._version
+        if self._new_keys is not None:
+            _append_address(self._new_keys, self._new_namespaces, key, namespace)
+            entry.state_stamp += 1
+            if self._removed:
+                self._unique = False
         entry.hash = h
         entry.key = key
         entry.namespace = namespace
         entry.value = value
         entry.entry_version = self._version
-        entry.state_version = self._version
         entry.next = page.slots[bucket & _PAGE_MASK]
         Py_XINCREF(cython.cast(Ref, entry))
         page.slots[bucket & _PAGE_MASK] = cython.cast(Ref, entry)
@@ -887,6 +1157,8 @@ class CopyOnWriteStateMap:
         bucket: cython.Py_ssize_t = h >> table.shift
         page: Page = self._own_page(table, bucket)
         before: Ref = page.slots[bucket & _PAGE_MASK]
+        if self._old_keys is not None:
+            self._note_removal(p)
         if before is p:
             Py_XINCREF(entry.next)
             page.slots[bucket & _PAGE_MASK] = entry.next
@@ -976,7 +1248,7 @@ class CopyOnWriteStateMap:
         p = self._find(h, key, namespace)
         if p is cython.NULL:
             return None
-        if self._copy is None or cython.cast(Entry, p).state_version >= self._required:
+        if self._copy is None or cython.cast(Entry, p).state_stamp >> 1 >= self._required:
             return cython.cast(Entry, p).value
         return self._get_copied(p, h, key, namespace)
 
@@ -985,6 +1257,8 @@ class CopyOnWriteStateMap:
         p: Ref
         if self._next is not None:
             self._move_some()
+        if self._stale >= _STALE_LIMIT and 2 * self._stale >= len(self._new_keys):
+            self._shorten()
         p = self._find(h, key, namespace)
         if p is cython.NULL:
             return self._insert(h, key, namespace, value)
@@ -1014,10 +1288,10 @@ class CopyOnWriteStateMap:
             p = self._find(h, key, namespace)
             if p is cython.NULL:
                 return None
-            if cython.cast(Entry, p).state_version >= self._required:
+            if cython.cast(Entry, p).state_stamp >> 1 >= self._required:
                 return cython.cast(Entry, p).value
             if p is cython.cast(Ref, entry) and entry.value is old:
-                self._store(p, h, new)
+                self._store_copy(p, h, new)
                 return new
             attempts += 1
         raise RuntimeError(f"copying the value of the key {key!r} changes the map every time")
@@ -1067,6 +1341,18 @@ def _threshold_of(bits: cython.int) -> cython.Py_ssize_t:
 def _spread(namespace_hash: cython.Py_hash_t) -> cython.ulonglong:
     """Return a namespace's hash multiplied: XORed as it is, all pairs (n, n) would have the hash 0."""
     return (cython.cast(cython.ulonglong, namespace_hash) * _GOLDEN) & _64_BITS
+
+
+@cython.cfunc
+def _append_address(keys: list, namespaces: list, key: object, namespace: object) -> cython.int:
+    """Append to both lists or to none."""
+    keys.append(key)
+    try:
+        namespaces.append(namespace)
+    except MemoryError:
+        keys.pop()
+        raise
+    return 0
 
 
 @cython.cfunc

@@ -51,7 +51,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.ASYNC_SNAPSHOT: Level.FULL,
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,
-            Capability.CHANGE_TRACKING: Level.NOT_YET,
+            Capability.CHANGE_TRACKING: Level.FULL,
             Capability.LARGER_THAN_MEMORY: Level.NEVER,
         },
         options=(COMPILED,),

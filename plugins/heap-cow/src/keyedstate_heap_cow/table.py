@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keyedstate.backend import (
+    AddressBatch,
+    ChangeTracking,
     EntryBatch,
+    GatheredChanges,
+    GroupChanges,
     IncrementalVisitor,
     StateEntry,
     StateMeta,
     StateTable,
+    TableChanges,
     TableSnapshot,
 )
 from keyedstate.keygroups import KeyGroupRange
@@ -40,7 +45,7 @@ def _uncompiled() -> Any:
     return module
 
 
-class CopyOnWriteTable(StateTable[K, N, V]):
+class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
     """A table of copy-on-write maps: a snapshot copies page references, and the owner goes on.
 
     Parameters
@@ -61,6 +66,7 @@ class CopyOnWriteTable(StateTable[K, N, V]):
         #: What a value that a snapshot still shows is copied with before the owner may change it; immutable
         #: values are shared.  Fixed for the table's life: values stay what their first serializer made.
         copy = None if serializer.immutable else serializer.copy
+        self._mutable = copy is not None
         #: One map per key group, at index key group - first.
         self._maps: list[Any] = [module.CopyOnWriteStateMap(copy) for _ in key_groups]
 
@@ -81,6 +87,11 @@ class CopyOnWriteTable(StateTable[K, N, V]):
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
         """Return the object that was put, or its copy where a live snapshot shows it and it is mutable."""
         value: V | None = self._maps[key_group - self._first].get(key, namespace)
+        return value
+
+    def get_for_update(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the object that was put, or its copy, for the caller to change."""
+        value: V | None = self._maps[key_group - self._first].get_for_update(key, namespace)
         return value
 
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
@@ -141,6 +152,39 @@ class CopyOnWriteTable(StateTable[K, N, V]):
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Take a snapshot of every map: a copy of page references, whatever the number of entries."""
         return _Snapshot(self._maps, self._first)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin an epoch in every map."""
+        for group in self._maps:
+            group.begin_epoch(epoch)
+
+    def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
+        """Gather what each map has noted, and keep mutable values as they are now until the release."""
+        changes: dict[int, GroupChanges[K, N, V]] = {}
+        held: list[tuple[Any, int]] = []
+
+        def release() -> None:
+            for group, version in held:
+                group.release_version(version)
+
+        try:
+            for number, group in enumerate(self._maps, self._first):
+                written_namespaces, written_keys, values, namespaces, keys = group.changes_since(epoch)
+                if values or keys:
+                    changes[number] = GroupChanges(
+                        EntryBatch(written_namespaces, written_keys, values), AddressBatch(namespaces, keys)
+                    )
+                if values and self._mutable:
+                    held.append((group, group.hold()))
+        except BaseException:
+            release()
+            raise
+        return GatheredChanges(changes, release)
+
+    def forget_changes(self, epoch: int) -> None:
+        """Forget them in every map."""
+        for group in self._maps:
+            group.forget_changes(epoch)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
         """Add entries of one key group, with room made for all of them first."""
