@@ -64,8 +64,9 @@ class Reading:
 
 def test_records_rows_and_numpy_numbers_are_made_canonical_too() -> None:
     record = types.record_of(Reading)
-    keys = {record.canonical(Reading("a", value)) for value in (math.nan, other_nan())}
-    assert len(keys) == 1
+    # Whether two records with a NaN are equal is for their class to say: up to Python 3.12 they are.
+    values = {id(record.canonical(Reading("a", value)).value) for value in (math.nan, other_nan())}
+    assert len(values) == 1
     assert str(record.canonical(Reading("a", -0.0))) == "Reading(sensor='a', value=0.0)"
     assert record.canonical(Reading("a", None)) == Reading("a", None)
     row = types.row_of({"value": types.FLOAT64})

@@ -149,9 +149,10 @@ def from_annotation(annotation: Any, where: str = "", within: tuple[type, ...] =
         found = _of_class(annotation, where, within)
         if found is not None:
             return found
+    # NewType, the type statement of Python 3.12, and what that makes generic, such as newer NDArray[...].
     meant = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
-    if meant is not None:  # NewType, and the type statement of Python 3.12
-        return part(meant)
+    if meant is not None:
+        return part(meant[arguments] if arguments else meant)
     raise _refused(annotation, get_origin(annotation) or annotation, where)
 
 

@@ -20,7 +20,7 @@ from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.compatibility import Compatibility
 from keyedstate.types.enums import class_name
 from keyedstate.types.errors import UnsupportedTypeError, ValueTypeError
-from keyedstate.types.rows import row_type
+from keyedstate.types.rows import record_row_type
 from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer
 from keyedstate.types.structs import Default, StructSerializer
 
@@ -119,6 +119,9 @@ class DataclassSerializer(RecordSerializer[T], Generic[T]):
 
     An instance is made without calling ``__init__`` and ``__post_init__``, as unpickling does it: the fields
     are the state, and each of them comes back as it was.
+
+    As keys, records are equal as their class says it: from Python 3.13 on, one that holds a NaN equals no
+    other, since the ``__eq__`` that dataclasses get then compares field by field.
 
     Attributes
     ----------
@@ -220,7 +223,7 @@ class RestoredRecordSerializer(RecordSerializer[tuple[Any, ...]]):
         defaults: Collection[str],
     ) -> None:
         super().__init__(name, names, fields, defaults)
-        self.python_type = row_type(self.names, name)
+        self.python_type = record_row_type(self.names, name)
 
     def parts(self) -> tuple[object, ...]:
         return self.name, self.names, self.field_serializers, self.defaults

@@ -23,19 +23,18 @@ from keyedstate.types.structs import Default, StructSerializer
 _KIND_BITS = 2
 
 
-@cache  # never evicted: a row of an evicted class would be no value any more
-def row_type(names: tuple[str, ...], of: str = "") -> type[tuple[Any, ...]]:
+def row_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
     """Return the class of rows with these column names.
 
     A named tuple; a column whose name is no Python identifier is read by position (``row[2]``) or with
     ``row.as_dict()``, which has every column under its real name.
-
-    Parameters
-    ----------
-    names : tuple of str
-    of : str, optional
-        The record whose fields these are, where they are read without its class.
     """
+    return record_row_type(names, "")
+
+
+@cache  # never evicted: a row of an evicted class would be no value any more
+def record_row_type(names: tuple[str, ...], of: str) -> type[tuple[Any, ...]]:
+    """Return the class of rows that stand for the records of one class, whose name is `of`."""
     base = namedtuple("Row", names, rename=True)  # type: ignore[misc]
 
     def as_dict(self: tuple[Any, ...]) -> dict[str, Any]:
@@ -49,7 +48,7 @@ def row_type(names: tuple[str, ...], of: str = "") -> type[tuple[Any, ...]]:
 
 
 def _row(names: tuple[str, ...], of: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple.__new__(row_type(names, of), values)
+    return tuple.__new__(record_row_type(names, of), values)
 
 
 class RowSerializer(StructSerializer[tuple[Any, ...]]):
