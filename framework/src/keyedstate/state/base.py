@@ -50,6 +50,11 @@ class StateHandle:
         """The state's name."""
         return self._name
 
+    @property
+    def namespace(self) -> Any:
+        """The namespace that calls work on; `VOID_NAMESPACE` where the state has none."""
+        return self._namespace
+
     def set_namespace(self, namespace: object) -> None:
         """Make every later call work on another namespace.
 

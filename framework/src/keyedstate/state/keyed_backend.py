@@ -254,9 +254,11 @@ class KeyedStateBackend:
     ) -> None:
         """Call ``function(key, handle)`` with each key of one namespace as the current key.
 
-        The keys are listed first, so the function may change and clear state.  The current key is put
-        back at the end.
+        The keys are listed first, so the function may change and clear state.  The current key, and the
+        namespace of a handle that was there before, are put back at the end.
         """
+        known = self._handles.get(descriptor.name)
+        namespace_before = namespace if known is None else known.namespace
         handle = self.get_state(descriptor, namespace, namespace_serializer)
         current = self.current
         before = current.key, current.key_group
@@ -268,6 +270,7 @@ class KeyedStateBackend:
                 function(current.key, handle)
         finally:
             current.key, current.key_group = before
+            handle.set_namespace(namespace_before)
 
     def num_entries(self) -> int:
         """Return the number of entries over all states."""
