@@ -137,8 +137,16 @@ class CheckpointStorage:
 
     def list(self, path: str = "") -> Sequence[str]:
         """Return the names of the files and folders in a folder, sorted; none where it does not exist."""
-        selector = pafs.FileSelector(self._resolve(path), recursive=False, allow_not_found=True)
+        target = self._resolve(path)
         with self._errors("list", path):
+            if self.is_local:
+                # pyarrow looks twice, and fails for a folder that another task makes, or a file that one
+                # renames, in between.
+                try:
+                    return sorted(os.listdir(target))
+                except FileNotFoundError:
+                    return []
+            selector = pafs.FileSelector(target, recursive=False, allow_not_found=True)
             return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
 
     def exists(self, path: str) -> bool:
