@@ -158,18 +158,16 @@ class Access:
         self.module = module
         self.entries = entries
         self.suffix = suffix
-        keys = [f"customer-{number:08}" for number in range(entries)]
-        self.orders = [rng.sample(keys, entries) for _ in range(3)]
+        # Made in one order and visited in others, each of which finds memory in an order that is no order.
+        self.keys = [f"customer-{number:08}" for number in range(entries)]
+        self.orders = [rng.sample(self.keys, entries) for _ in range(5)]
         self.values = list(range(entries))
         self.lists = [[number] for number in self.values]
         self.shuffled_lists = rng.sample(self.lists, entries)
-        self.map = self.restored(None, self.values)
-        self.wrapped = WrappedDict()
-        put_all(self.wrapped, self.orders[2], 0)
 
     def restored(self, copy: Callable[[Any], Any] | None, column: list[Any]) -> Any:
         state_map = self.module.CopyOnWriteStateMap(copy)
-        state_map.restore_namespace(NAMESPACE, self.orders[2], column)
+        state_map.restore_namespace(NAMESPACE, self.keys, column)
         return state_map
 
     def measure(self, name: str, run: Callable[[], object], peer: str | None = None) -> None:
@@ -180,16 +178,21 @@ class Access:
         self.measure(peer, floor)
         self.measure(name, run, peer)
 
-    def round(self, number: int) -> None:
-        self.single_accesses(self.orders[number % 3], self.orders[(number + 1) % 3])
-        self.mutable_values(self.orders[number % 3])
-        self.bulk(self.orders[number % 3], self.orders[(number + 1) % 3])
+    def round(self) -> None:
+        self.single_accesses()
+        self.mutable_values()
+        self.bulk()
 
-    def single_accesses(self, first: list[str], second: list[str]) -> None:
-        state_map, wrapped, compare = self.map, self.wrapped, self.compare
-        equal = ["c" + key[1:] for key in first]
-        compare("get", lambda: get_all(state_map, first), "dict get", lambda: get_all(wrapped, first))
-        compare("put", lambda: put_all(state_map, second, 1), "dict put", lambda: put_all(wrapped, second, 1))
+    def subjects(self) -> tuple[Any, WrappedDict]:
+        """Make both anew: copying on write leaves entries behind in the order of the last accesses."""
+        wrapped = WrappedDict()
+        wrapped._entries.update(zip(self.keys, self.values, strict=True))
+        return self.restored(None, self.values), wrapped
+
+    def single_accesses(self) -> None:
+        (state_map, wrapped), compare, orders = self.subjects(), self.compare, self.orders
+        equal = ["c" + key[1:] for key in orders[2]]
+        compare("get", lambda: get_all(state_map, orders[0]), "dict get", lambda: get_all(wrapped, orders[0]))
         compare(
             "get, equal keys that are other objects",
             lambda: get_all(state_map, equal),
@@ -198,44 +201,52 @@ class Access:
         )
         with state_map.snapshot():
             name = "get, live snapshot, immutable values"
-            self.measure(name, lambda: get_all(state_map, first), "dict get")
+            self.measure(name, lambda: get_all(state_map, orders[3]), "dict get")
+        compare(
+            "put",
+            lambda: put_all(state_map, orders[1], 1),
+            "dict put",
+            lambda: put_all(wrapped, orders[1], 1),
+        )
+        state_map, _ = self.subjects()
         with state_map.snapshot():
-            for name in ("put, live snapshot", "put, live snapshot, second time"):
-                self.measure(name, lambda: put_all(state_map, second, 2), "dict put")
+            for name, order in (("put, live snapshot", 4), ("put, live snapshot, second time", 0)):
+                self.measure(name, lambda: put_all(state_map, orders[order], 2), "dict put")  # noqa: B023
         new_map, new_dict = self.module.CopyOnWriteStateMap(), WrappedDict()
         compare(
             "put of new keys, growing",
-            lambda: put_all(new_map, first, 1),
+            lambda: put_all(new_map, orders[0], 1),
             "dict put of new keys",
-            lambda: put_all(new_dict, first, 1),
+            lambda: put_all(new_dict, orders[0], 1),
         )
 
-    def mutable_values(self, first: list[str]) -> None:
+    def mutable_values(self) -> None:
         state_map = self.restored(list, self.lists)
         with state_map.snapshot():
             name = "get, live snapshot, list values"
-            self.measure(name, lambda: get_all(state_map, first), "dict get")
+            self.measure(name, lambda: get_all(state_map, self.orders[0]), "dict get")
         gc.disable()
         with state_map.snapshot():
             name = "get, live snapshot, list values, collector off"
-            self.measure(name, lambda: get_all(state_map, first), "dict get")
+            self.measure(name, lambda: get_all(state_map, self.orders[1]), "dict get")
         gc.enable()
         name = "floor: [list(value) for value in values]"
         self.measure(name, lambda: [list(value) for value in self.shuffled_lists], "dict get")
 
-    def bulk(self, first: list[str], second: list[str]) -> None:
-        state_map, known, compare = self.map, self.wrapped._entries, self.compare
+    def bulk(self) -> None:
+        (state_map, wrapped), compare, orders = self.subjects(), self.compare, self.orders
+        known = wrapped._entries
         compare(
             "get_many",
-            lambda: state_map.get_many(first, NAMESPACE),
+            lambda: state_map.get_many(orders[0], NAMESPACE),
             "[dict.get(key) for key in keys]",
-            lambda: [known.get(key) for key in first],
+            lambda: [known.get(key) for key in orders[0]],
         )
         compare(
             "put_many",
-            lambda: state_map.put_many(second, NAMESPACE, self.values),
+            lambda: state_map.put_many(orders[1], NAMESPACE, self.values),
             "dict.update(zip(keys, values))",
-            lambda: known.update(zip(second, self.values, strict=True)),
+            lambda: known.update(zip(orders[1], self.values, strict=True)),
         )
         items = "iteration over dict.items()"
         compare("iteration", lambda: walk(state_map), items, lambda: walk(known.items()))
@@ -246,7 +257,7 @@ class Access:
             "restore",
             lambda: kept.append(self.restored(None, self.values)),
             "dict(zip(keys, values))",
-            lambda: kept.append(dict(zip(self.orders[2], self.values, strict=True))),
+            lambda: kept.append(dict(zip(self.keys, self.values, strict=True))),
         )
 
 
@@ -254,8 +265,8 @@ def access(results: Results, module: ModuleType, entries: int, rounds: int, suff
     subject = Access(results, module, entries, suffix)
     gc.collect()
     gc.freeze()
-    for number in range(rounds):
-        subject.round(number)
+    for _ in range(rounds):
+        subject.round()
     gc.unfreeze()
 
 

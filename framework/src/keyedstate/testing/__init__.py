@@ -14,7 +14,7 @@ Needs pytest (``pip install 'keyedstate[test]'``).
 import pytest
 
 # Before the modules are imported: their assertions are to explain themselves as those of a test file do.
-for _module in ("base", "contract", "snapshots", "tables"):
+for _module in ("base", "changes", "contract", "snapshots", "tables"):
     pytest.register_assert_rewrite(f"keyedstate.testing.{_module}")
 
 from keyedstate.testing.contract import BackendContract  # noqa: E402

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from keyedstate.backend import Capability, StateKind
+from keyedstate.testing.changes import ChangeContract
 from keyedstate.testing.instances import Instance
 from keyedstate.testing.snapshots import SnapshotContract
 from keyedstate.testing.tables import TableContract
 
 
-class BackendContract(TableContract, SnapshotContract):
+class BackendContract(TableContract, SnapshotContract, ChangeContract):
     """Every test of the contract; a test class derives from it and names its backend.
 
     What a backend claims is what is tested: tests of a capability run where it is claimed as full or partial.
