@@ -13,9 +13,8 @@ Needs pytest (``pip install 'keyedstate[test]'``).
 
 import pytest
 
-# Before the modules are imported: their assertions are to explain themselves as those of a test file do.
-for _module in ("base", "changes", "contract", "snapshots", "tables"):
-    pytest.register_assert_rewrite(f"keyedstate.testing.{_module}")
+# Before it is imported: its assertions are to explain themselves as those of a test file do.
+pytest.register_assert_rewrite("keyedstate.testing.contract")
 
 from keyedstate.testing.contract import BackendContract  # noqa: E402
 from keyedstate.testing.instances import Instance, open_instance  # noqa: E402

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from keyedstate.backend import AnyStateTable, BackendContext, Snapshot, SnapshotStrategy, StateMeta
 from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter
@@ -62,6 +63,22 @@ class Instance:
         self.context.closing.close()
 
 
+def chosen_backend(name: str, options: Mapping[str, object]) -> tuple[Backend, Mapping[str, Any]]:
+    """Return an installed backend by its name, and its own options by their full names.
+
+    Raises
+    ------
+    PluginError
+        Where the backend cannot be chosen.
+    ConfigError
+        Where an option is unknown or has a wrong value.
+    """
+    settings = Configuration({**options, "backend": name})
+    registry = PluginRegistry(settings)
+    backend = registry.choose()
+    return backend, settings.plugin_options(registry.options, name)
+
+
 def open_instance(
     name: str,
     folder: Path,
@@ -91,15 +108,8 @@ def open_instance(
     PluginError
         Where the backend cannot be chosen.
     """
-    settings = Configuration({**(options or {}), "backend": name})
-    registry = PluginRegistry(settings)
-    backend = registry.choose()
-    context = BackendContext(
-        key_groups,
-        max_parallelism,
-        settings.plugin_options(registry.options, name),
-        folder / f"instance-{next(_numbers)}",
-    )
+    backend, own_options = chosen_backend(name, options or {})
+    context = BackendContext(key_groups, max_parallelism, own_options, folder / f"instance-{next(_numbers)}")
     try:
         tables = backend.create_restore_operation(list(handles), context).restore()
         return Instance(backend, context, tables, backend.create_snapshot_strategy(context))

@@ -1,17 +1,20 @@
-"""What every part of the contract kit starts from: an instance with a table, and a model of its entries."""
+"""What every part of the contract kit starts from: capabilities, instances, and a model of their entries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
 from keyedstate import types
-from keyedstate.backend import AnyStateTable, Capability, StateKind, StateMeta
+from keyedstate.backend import AnyStateTable, BackendDescription, Capability, StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.testing.instances import Instance, open_instance
+from keyedstate.testing.contract.keyed import KeyedInstances
+from keyedstate.testing.instances import Instance, chosen_backend, open_instance
+
+Test = TypeVar("Test", bound=Callable[..., None])
 
 #: An address as the tests write it: key group, key, namespace.
 Address = tuple[int, str | None, int]
@@ -27,6 +30,32 @@ META = StateMeta(
     namespace_serializer=types.INT64,
     value_serializer=types.nullable(types.list_of(types.INT64)),
 )
+
+
+#: The attribute of a test that holds its capabilities.
+_CAPABILITIES = "keyedstate_capabilities"
+
+
+def requires(*capabilities: Capability) -> Callable[[Test], Test]:
+    """Mark a test as one of capabilities: it runs where all of them are claimed, and counts for each.
+
+    A test with a parameter that has a ``capability``, as a `StateKind` has, is one of that capability too.
+    """
+
+    def mark(test: Test) -> Test:
+        setattr(test, _CAPABILITIES, capabilities)
+        return test
+
+    return mark
+
+
+def capabilities_of(item: pytest.Item) -> tuple[Capability, ...]:
+    """Return the capabilities that a collected test needs; none where every backend must pass it."""
+    own: tuple[Capability, ...] = getattr(getattr(item, "function", None), _CAPABILITIES, ())
+    callspec = getattr(item, "callspec", None)
+    values = callspec.params.values() if callspec is not None else ()
+    given = (getattr(value, "capability", None) for value in values)
+    return (*own, *(capability for capability in given if isinstance(capability, Capability)))
 
 
 def content(table: AnyStateTable) -> dict[Address, Any]:
@@ -70,6 +99,26 @@ class ContractBase:
     options: ClassVar[Mapping[str, object]] = {}
 
     @pytest.fixture
+    def description(self) -> BackendDescription:
+        """What the backend says of itself."""
+        return chosen_backend(self.backend, self.options)[0].description
+
+    @pytest.fixture(autouse=True)
+    def _claimed(self, request: pytest.FixtureRequest, description: BackendDescription) -> None:
+        """Skip a test of a capability that the backend does not claim."""
+        for capability in capabilities_of(request.node):
+            level = description.level(capability)
+            if not level.usable:
+                pytest.skip(f"{self.backend} claims {capability.value} as {level.value}")
+
+    @pytest.fixture
+    def keyed(self, tmp_path: Path) -> Iterator[KeyedInstances]:
+        """Keyed backends, as a job has them; those that a test opens are closed at its end."""
+        instances = KeyedInstances(self.backend, tmp_path, self.options)
+        yield instances
+        instances.close()
+
+    @pytest.fixture
     def open_instance(self, tmp_path: Path) -> Iterator[Open]:
         """Open instances that are closed when the test ends."""
         opened: list[Instance] = []
@@ -99,8 +148,3 @@ class ContractBase:
     def table(self, instance: Instance) -> AnyStateTable:
         """An empty table of it."""
         return instance.table(META)
-
-    def _needs(self, instance: Instance, capability: Capability) -> None:
-        level = instance.backend.description.level(capability)
-        if not level.usable:
-            pytest.skip(f"{self.backend} claims {capability.value} as {level.value}")

@@ -12,7 +12,7 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import AnyStateTable, Capability
-from keyedstate.testing.base import KEY_GROUPS, META, Address, ContractBase, content, fill
+from keyedstate.testing.contract.base import KEY_GROUPS, META, Address, ContractBase, content, fill, requires
 from keyedstate.testing.instances import Instance
 
 
@@ -100,11 +100,9 @@ class TableContract(ContractBase):
                 table.transform(3, key, 1, 0, refuse)
         assert content(table) == {(3, "a", 1): [1]}
 
-    def test_the_very_object_comes_back_where_that_is_claimed(
-        self, instance: Instance, table: AnyStateTable
-    ) -> None:
+    @requires(Capability.OBJECTS_BY_REFERENCE)
+    def test_the_very_object_comes_back_where_that_is_claimed(self, table: AnyStateTable) -> None:
         """COW-07."""
-        self._needs(instance, Capability.OBJECTS_BY_REFERENCE)
         value = [1]
         table.put(3, "a", 1, value)
         assert table.get(3, "a", 1) is value

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 from keyedstate.backend import Capability, StateKind
-from keyedstate.testing.changes import ChangeContract
+from keyedstate.testing.contract.changes import ChangeContract
+from keyedstate.testing.contract.snapshots import SnapshotContract
+from keyedstate.testing.contract.tables import TableContract
 from keyedstate.testing.instances import Instance
-from keyedstate.testing.snapshots import SnapshotContract
-from keyedstate.testing.tables import TableContract
 
 
 class BackendContract(TableContract, SnapshotContract, ChangeContract):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keyedstate.backend import AnyStateTable, Capability, ChangeTracking, StateTable, TableChanges
-from keyedstate.testing.base import KEY_GROUPS, META, Address, ContractBase, content, fill
+from keyedstate.testing.contract.base import KEY_GROUPS, META, Address, ContractBase, content, fill, requires
 from keyedstate.testing.instances import Instance
 
 
@@ -41,16 +41,13 @@ class ChangeContract(ContractBase):
     @pytest.fixture
     def tracking(self, instance: Instance) -> TrackingTable:
         """An empty table that tracks changes, in epoch 1."""
-        self._needs(instance, Capability.CHANGE_TRACKING)
         table = instance.table(META)
         assert isinstance(table, ChangeTracking), "claimed, but the table does not derive from it"
         table.begin_epoch(1)
         return table  # type: ignore[return-value]
 
-    def test_a_value_changed_in_place_is_changed_where_objects_are_kept(
-        self, instance: Instance, table: AnyStateTable
-    ) -> None:
-        self._needs(instance, Capability.OBJECTS_BY_REFERENCE)
+    @requires(Capability.OBJECTS_BY_REFERENCE)
+    def test_a_value_changed_in_place_is_changed_where_objects_are_kept(self, table: AnyStateTable) -> None:
         assert table.get_for_update(3, "a", 1) is None
         table.put(3, "a", 1, [1])
         value = table.get_for_update(3, "a", 1)
@@ -58,12 +55,9 @@ class ChangeContract(ContractBase):
         value.append(2)
         assert content(table) == {(3, "a", 1): [1, 2]}
 
-    def test_a_value_changed_in_place_is_not_changed_in_a_live_snapshot(
-        self, instance: Instance, table: AnyStateTable
-    ) -> None:
+    @requires(Capability.OBJECTS_BY_REFERENCE, Capability.ASYNC_SNAPSHOT)
+    def test_a_value_changed_in_place_is_not_changed_in_a_live_snapshot(self, table: AnyStateTable) -> None:
         """SB-51."""
-        self._needs(instance, Capability.OBJECTS_BY_REFERENCE)
-        self._needs(instance, Capability.ASYNC_SNAPSHOT)
         table.put(3, "a", 1, [1])
         snapshot = table.snapshot()
         value = table.get_for_update(3, "a", 1)
@@ -73,6 +67,7 @@ class ChangeContract(ContractBase):
         snapshot.release()
         assert table.get(3, "a", 1) == [1, 2]
 
+    @requires(Capability.CHANGE_TRACKING)
     def test_changes_are_told_from_what_an_epoch_left_alone(self, tracking: TrackingTable) -> None:
         model = fill(tracking, 60)
         tracking.begin_epoch(2)
@@ -95,8 +90,8 @@ class ChangeContract(ContractBase):
         changes.release()
         changes.release()
 
+    @requires(Capability.CHANGE_TRACKING)
     def test_what_was_there_before_the_first_epoch_is_no_change(self, instance: Instance) -> None:
-        self._needs(instance, Capability.CHANGE_TRACKING)
         table: Any = instance.table(META)
         model = fill(table, 20)
         table.begin_epoch(7)
@@ -105,6 +100,7 @@ class ChangeContract(ContractBase):
         table.remove(*address)
         assert changed(table.changes_since(6)) == ({}, {address})
 
+    @requires(Capability.CHANGE_TRACKING)
     def test_epochs_ascend_and_can_be_forgotten(self, tracking: TrackingTable) -> None:
         with pytest.raises(ValueError):
             tracking.begin_epoch(1)
@@ -118,11 +114,11 @@ class ChangeContract(ContractBase):
         tracking.forget_changes(5)
         assert changed(tracking.changes_since(4)) == ({(3, "c", 1): [3]}, set())
 
+    @requires(Capability.CHANGE_TRACKING, Capability.ASYNC_SNAPSHOT, Capability.OBJECTS_BY_REFERENCE)
     def test_captured_changes_stay_as_they_were_while_the_owner_goes_on_where_that_is_claimed(
-        self, instance: Instance, tracking: TrackingTable
+        self, tracking: TrackingTable
     ) -> None:
         """SB-51."""
-        self._needs(instance, Capability.ASYNC_SNAPSHOT)
         model = fill(tracking, 60)
         expected = {address: list(value) for address, value in model.items()}
         changes = tracking.changes_since(0)
@@ -135,6 +131,7 @@ class ChangeContract(ContractBase):
         assert changed(changes) == (expected, set())
         changes.release()
 
+    @requires(Capability.CHANGE_TRACKING)
     def test_the_changes_of_many_random_operations_are_those_of_a_model(
         self, tracking: TrackingTable
     ) -> None:

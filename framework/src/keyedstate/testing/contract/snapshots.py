@@ -13,7 +13,7 @@ import pytest
 from keyedstate import types
 from keyedstate.backend import AnyStateTable, Capability, EntryBatch, StateKind, StateMeta
 from keyedstate.keygroups import key_group_ranges
-from keyedstate.testing.base import (
+from keyedstate.testing.contract.base import (
     KEY_GROUPS,
     MAX_PARALLELISM,
     META,
@@ -22,6 +22,7 @@ from keyedstate.testing.base import (
     Open,
     content,
     fill,
+    requires,
 )
 from keyedstate.testing.instances import Instance
 
@@ -73,6 +74,7 @@ class SnapshotContract(ContractBase):
         assert open_instance().tables == {}
 
     @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5), (5, 2)])
+    @requires(Capability.RESCALING)
     def test_state_follows_its_key_groups_to_other_instances(
         self, open_instance: Open, tmp_path: Path, before: int, after: int
     ) -> None:
@@ -81,7 +83,6 @@ class SnapshotContract(ContractBase):
         handles = []
         for key_groups in key_group_ranges(before, MAX_PARALLELISM):
             source = open_instance(key_groups)
-            self._needs(source, Capability.RESCALING)
             model |= fill(source.table(META), 3 * len(key_groups))
             handles.append(source.write(source.prepare(), tmp_path))
         found: dict[Address, Any] = {}
@@ -91,11 +92,11 @@ class SnapshotContract(ContractBase):
             found |= target
         assert found == model
 
+    @requires(Capability.ASYNC_SNAPSHOT)
     def test_a_snapshot_is_written_while_the_owner_goes_on_where_that_is_claimed(
         self, open_instance: Open, instance: Instance, tmp_path: Path
     ) -> None:
         """SB-51."""
-        self._needs(instance, Capability.ASYNC_SNAPSHOT)
         table = instance.table(META)
         model = fill(table, 2_000)
         expected = {address: list(value) for address, value in model.items()}

@@ -1,0 +1,88 @@
+"""Keyed backends over one plugin, as the tasks of a job have them, and their snapshots in segment files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keyedstate import types
+from keyedstate.backend import Capability
+from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWriter
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.state import KeyedStateBackend, SnapshotTask
+from keyedstate.testing.instances import chosen_backend
+
+
+class KeyedInstances:
+    """Opens keyed backends of one plugin and moves their state through segment files.
+
+    Parameters
+    ----------
+    name : str
+        The backend.
+    folder : Path
+        Where segment files and the private folders of the instances go.
+    options : mapping
+        Options by their full names.
+
+    Attributes
+    ----------
+    plugin : Backend
+    plugin_options : mapping
+        The plugin's own options, parsed.
+    """
+
+    def __init__(self, name: str, folder: Path, options: Mapping[str, object]) -> None:
+        self.plugin, self.plugin_options = chosen_backend(name, options)
+        self._folder = folder
+        self._storage = CheckpointStorage.open(folder / "segments")
+        self._numbers = itertools.count()
+        self._opened: list[KeyedStateBackend] = []
+
+    def claims(self, capability: Capability) -> bool:
+        """Return whether the plugin may be asked for a capability."""
+        return self.plugin.description.level(capability).usable
+
+    def open(
+        self,
+        handles: Sequence[SegmentHandle] = (),
+        *,
+        key: types.TypeSerializer[Any] = types.INT64,
+        key_groups: KeyGroupRange | None = None,
+        max_parallelism: int = 16,
+        track_changes: bool = False,
+    ) -> KeyedStateBackend:
+        """Open an instance, by default over all key groups, empty or restored."""
+        backend = KeyedStateBackend.open(
+            self.plugin,
+            key_serializer=key,
+            key_groups=key_groups or KeyGroupRange(0, max_parallelism - 1),
+            max_parallelism=max_parallelism,
+            options=self.plugin_options,
+            handles=handles,
+            local_base=self._folder,
+            track_changes=track_changes,
+        )
+        self._opened.append(backend)
+        return backend
+
+    def snapshot(self, backend: KeyedStateBackend) -> SegmentHandle:
+        """Take a snapshot and write it at once."""
+        return self.write(backend, backend.snapshot(next(self._numbers)))
+
+    def write(self, backend: KeyedStateBackend, task: SnapshotTask) -> SegmentHandle:
+        """Write a snapshot that was taken before into a segment file; return what restores from it."""
+        writer = SegmentWriter(self._storage, f"{next(self._numbers)}.seg", backend.key_groups)
+        try:
+            task.run(writer)
+            return SegmentHandle.open(self._storage, writer.finish())
+        except BaseException:
+            writer.abort()
+            raise
+
+    def close(self) -> None:
+        """Close every instance."""
+        for backend in self._opened:
+            backend.close()
