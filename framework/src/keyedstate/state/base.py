@@ -18,20 +18,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.state.context import KeyContext
-from keyedstate.state.errors import (
-    InvalidDescriptorError,
-    NullNamespaceError,
-    StateNotBoundError,
-    StateValueError,
-)
+from keyedstate.state.declaration import Declaration, declarations
+from keyedstate.state.errors import InvalidDescriptorError, NullNamespaceError, StateValueError
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer, ValueTypeError
 
 H = TypeVar("H", bound="StateHandle")
-D = TypeVar("D", bound="StateDescriptor[Any]")
 
 
 class StateHandle:
@@ -115,8 +110,8 @@ class StateHandle:
                 self._table.put_many(chosen_groups, chosen, self._namespace, chosen_values)
 
 
-class StateDescriptor(ABC, Generic[H]):
-    """A declared state.
+class StateDescriptor(Declaration[H], ABC, Generic[H]):
+    """A declared keyed state.
 
     Attributes
     ----------
@@ -130,29 +125,8 @@ class StateDescriptor(ABC, Generic[H]):
     kind: StateKind
 
     def __init__(self, name: str, serializer: TypeSerializer[Any]) -> None:
-        if not name:
-            raise InvalidDescriptorError(name, "its name must be a non-empty string")
-        self.name = name
+        super().__init__(name)
         self.serializer = serializer
-        self._attribute = name
-
-    def __set_name__(self, owner: type, attribute: str) -> None:
-        self._attribute = attribute
-
-    @overload
-    def __get__(self: D, instance: None, owner: type) -> D: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> H: ...
-    def __get__(self: Any, instance: object | None, owner: type) -> Any:
-        # Opening a function puts the handle into the instance's own dict, which wins over this method:
-        # a bound state costs no more than any other attribute.
-        if instance is None:
-            return self
-        raise StateNotBoundError(self.name, self._attribute)
-
-    def bind(self, instance: object, handle: H) -> None:
-        """Make the attribute of one function instance the handle."""
-        instance.__dict__[self._attribute] = handle
 
     @abstractmethod
     def create_handle(self, table: AnyStateTable, context: KeyContext) -> H:
@@ -163,26 +137,14 @@ class StateDescriptor(ABC, Generic[H]):
 
 
 def declared_states(function: object) -> list[StateDescriptor[Any]]:
-    """Return the states declared as class attributes, those of base classes first.
+    """Return the keyed states declared as class attributes, those of base classes first.
 
     Raises
     ------
     InvalidDescriptorError
         Where two attributes declare states of one name.
     """
-    found: dict[str, StateDescriptor[Any]] = {}
-    for owner in reversed(type(function).__mro__):
-        for attribute, value in vars(owner).items():
-            if isinstance(value, StateDescriptor):
-                found[attribute] = value
-    names: dict[str, str] = {}
-    for attribute, descriptor in found.items():
-        other = names.setdefault(descriptor.name, attribute)
-        if other != attribute:
-            raise InvalidDescriptorError(
-                descriptor.name, f"the attributes {other!r} and {attribute!r} both declare it; rename one"
-            )
-    return list(found.values())
+    return [declared for declared in declarations(function) if isinstance(declared, StateDescriptor)]
 
 
 def check_type(state: str, parameter: str, given: object) -> None:

@@ -1,0 +1,93 @@
+"""What is known of one operator state: its name, how it is redistributed, its serializers.
+
+No backend implements operator state: as in Flink it lies in the task's own memory, whatever backend keeps the
+keyed state.  It is described here because the operator that holds it and the checkpoint that carries it both
+speak of it, and know nothing of each other.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from keyedstate.backend.meta import StateKind, StateMeta
+from keyedstate.backend.table import EntryBatch
+from keyedstate.types import INT64, VOID, SerializerSnapshot, TypeSerializer
+
+
+class OperatorStateKind(enum.Enum):
+    """The kinds of operator state (Flink's ``OperatorStateHandle.Mode``)."""
+
+    #: Every element is somewhere once; a rescaled operator deals them out evenly.
+    LIST = "operator list"
+    #: After a restart every task gets the elements of all.
+    UNION_LIST = "union list"
+    #: A map that is the same on every task.
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True)
+class OperatorStateMeta:
+    """One operator state.
+
+    Attributes
+    ----------
+    name : str
+        Unique among the operator states of one operator.
+    kind : OperatorStateKind
+    key_serializer : TypeSerializer
+        Of the keys of a broadcast map.  The elements of a list are numbered, and this is ``types.INT64``.
+    value_serializer : TypeSerializer
+        Of the elements of a list, or of the values of a broadcast map.
+    """
+
+    name: str
+    kind: OperatorStateKind
+    key_serializer: TypeSerializer[Any]
+    value_serializer: TypeSerializer[Any]
+
+    @classmethod
+    def of_list(
+        cls, name: str, kind: OperatorStateKind, element_serializer: TypeSerializer[Any]
+    ) -> OperatorStateMeta:
+        """Return the meta of a list of either kind."""
+        return cls(name, kind, INT64, element_serializer)
+
+    @property
+    def entries_meta(self) -> StateMeta:
+        """The state as files and sinks know it: each element, or each entry of the map, is an entry."""
+        return StateMeta(self.name, StateKind.VALUE, self.key_serializer, VOID, self.value_serializer)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face that manifests carry."""
+        return {
+            "name": self.name,
+            "kind": self.kind.value,
+            "key": self.key_serializer.snapshot().to_json(),
+            "value": self.value_serializer.snapshot().to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> OperatorStateMeta:
+        """Rebuild a meta with the serializers that wrote the state.
+
+        Raises
+        ------
+        UnknownSerializerError
+            Where a serializer's type or version is not known here.
+        """
+        key, value = (
+            SerializerSnapshot.from_json(document[part]).restore_serializer() for part in ("key", "value")
+        )
+        return cls(document["name"], OperatorStateKind(document["kind"]), key, value)
+
+    def duplicate(self) -> OperatorStateMeta:
+        """Return a meta whose serializers may be used by another thread."""
+        key, value = self.key_serializer.duplicate(), self.value_serializer.duplicate()
+        return OperatorStateMeta(self.name, self.kind, key, value)
+
+
+#: A state out of a checkpoint: what it is, and those of its entries that one task is to have, in their order.
+RestoredOperatorState: TypeAlias = "tuple[OperatorStateMeta, Sequence[EntryBatch[Any, Any, Any]]]"

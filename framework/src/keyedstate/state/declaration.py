@@ -1,0 +1,67 @@
+"""What the declarations of keyed and of operator state share: a class attribute that becomes a handle."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, overload
+
+from keyedstate.state.errors import InvalidDescriptorError, StateNotBoundError
+
+H = TypeVar("H")
+D = TypeVar("D", bound="Declaration[Any]")
+
+
+class Declaration(Generic[H]):
+    """A declared state; `H` is its handle.
+
+    Attributes
+    ----------
+    name : str
+        Unique within a process function; the state is found by it in a checkpoint.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not name:
+            raise InvalidDescriptorError(name, "its name must be a non-empty string")
+        self.name = name
+        self._attribute = name
+
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        self._attribute = attribute
+
+    @overload
+    def __get__(self: D, instance: None, owner: type) -> D: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> H: ...
+    def __get__(self: Any, instance: object | None, owner: type) -> Any:
+        # Opening a function puts the handle into the instance's own dict, which wins over this method:
+        # a bound state costs no more than any other attribute.
+        if instance is None:
+            return self
+        raise StateNotBoundError(self.name, self._attribute)
+
+    def bind(self, instance: object, handle: H) -> None:
+        """Make the attribute of one function instance the handle."""
+        instance.__dict__[self._attribute] = handle
+
+
+def declarations(function: object) -> list[Declaration[Any]]:
+    """Return the declarations among the class attributes, those of base classes first.
+
+    Raises
+    ------
+    InvalidDescriptorError
+        Where two attributes declare states of one name, of whatever sorts.
+    """
+    found: dict[str, Declaration[Any]] = {}
+    for owner in reversed(type(function).__mro__):
+        for attribute, value in vars(owner).items():
+            if isinstance(value, Declaration):
+                found[attribute] = value
+    names: dict[str, str] = {}
+    for attribute, declaration in found.items():
+        other = names.setdefault(declaration.name, attribute)
+        if other != attribute:
+            raise InvalidDescriptorError(
+                declaration.name, f"the attributes {other!r} and {attribute!r} both declare it; rename one"
+            )
+    return list(found.values())
