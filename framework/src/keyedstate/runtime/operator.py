@@ -95,7 +95,7 @@ class KeyedOperator:
         """
         for batch in batches:
             if batch.num_rows:
-                yield from self._process_batch(batch)
+                yield from self.process_batch(batch)
         self._backend.end_epoch()
 
     def close(self) -> None:
@@ -108,7 +108,8 @@ class KeyedOperator:
         except Exception as error:
             raise self._failure("close", error) from error
 
-    def _process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Run the function over the rows of one batch and yield its output; the epoch goes on."""
         keys = self._keys(batch)
         key_groups = batch.column(self._key_group_column).to_numpy().tolist()
         names = [name for name in batch.schema.names if name != self._key_group_column]

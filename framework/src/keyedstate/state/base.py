@@ -16,6 +16,7 @@ Flink's names and null rules and run per record, so they look nothing up that ca
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
@@ -27,6 +28,7 @@ from keyedstate.state.errors import InvalidDescriptorError, NullNamespaceError, 
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer, ValueTypeError
 
 H = TypeVar("H", bound="StateHandle")
+T = TypeVar("T", bound="StateHandle")
 
 
 class StateHandle:
@@ -60,6 +62,13 @@ class StateHandle:
         if namespace is None:
             raise NullNamespaceError(self._name)
         self._namespace = namespace
+
+    def at(self: T, context: KeyContext, namespace: object) -> T:
+        """Return another handle of the same state, with a current key and a namespace of its own."""
+        other = copy.copy(self)
+        other._context = context
+        other.set_namespace(namespace)
+        return other
 
     def clear(self) -> None:
         """Remove the state of the current key and namespace."""

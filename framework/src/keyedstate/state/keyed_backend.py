@@ -230,6 +230,34 @@ class KeyedStateBackend:
         restored.replace_meta(new)
         return restored
 
+    def registered_states(self) -> list[str]:
+        """Return the names of the states that were registered in this run."""
+        return list(self._handles)
+
+    def handle_at(
+        self, state: str, key: Any, key_group: int, namespace: object = VOID_NAMESPACE
+    ) -> state_base.StateHandle:
+        """Return a handle that stays at one key and namespace, whatever the current key is.
+
+        Parameters
+        ----------
+        state : str
+            The name of a registered state.
+        key, key_group
+            As `KeyContext.locate` gives them.
+        namespace : object, optional
+
+        Raises
+        ------
+        KeyError
+            Where no state of that name was registered.
+        NullNamespaceError
+        """
+        context = KeyContext(self._key_serializer, self._context.key_groups, self._context.max_parallelism)
+        context.check_own(key, key_group)
+        context.key, context.key_group = key, key_group
+        return self._handles[state].at(context, namespace)
+
     # -- over all keys ------------------------------------------------------------------------------------
 
     def get_keys(self, state: str, namespace: object = VOID_NAMESPACE) -> Iterator[Any]:

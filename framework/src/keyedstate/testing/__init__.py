@@ -1,4 +1,9 @@
-"""The contract kit: what the author of a backend runs against it.
+"""Testing without Spark and without Java: the harness for process functions, the contract kit for backends.
+
+`Harness` runs a process function; its page is ``docs/testing-your-function.md``::
+
+    with Harness(PageViews(), key="user", schema="user string", output="user string, views long") as harness:
+        assert harness.process({"user": "ann"}) == [("ann", 1)]
 
 A whole test file of a backend is::
 
@@ -8,15 +13,60 @@ A whole test file of a backend is::
     class TestMyBackend(BackendContract):
         backend = "my-backend"
 
-Needs pytest (``pip install 'keyedstate[test]'``).
+The contract kit needs pytest (``pip install 'keyedstate[test]'``), the harness does not.  Names are imported
+when they are asked for, so that neither pays for the other, nor pytest for both when it starts.
 """
 
-import pytest
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keyedstate.testing.contract import BackendContract
+    from keyedstate.testing.harness import (
+        FunctionCopyError,
+        Harness,
+        HarnessClosedError,
+        HarnessSchemaError,
+        HarnessSettingError,
+        HarnessSnapshot,
+        InputRowError,
+        SnapshotMismatchError,
+        StateNotRegisteredError,
+    )
+    from keyedstate.testing.instances import Instance, open_instance
+
+__all__ = [
+    "BackendContract",
+    "FunctionCopyError",
+    "Harness",
+    "HarnessClosedError",
+    "HarnessSchemaError",
+    "HarnessSettingError",
+    "HarnessSnapshot",
+    "InputRowError",
+    "Instance",
+    "SnapshotMismatchError",
+    "StateNotRegisteredError",
+    "open_instance",
+]
+
+_MODULES = {"BackendContract": "contract", "Instance": "instances", "open_instance": "instances"}
 
 # Before it is imported: its assertions are to explain themselves as those of a test file do.
-pytest.register_assert_rewrite("keyedstate.testing.contract")
+if "pytest" in sys.modules:
+    sys.modules["pytest"].register_assert_rewrite(f"{__name__}.contract")
 
-from keyedstate.testing.contract import BackendContract  # noqa: E402
-from keyedstate.testing.instances import Instance, open_instance  # noqa: E402
 
-__all__ = ["BackendContract", "Instance", "open_instance"]
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'harness')}")
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
