@@ -24,17 +24,17 @@ from keyedstate.keygroups import (
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import InvalidFunctionError, KeyedProcessFunction
 from keyedstate.state import KeyContext, StateDescriptor, StateHandle
-from keyedstate.testing.harness_errors import (
+from keyedstate.testing.harness.errors import (
     FunctionCopyError,
     HarnessClosedError,
     HarnessSettingError,
     SnapshotMismatchError,
     StateNotRegisteredError,
 )
-from keyedstate.testing.harness_instance import HarnessInstance, InstancePlan
-from keyedstate.testing.harness_rows import InputRows, by_instance, checked_schema
-from keyedstate.testing.harness_schema import arrow_schema
-from keyedstate.testing.harness_snapshot import HarnessSnapshot
+from keyedstate.testing.harness.instance import HarnessInstance, InstancePlan
+from keyedstate.testing.harness.rows import InputRows, by_instance, checked_schema
+from keyedstate.testing.harness.schema import arrow_schema
+from keyedstate.testing.harness.snapshot import HarnessSnapshot
 from keyedstate.types import VOID_NAMESPACE
 
 H = TypeVar("H", bound=StateHandle)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.testing.harness_errors import HarnessSchemaError
+from keyedstate.testing.harness.errors import HarnessSchemaError
 from keyedstate.types import TypeSerializer, UnsupportedTypeError, infer
 from keyedstate.types.spark_types import is_spark_type
 

@@ -13,7 +13,7 @@ from keyedstate.errors import did_you_mean
 from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import key_serializer_for
 from keyedstate.runtime.output import OutputRowError, OutputSchema, OutputSchemaError, OutputTypeError
-from keyedstate.testing.harness_errors import HarnessSchemaError, InputRowError
+from keyedstate.testing.harness.errors import HarnessSchemaError, InputRowError
 from keyedstate.types import UnsupportedTypeError
 
 #: The column that carries the key group, by the name that it has in a Spark job.

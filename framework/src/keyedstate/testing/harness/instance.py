@@ -17,7 +17,7 @@ from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.rows import iterate_rows
 from keyedstate.state import KeyedStateBackend
-from keyedstate.testing.harness_rows import KEY_GROUP_COLUMN
+from keyedstate.testing.harness.rows import KEY_GROUP_COLUMN
 from keyedstate.types import TypeSerializer
 
 
