@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+
+
+@pytest.fixture
+def environment_with_pytest_plugin(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment for a new process in which pytest finds keyedstate's plugin by entry point.
+
+    An editable installation that is older than the entry point has none in its metadata; then a distribution
+    of the tests has it.
+    """
+    value = "keyedstate.testing.pytest_plugin"
+    path = os.environ.get("PYTHONPATH", "")
+    if not any(entry.value == value for entry in entry_points(group="pytest11")):
+        metadata = tmp_path_factory.mktemp("site") / "stands_in-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: stands-in\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[pytest11]\nkeyedstate = {value}\n")
+        path = os.pathsep.join(filter(None, [path, str(metadata.parent)]))
+    return {**os.environ, "PYTHONPATH": path}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -121,32 +119,16 @@ def test_the_harnesses_of_the_test_before_are_closed():
 """
 
 
-@pytest.fixture
-def plugin_is_installed(tmp_path):
-    """What lets a new Python process find the plugin as pytest finds it: by an installed entry point.
-
-    An editable installation that is older than the entry point has none in its metadata; then a distribution
-    of the tests has it.
-    """
-    value = "keyedstate.testing.pytest_plugin"
-    path = os.environ.get("PYTHONPATH", "")
-    if not any(entry.value == value for entry in entry_points(group="pytest11")):
-        metadata = tmp_path / "site" / "stands_in-1.0.dist-info"
-        metadata.mkdir(parents=True)
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: stands-in\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(f"[pytest11]\nkeyedstate = {value}\n")
-        path = os.pathsep.join(filter(None, [path, str(metadata.parent)]))
-    return {**os.environ, "PYTHONPATH": path}
-
-
 def test_the_fixture_comes_by_entry_point_and_starting_pytest_imports_nothing_of_the_harness(
-    tmp_path, plugin_is_installed
+    tmp_path, environment_with_pytest_plugin
 ):
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_counts.py").write_text(TESTS)
-    result = run("-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", cwd=folder, env=plugin_is_installed)
+    result = run(
+        "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", cwd=folder, env=environment_with_pytest_plugin
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "2 passed" in result.stdout
     (line,) = (line for line in result.stdout.splitlines() if line.startswith("ours:"))
