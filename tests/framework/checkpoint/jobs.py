@@ -16,6 +16,7 @@ from keyedstate.checkpoint import (
     CheckpointMetadata,
     CheckpointStorage,
     OperatorFolder,
+    OperatorStateFile,
     SegmentFile,
     SegmentWriter,
     TaskIdentity,
@@ -85,7 +86,12 @@ class Job:
             writer.write_entries(group, [EntryBatch([VOID_NAMESPACE], [f"key-{group}"], [seen])])
         return writer.finish()
 
-    def write_manifest(self, identity: TaskIdentity, segment: SegmentFile) -> Acknowledgement:
+    def write_manifest(
+        self,
+        identity: TaskIdentity,
+        segment: SegmentFile,
+        operator_state: OperatorStateFile | None = None,
+    ) -> Acknowledgement:
         manifest = AttemptManifest(
             identity=identity,
             key_groups=self.key_groups(identity),
@@ -103,6 +109,7 @@ class Job:
             process_ms=7.0,
             bytes=segment.bytes,
             key_columns=(("app_id", "string"),),
+            operator_state=operator_state,
         )
         return Acknowledgement(identity, self.folder.write_manifest(manifest))
 

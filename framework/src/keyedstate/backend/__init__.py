@@ -15,6 +15,12 @@ from keyedstate.backend.changes import (
 )
 from keyedstate.backend.context import BackendContext
 from keyedstate.backend.meta import StateKind, StateMeta
+from keyedstate.backend.operator_state import (
+    OPERATOR_KEY_GROUP,
+    OperatorStateKind,
+    OperatorStateMeta,
+    RestoredOperatorState,
+)
 from keyedstate.backend.restore import FullRestoreOperation, RestoreOperation, StateHandle
 from keyedstate.backend.snapshot import FullSnapshotStrategy, Snapshot, SnapshotSink, SnapshotStrategy
 from keyedstate.backend.spill import SpillManager
@@ -28,6 +34,7 @@ from keyedstate.backend.table import (
 )
 
 __all__ = [
+    "OPERATOR_KEY_GROUP",
     "AddressBatch",
     "AnyStateTable",
     "BackendContext",
@@ -41,7 +48,10 @@ __all__ = [
     "GroupChanges",
     "IncrementalVisitor",
     "Level",
+    "OperatorStateKind",
+    "OperatorStateMeta",
     "RestoreOperation",
+    "RestoredOperatorState",
     "Snapshot",
     "SnapshotSink",
     "SnapshotStrategy",

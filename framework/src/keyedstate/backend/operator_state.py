@@ -16,6 +16,9 @@ from keyedstate.backend.meta import StateKind, StateMeta
 from keyedstate.backend.table import EntryBatch
 from keyedstate.types import INT64, VOID, SerializerSnapshot, TypeSerializer
 
+#: The one key group under which operator state is written: it belongs to no key.
+OPERATOR_KEY_GROUP = 0
+
 
 class OperatorStateKind(enum.Enum):
     """The kinds of operator state (Flink's ``OperatorStateHandle.Mode``)."""

@@ -27,6 +27,11 @@ from keyedstate.checkpoint.errors import (
 )
 from keyedstate.checkpoint.folder import AttemptFile, OperatorFolder
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.operator_state import (
+    OperatorStateFile,
+    read_operator_state,
+    write_operator_state,
+)
 from keyedstate.checkpoint.recovery import claim, find_restore_point, handles_for
 from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFile
@@ -49,6 +54,7 @@ __all__ = [
     "MissingFileError",
     "MissingStateFolderError",
     "OperatorFolder",
+    "OperatorStateFile",
     "OutputFile",
     "Owner",
     "SegmentFile",
@@ -66,4 +72,6 @@ __all__ = [
     "claim",
     "find_restore_point",
     "handles_for",
+    "read_operator_state",
+    "write_operator_state",
 ]

@@ -7,11 +7,12 @@
         _start-empty                    made by a user: the operator may begin without state
         chk-<epoch>/_metadata           a published checkpoint (`CheckpointMetadata`)
         data/<nonce>.seg                the segment file of one attempt
+        data/<nonce>.operator.seg       its operator state, where there is any
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.started    an attempt that began
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.json       its manifest: it finished
 
 Names of attempts say everything that the rules of recovery and of clean-up ask, so that both list and do not
-read.  An attempt writes its started marker before its data file, and its data file before its manifest; a
+read.  An attempt writes its started marker before its data files, and its data files before its manifest; a
 manifest names no data file but its own.  So each data file has an attempt of its name for as long as it may
 matter and no checkpoint holds it.
 """
@@ -45,7 +46,7 @@ _UID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}")
 _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 _ATTEMPT_EPOCH = re.compile(r"epoch-(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([A-Za-z0-9_-]+)\.p([0-9]+)\.t([0-9]+)\.([A-Za-z0-9_-]+)\.(started|json)")
-_DATA = re.compile(r"([A-Za-z0-9_-]+)\.seg")
+_DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator)?\.seg")
 # What a killed process leaves of a write.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
@@ -151,7 +152,7 @@ class OperatorFolder:
     # -- attempts ----------------------------------------------------------------------------------
 
     def write_started(self, identity: TaskIdentity) -> None:
-        """Write down that an attempt begins; must come before its data file.
+        """Write down that an attempt begins; must come before its data files.
 
         It should come right after `claim`: an attempt that fails while it looks for its restore point and
         has left no marker looks like an epoch that nothing evaluated, if its failure is hidden from Spark.
@@ -161,12 +162,12 @@ class OperatorFolder:
     def write_manifest(self, manifest: AttemptManifest) -> str:
         """Write down that an attempt has finished; returns the manifest's path for its acknowledgement.
 
-        The attempt's data file must have been closed before.
+        The attempt's data files must have been closed before.
         """
         path = _attempt_path(manifest.identity, "json")
-        foreign = {segment.path for segment in manifest.segments} - {self.data_path(manifest.identity)}
+        foreign = manifest.data_files.difference(data_paths(manifest.identity.nonce))
         if foreign:
-            raise ValueError(f"a manifest may name its own data file only, and not {sorted(foreign)}")
+            raise ValueError(f"a manifest may name its own data files only, and not {sorted(foreign)}")
         self._write(path, "attempt", manifest.to_json())
         return path
 
@@ -203,8 +204,12 @@ class OperatorFolder:
     # -- data --------------------------------------------------------------------------------------
 
     def data_path(self, identity: TaskIdentity) -> str:
-        """Return the path of the one data file that an attempt may write."""
-        return data_path(identity.nonce)
+        """Return the path of an attempt's keyed state."""
+        return data_paths(identity.nonce)[0]
+
+    def operator_data_path(self, identity: TaskIdentity) -> str:
+        """Return the path of an attempt's operator state."""
+        return data_paths(identity.nonce)[1]
 
     def data_files(self) -> list[str]:
         """Return the paths of all data files; names that are not ours are passed over."""
@@ -236,9 +241,9 @@ class OperatorFolder:
             self.storage.for_each(self.storage.delete_file, [f"{folder}/{name}" for name in own])
 
 
-def data_path(nonce: str) -> str:
-    """Return the path of the data file of the attempt with that nonce."""
-    return f"data/{nonce}.seg"
+def data_paths(nonce: str) -> tuple[str, str]:
+    """Return the paths of the data files that the attempt with that nonce may write."""
+    return f"data/{nonce}.seg", f"data/{nonce}.operator.seg"
 
 
 def _attempt_path(identity: TaskIdentity, suffix: str) -> str:

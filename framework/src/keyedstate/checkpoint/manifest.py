@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.checkpoint.errors import IncompleteEpochError, UnsafeNameError
+from keyedstate.checkpoint.operator_state import OperatorStateFile
 from keyedstate.checkpoint.segment_format import SegmentFile
 from keyedstate.keygroups import KeyGroupRange
 
@@ -99,9 +100,11 @@ class AttemptManifest:
     sync_ms, write_ms, restore_ms, process_ms : float
         Time of the snapshot's synchronous part, of writing it, of restoring, and of the rows.
     bytes : int
-        Size of the segments.
+        Size of the segments, that of the operator state among them.
     key_columns : tuple of (str, str)
         Names and types of the key columns, as the operator was given them.
+    operator_state : OperatorStateFile or None
+        None where the operator has no operator state.
     """
 
     identity: TaskIdentity
@@ -120,6 +123,13 @@ class AttemptManifest:
     process_ms: float
     bytes: int
     key_columns: tuple[tuple[str, str], ...] = ()
+    operator_state: OperatorStateFile | None = None
+
+    @property
+    def data_files(self) -> set[str]:
+        """The paths of all files that hold the state."""
+        operator_state = () if self.operator_state is None else (self.operator_state.segment,)
+        return {segment.path for segment in (*self.segments, *operator_state)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON face."""
@@ -140,6 +150,7 @@ class AttemptManifest:
             "process_ms": self.process_ms,
             "bytes": self.bytes,
             "key_columns": [list(column) for column in self.key_columns],
+            "operator_state": None if self.operator_state is None else self.operator_state.to_json(),
         }
 
     @classmethod
@@ -151,6 +162,8 @@ class AttemptManifest:
         fields["states"] = tuple(document["states"])
         fields["segments"] = tuple(SegmentFile.from_json(segment) for segment in document["segments"])
         fields["key_columns"] = tuple((name, kind) for name, kind in document["key_columns"])
+        if document["operator_state"] is not None:
+            fields["operator_state"] = OperatorStateFile.from_json(document["operator_state"])
         return cls(**fields)
 
 

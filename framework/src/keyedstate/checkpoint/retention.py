@@ -7,7 +7,7 @@ found by the next one.  Metadata goes before the data that it names: a checkpoin
 from __future__ import annotations
 
 from keyedstate.checkpoint.errors import CorruptManifestError
-from keyedstate.checkpoint.folder import OperatorFolder, data_path
+from keyedstate.checkpoint.folder import OperatorFolder, data_paths
 from keyedstate.checkpoint.manifest import CheckpointMetadata, Owner
 
 
@@ -54,7 +54,7 @@ def prune(folder: OperatorFolder, epoch: int, retained: int) -> None:
     used = _used_by(kept)
     for number in attempted:
         if number >= epoch:
-            used.update(data_path(attempt.nonce) for attempt in folder.attempts(number))
+            used.update(path for attempt in folder.attempts(number) for path in data_paths(attempt.nonce))
     folder.storage.for_each(folder.storage.delete_file, [path for path in candidates if path not in used])
 
 
@@ -74,11 +74,11 @@ def drop_superseded_attempts(folder: OperatorFolder, epoch: int, run_id: str, ow
     if not older:
         return
     used = _used_by([metadata for metadata in map(folder.read_metadata, folder.checkpoints()) if metadata])
-    data = {data_path(attempt.nonce) for attempt in older} - used
+    data = {path for attempt in older for path in data_paths(attempt.nonce)} - used
     # Data first: a marker that is left lets the next clean-up find its data.
     folder.storage.for_each(folder.storage.delete_file, sorted(data))
     folder.storage.for_each(folder.storage.delete_file, [attempt.path for attempt in older])
 
 
 def _used_by(checkpoints: list[CheckpointMetadata]) -> set[str]:
-    return {segment.path for metadata in checkpoints for part in metadata.parts for segment in part.segments}
+    return {path for metadata in checkpoints for part in metadata.parts for path in part.data_files}

@@ -1,4 +1,4 @@
-"""Keyed state: declarations, handles and the backend that registers states by name."""
+"""Keyed and operator state: declarations, handles and the backends that register states by name."""
 
 from keyedstate.state.aggregating import (
     AggregateFunction,
@@ -7,6 +7,7 @@ from keyedstate.state.aggregating import (
     FoldingState,
 )
 from keyedstate.state.base import StateDescriptor, StateHandle, declared_states
+from keyedstate.state.broadcast_state import BroadcastState, BroadcastStateHandle
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import (
     InvalidDescriptorError,
@@ -14,6 +15,7 @@ from keyedstate.state.errors import (
     NoCurrentKeyError,
     NothingToRemoveError,
     NullNamespaceError,
+    ReadOnlyBroadcastStateError,
     StateConversionError,
     StateError,
     StateKindMismatchError,
@@ -28,6 +30,15 @@ from keyedstate.state.list import ListState, ListStateHandle
 from keyedstate.state.map import MapState, MapStateHandle
 from keyedstate.state.map_iterator import MapStateEntry, MapStateIterator
 from keyedstate.state.merging import AccumulatingStateHandle, MergingStateHandle
+from keyedstate.state.operator_backend import OperatorStateBackend
+from keyedstate.state.operator_state import (
+    OperatorListState,
+    OperatorListStateHandle,
+    OperatorStateDescriptor,
+    OperatorStateHandle,
+    UnionListState,
+    declared_operator_states,
+)
 from keyedstate.state.reducing import ReducingState, ReducingStateHandle
 from keyedstate.state.snapshots import SnapshotTask
 from keyedstate.state.value import ValueState, ValueStateHandle
@@ -37,6 +48,8 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateHandle",
+    "BroadcastState",
+    "BroadcastStateHandle",
     "FoldingState",
     "InvalidDescriptorError",
     "KeyContext",
@@ -52,6 +65,12 @@ __all__ = [
     "NoCurrentKeyError",
     "NothingToRemoveError",
     "NullNamespaceError",
+    "OperatorListState",
+    "OperatorListStateHandle",
+    "OperatorStateBackend",
+    "OperatorStateDescriptor",
+    "OperatorStateHandle",
+    "ReadOnlyBroadcastStateError",
     "ReducingState",
     "ReducingStateHandle",
     "SnapshotTask",
@@ -63,9 +82,11 @@ __all__ = [
     "StateMigrationError",
     "StateNotBoundError",
     "StateValueError",
+    "UnionListState",
     "UnknownChangesError",
     "UnorderedKeyError",
     "ValueState",
     "ValueStateHandle",
+    "declared_operator_states",
     "declared_states",
 ]

@@ -40,7 +40,7 @@ class StateMigrationError(StateError):
     Attributes
     ----------
     part : str
-        ``key``, ``namespace``, ``value`` or ``map key``.
+        ``key``, ``namespace``, ``value``, ``map key``, or ``element`` of an operator list.
     """
 
     def __init__(self, state: str, part: str, written: object, requested: object, reason: str) -> None:
@@ -118,6 +118,18 @@ class StateNotBoundError(StateError):
         super().__init__(
             f"the state {state!r} (attribute {attribute!r}) has no values outside a running operator. "
             "Use it in process(), or in open() after calling super().open(ctx)."
+        )
+
+
+class ReadOnlyBroadcastStateError(StateError):
+    """Broadcast state that is changed by anything but a row of the broadcast DataFrame."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        super().__init__(
+            f"the broadcast state {state!r} can only be read here: a change on one task would make it differ "
+            "from the others. Change it in process_broadcast(), which every task calls with every row of the "
+            "broadcast DataFrame."
         )
 
 
