@@ -17,8 +17,15 @@ from keyedstate import hooks
 from keyedstate.config import ENVIRONMENT_PREFIX, OPTIONS, SPARK_PREFIX, ConfigOption, Configuration
 from keyedstate.plugins import PluginRegistry
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+#: What no docstring says of the numbered behaviours: which there are, and why some are not held.
+BEHAVIOURS = ROOT / "scripts" / "behaviours.toml"
 _BEHAVIOUR = re.compile(r"\b([A-Z]{2,5})-(\d{2})(?:(?:\.\.| to [A-Z]{2,5}-)(\d{2}))?\b")
 BUILT_IN = ("heap-cow", "nested-map")
 
@@ -57,17 +64,17 @@ in effect and where each of them comes from.
 BEHAVIOURS_HEAD = """\
 # Behaviours that tests hold
 
-<!-- Made by scripts/generate_docs.py out of the docstrings of the tests: change those. -->
+<!-- Made by scripts/generate_docs.py out of the tests' docstrings and behaviours.toml: change those. -->
 
 The reference of keyed-state semantics that this project follows numbers its behaviours. A test that holds one
 of them names it in its docstring; this page counts them. What a number means stands in the test.
 """
 
-#: Behaviours of the kinds of state built so far that no test names, and why.
-NOT_APPLICABLE = {
-    "SB-11, SB-46, SB-47": "There is no queryable state. What other threads may read is a snapshot; a test "
-    "of SB-11 and SB-47 holds that it shows no later write.",
-    "SB-31": "The order of a hash map's entries is no promise here; tests compare sets.",
+#: The tables of `BEHAVIOURS`, and the sections that they become.
+SECTIONS = {
+    "other_form": ("Behaviours in another form than Flink's", "How it differs"),
+    "not_applicable": ("Behaviours that do not apply, and why", "Why"),
+    "later": ("Behaviours of parts that are not built yet", "With what they come"),
 }
 
 
@@ -114,24 +121,54 @@ def _default(option: ConfigOption[Any]) -> str:
 
 def behaviours_page() -> str:
     """Return docs/behaviours.md."""
-    found: dict[str, set[str]] = {}
+    held = held_behaviours()
+    lines = [BEHAVIOURS_HEAD, f"{len(held)} behaviours.\n", "| Behaviour | Tests in |", "|---|---|"]
+    lines += [f"| {name} | {', '.join(sorted(held[name]))} |" for name in sorted(held, key=_order)]
+    table = behaviours_table()
+    for section, (title, column) in SECTIONS.items():
+        rows = [f"| {row['ids']} | {row['text']} |" for row in table.get(section, ())]
+        if rows:
+            lines += [f"\n## {title}\n", f"| Behaviours | {column} |", "|---|---|", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def behaviours_table() -> dict[str, Any]:
+    """Return scripts/behaviours.toml."""
+    return tomllib.loads(BEHAVIOURS.read_text(encoding="utf-8"))
+
+
+def known_behaviours() -> set[str]:
+    """Return every behaviour of the reference that belongs to a part which is built."""
+    families = behaviours_table()["families"].items()
+    return {
+        name
+        for family, numbers in families
+        for part in numbers.split(", ")
+        for name in behaviours_in(f"{family}-{part}")
+    }
+
+
+def explained_behaviours(section: str) -> set[str]:
+    """Return the behaviours that one of `SECTIONS` names."""
+    return {name for row in behaviours_table().get(section, ()) for name in behaviours_in(row["ids"])}
+
+
+def held_behaviours() -> dict[str, set[str]]:
+    """Return the behaviours that docstrings of tests name, each with the files that do."""
+    held: dict[str, set[str]] = {}
     for folder in ("tests", "framework/src/keyedstate/testing"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                    for behaviour in _behaviours(ast.get_docstring(node) or ""):
-                        found.setdefault(behaviour, set()).add(f"`{path.relative_to(ROOT)}`")
-    lines = [BEHAVIOURS_HEAD, f"{len(found)} behaviours.\n", "| Behaviour | Tests in |", "|---|---|"]
-    lines += [f"| {name} | {', '.join(sorted(found[name]))} |" for name in sorted(found, key=_order)]
-    lines += ["\n## What does not apply\n", "| Behaviour | Why |", "|---|---|"]
-    lines += [f"| {name} | {why} |" for name, why in NOT_APPLICABLE.items()]
-    return "\n".join(lines) + "\n"
+                    for behaviour in behaviours_in(ast.get_docstring(node) or ""):
+                        held.setdefault(behaviour, set()).add(f"`{path.relative_to(ROOT).as_posix()}`")
+    return held
 
 
-def _behaviours(docstring: str) -> list[str]:
-    """Return the behaviours that a docstring names; ``COW-01..03`` and ``MIG-07 to MIG-10`` are ranges."""
+def behaviours_in(text: str) -> list[str]:
+    """Return the behaviours that a text names; ``COW-01..03`` and ``MIG-07 to MIG-10`` are ranges."""
     names: list[str] = []
-    for letters, first, last in _BEHAVIOUR.findall(docstring):
+    for letters, first, last in _BEHAVIOUR.findall(text):
         numbers = range(int(first), int(last or first) + 1)
         names += [f"{letters}-{number:02}" for number in numbers]
     return list(dict.fromkeys(names))

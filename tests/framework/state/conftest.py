@@ -80,8 +80,9 @@ class Instances:
     def asynchronous(self) -> bool:
         return self.plugin.description.level(Capability.ASYNC_SNAPSHOT).usable
 
-    def writer(self, backend: KeyedStateBackend) -> SegmentWriter:
-        return SegmentWriter(self._storage, f"segment-{next(self._numbers)}.seg", backend.key_groups)
+    def writer(self, backend: KeyedStateBackend, compression: str = "zstd") -> SegmentWriter:
+        path = f"segment-{next(self._numbers)}.seg"
+        return SegmentWriter(self._storage, path, backend.key_groups, compression)
 
     def write(self, backend: KeyedStateBackend, task: SnapshotTask) -> SegmentHandle:
         writer = self.writer(backend)

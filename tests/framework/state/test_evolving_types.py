@@ -143,7 +143,7 @@ def test_a_class_whose_field_changed_its_type_is_refused_by_field_and_state(inst
 
 
 def test_lists_of_a_class_that_changed_keep_their_order_and_take_more(instances):
-    """MIG-04, MIG-05."""
+    """MIG-04."""
     lists = {1: [V1("a", 1), V1("b", 2), V1("c", 3)], 2: [V1("d", 4)], 3: [V1("e", 5), V1("f", 6)]}
     remaining = iter(lists.values())
     snapshot = written(instances, ListState("s", click(V1)), lambda name, count: next(remaining))
@@ -158,7 +158,7 @@ def test_lists_of_a_class_that_changed_keep_their_order_and_take_more(instances)
 
 
 def test_map_values_may_migrate_and_constants_be_map_keys(instances):
-    """MIG-07 to MIG-09."""
+    """MIG-08, MIG-09: values migrate, map keys are reconfigured."""
     level, more = types.enum_of(Level, name="Level"), types.enum_of(MoreLevels, name="Level")
     backend = instances.open()
     backend.set_current_key(1)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from keyedstate.keygroups import KeyGroupRange
+from keyedstate.keygroups import KeyGroupRange, key_group_for_hash
+from keyedstate.murmur3 import InvalidKeyValueError, hash_value
 from keyedstate.murmur3 import key_groups as key_groups_of
 from keyedstate.state.errors import NoCurrentKeyError
 from keyedstate.types import TypeSerializer
@@ -50,6 +51,17 @@ class KeyContext:
         self._max_parallelism = max_parallelism
         self.key: Any = _NoKey()
         self.key_group: Any = self.key
+
+    def key_group_of(self, key: object) -> int:
+        """Return the key group that Spark's ``hash`` gives a key in canonical form."""
+        arrow_type = self._serializer.arrow_type
+        try:
+            key_hash = hash_value(key, arrow_type)
+        except InvalidKeyValueError:
+            # Constants, UUIDs and records are hashed as what they are in columns.
+            [key] = self._serializer.to_arrow([key]).to_pylist()
+            key_hash = hash_value(key, arrow_type)
+        return key_group_for_hash(key_hash, self._max_parallelism)
 
     def locate(
         self, keys: Iterable[Any], key_groups: Sequence[int] | npt.NDArray[Any] | None = None

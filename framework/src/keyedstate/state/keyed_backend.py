@@ -22,8 +22,7 @@ from keyedstate.backend import (
     StateMeta,
     TableChanges,
 )
-from keyedstate.keygroups import KeyGroupRange, key_group_for_hash
-from keyedstate.murmur3 import hash_value
+from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import Backend
 from keyedstate.state import base as state_base
 from keyedstate.state.adoption import adapted, check_unchanged, converted_table
@@ -151,8 +150,7 @@ class KeyedStateBackend:
             key = self._key_serializer.canonical(key)
         self._key_serializer.check(key)
         if key_group is None:
-            key_hash = hash_value(key, self._key_serializer.arrow_type)
-            key_group = key_group_for_hash(key_hash, self._context.max_parallelism)
+            key_group = self.current.key_group_of(key)
         self.current.check_own(key, key_group)
         self.current.key = key
         self.current.key_group = key_group
