@@ -17,7 +17,7 @@ from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import KeyedStateBackend, SnapshotTask
+from keyedstate.state import Clock, KeyedStateBackend, SnapshotTask, system_clock
 
 #: Each backend, with the options that make another build of it.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -62,6 +62,7 @@ class Instances:
         max_parallelism: int = 10,
         track_changes: bool = False,
         generic_types: bool = True,
+        clock: Clock = system_clock,
     ) -> KeyedStateBackend:
         backend = KeyedStateBackend.open(
             self.plugin,
@@ -72,6 +73,7 @@ class Instances:
             handles=handles,
             track_changes=track_changes,
             generic_types=generic_types,
+            clock=clock,
         )
         self._opened.append(backend)
         return backend

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from keyedstate.backend import (
     EntryBatch,
+    ExpiryCleanup,
     IncrementalVisitor,
     StateEntry,
     StateMeta,
@@ -22,7 +23,7 @@ V = TypeVar("V")
 U = TypeVar("U")
 
 
-class TemplateTable(StateTable[K, N, V]):
+class TemplateTable(StateTable[K, N, V], ExpiryCleanup):
     """One dict per key group, from (namespace, key) to value.
 
     Parameters
@@ -48,6 +49,18 @@ class TemplateTable(StateTable[K, N, V]):
     def replace_meta(self, meta: StateMeta) -> None:
         """Adopt the running program's serializers; a table of bytes would have to migrate them here."""
         self._meta = meta
+
+    def drop_expired(self) -> None:
+        """Drop expired entries, and what is expired of lists and maps, in one pass over the table."""
+        if self._meta.expiry is None:
+            return
+        for entries in self._groups.values():
+            for address, stored in list(entries.items()):
+                living = self._meta.expiry.live(stored)
+                if living is None:
+                    del entries[address]
+                else:
+                    entries[address] = living
 
     @property
     def key_groups(self) -> KeyGroupRange:

@@ -14,6 +14,7 @@ from keyedstate.backend.changes import (
     TableChanges,
 )
 from keyedstate.backend.context import BackendContext
+from keyedstate.backend.expiry import Expiry, ExpiryCleanup
 from keyedstate.backend.meta import StateKind, StateMeta
 from keyedstate.backend.operator_state import (
     OPERATOR_KEY_GROUP,
@@ -42,6 +43,8 @@ __all__ = [
     "Capability",
     "ChangeTracking",
     "EntryBatch",
+    "Expiry",
+    "ExpiryCleanup",
     "FullRestoreOperation",
     "FullSnapshotStrategy",
     "GatheredChanges",

@@ -39,6 +39,8 @@ class Capability(enum.Enum):
     OBJECTS_BY_REFERENCE = "objects kept by reference"
     #: A table knows what changed since an epoch (`keyedstate.backend.ChangeTracking`).
     CHANGE_TRACKING = "change tracking"
+    #: A table drops entries whose time to live is over (`keyedstate.backend.ExpiryCleanup`).
+    EXPIRY_CLEANUP = "expiry clean-up"
     #: State may exceed the memory of its process.
     LARGER_THAN_MEMORY = "state larger than memory"
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from keyedstate.backend.capabilities import Capability
+from keyedstate.backend.expiry import Expiry
 from keyedstate.types import SerializerSnapshot, TypeSerializer
 
 
@@ -37,6 +38,8 @@ class StateMeta:
     key_serializer, namespace_serializer : TypeSerializer
     value_serializer : TypeSerializer
         The serializer of what the table stores under one address: for `StateKind.MAP` a whole ``dict``.
+    expiry : Expiry or None
+        For a registered state with a time to live.  Not in manifests: the settings live in the program.
     """
 
     name: str
@@ -44,6 +47,7 @@ class StateMeta:
     key_serializer: TypeSerializer[Any]
     namespace_serializer: TypeSerializer[Any]
     value_serializer: TypeSerializer[Any]
+    expiry: Expiry | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON face that manifests carry."""
@@ -84,4 +88,5 @@ class StateMeta:
             key_serializer=self.key_serializer.duplicate(),
             namespace_serializer=self.namespace_serializer.duplicate(),
             value_serializer=self.value_serializer.duplicate(),
+            expiry=self.expiry,
         )

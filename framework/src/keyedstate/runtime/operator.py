@@ -115,12 +115,15 @@ class KeyedOperator:
         names = [name for name in batch.schema.names if name != self._key_group_column]
         rows = iterate_rows(names, [batch.column(name) for name in names])
         context, current, process = self._context, self._backend.current, self._function.process
+        on_record = self._backend.on_record
         out: list[Any] = []
         ends: list[int] = []  # ends[i]: rows of `out` after input row first + i
         first = 0
         for index, (key, key_group, row) in enumerate(zip(keys, key_groups, rows, strict=True)):
             context.key = current.key = key
             current.key_group = key_group
+            if on_record is not None:
+                on_record()
             try:
                 result = process(row, context)
                 if result is not None:

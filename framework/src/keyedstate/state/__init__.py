@@ -8,9 +8,11 @@ from keyedstate.state.aggregating import (
 )
 from keyedstate.state.base import StateDescriptor, StateHandle, declared_states
 from keyedstate.state.broadcast_state import BroadcastState, BroadcastStateHandle
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, Clock, ManualClock, system_clock
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import (
     InvalidDescriptorError,
+    InvalidTtlError,
     MergeError,
     NoCurrentKeyError,
     NothingToRemoveError,
@@ -41,21 +43,28 @@ from keyedstate.state.operator_state import (
 )
 from keyedstate.state.reducing import ReducingState, ReducingStateHandle
 from keyedstate.state.snapshots import SnapshotTask
+from keyedstate.state.ttl import IncrementalCleanup, Ttl, TtlClock, UpdateType, Visibility
 from keyedstate.state.value import ValueState, ValueStateHandle
 
 __all__ = [
+    "BEFORE_TIME",
+    "END_OF_TIME",
     "AccumulatingStateHandle",
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateHandle",
     "BroadcastState",
     "BroadcastStateHandle",
+    "Clock",
     "FoldingState",
+    "IncrementalCleanup",
     "InvalidDescriptorError",
+    "InvalidTtlError",
     "KeyContext",
     "KeyedStateBackend",
     "ListState",
     "ListStateHandle",
+    "ManualClock",
     "MapState",
     "MapStateEntry",
     "MapStateHandle",
@@ -82,11 +91,16 @@ __all__ = [
     "StateMigrationError",
     "StateNotBoundError",
     "StateValueError",
+    "Ttl",
+    "TtlClock",
     "UnionListState",
     "UnknownChangesError",
     "UnorderedKeyError",
+    "UpdateType",
     "ValueState",
     "ValueStateHandle",
+    "Visibility",
     "declared_operator_states",
     "declared_states",
+    "system_clock",
 ]

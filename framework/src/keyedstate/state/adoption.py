@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from keyedstate.backend import AnyStateTable, EntryBatch, StateKind, StateMeta
 from keyedstate.errors import KeyedStateError
 from keyedstate.state.errors import StateConversionError, StateKindMismatchError, StateMigrationError
+from keyedstate.state.ttl.layout import conversion_between, layout_of
 from keyedstate.types import TypeSerializer
 from keyedstate.types.maps import MapSerializer
 
@@ -20,7 +21,8 @@ _BATCH_ENTRIES = 4096
 def adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
     """Return the meta under which a restored state goes on, or refuse it.
 
-    Values may migrate; keys, namespaces and map keys may not, since entries are found by them.
+    Values may migrate; keys, namespaces and map keys may not, since entries are found by them.  A time to
+    live may come, change and go.
 
     Raises
     ------
@@ -33,13 +35,19 @@ def adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
     namespace = check_unchanged(
         name, "namespace", restored.namespace_serializer, requested.namespace_serializer
     )
-    old, new = restored.value_serializer, requested.value_serializer
+    layout = layout_of(requested.kind)
+    old, new = map(layout.plain_type, (restored.value_serializer, requested.value_serializer))
     if requested.kind is StateKind.MAP and isinstance(old, MapSerializer) and isinstance(new, MapSerializer):
         check_unchanged(name, "map key", old.key_serializer, new.key_serializer)
     verdict = new.resolve_compatibility(old.snapshot())
     if verdict.is_incompatible:
         raise StateMigrationError(name, "value", old, new, verdict.reason)
-    return StateMeta(name, requested.kind, key, namespace, verdict.serializer or new)
+    value = requested.value_serializer
+    if verdict.serializer is not None:
+        value = verdict.serializer
+        if layout.is_timed(requested.value_serializer):
+            value = layout.timed_type(value, layout.clock_of(requested.value_serializer))
+    return StateMeta(name, requested.kind, key, namespace, value, requested.expiry)
 
 
 def check_unchanged(
@@ -62,7 +70,7 @@ def check_unchanged(
 
 
 def converted_table(
-    table: AnyStateTable, meta: StateMeta, create_table: Callable[[], AnyStateTable]
+    table: AnyStateTable, meta: StateMeta, stamp: int, create_table: Callable[[], AnyStateTable]
 ) -> AnyStateTable | None:
     """Return a table whose objects are those of the registered types; None where they are so already.
 
@@ -75,6 +83,8 @@ def converted_table(
         Restored and not registered yet; left as it is.
     meta : StateMeta
         As `adapted` gives it.
+    stamp : int
+        The time of values that get a time to live; see `conversion_between`.
     create_table : callable
         Makes an empty table of `meta`.
 
@@ -86,7 +96,7 @@ def converted_table(
     old = table.meta
     of_namespaces = meta.namespace_serializer.conversion_from(old.namespace_serializer)
     of_keys = meta.key_serializer.conversion_from(old.key_serializer)
-    of_values = meta.value_serializer.conversion_from(old.value_serializer)
+    of_values = conversion_between(meta.kind, old.value_serializer, meta.value_serializer, stamp)
     if of_namespaces is None and of_keys is None and of_values is None:
         return None
     converted = create_table()

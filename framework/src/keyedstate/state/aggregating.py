@@ -11,6 +11,7 @@ from keyedstate.state.base import StateDescriptor, check_type
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError, MergeError
 from keyedstate.state.merging import AccumulatingStateHandle, check_made
+from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import TypeSerializer, ValueTypeError
 
 IN = TypeVar("IN")
@@ -91,19 +92,26 @@ class AggregatingState(StateDescriptor[AggregatingStateHandle[IN, ACC, OUT]]):
     function : AggregateFunction
     accumulator_type : TypeSerializer
         Of what is stored; values and results need no type.
+    ttl : Ttl, optional
+        How long an accumulator lives after the last addition; for ever without.
     """
 
     kind = StateKind.AGGREGATING
 
     def __init__(
-        self, name: str, function: AggregateFunction[IN, ACC, OUT], accumulator_type: TypeSerializer[ACC]
+        self,
+        name: str,
+        function: AggregateFunction[IN, ACC, OUT],
+        accumulator_type: TypeSerializer[ACC],
+        *,
+        ttl: Ttl | None = None,
     ) -> None:
         if not isinstance(function, AggregateFunction):
             raise InvalidDescriptorError(
                 name, f"its function is {function!r}; give an AggregateFunction, then the accumulator's type"
             )
         check_type(name, "accumulator type", accumulator_type)
-        super().__init__(name, accumulator_type)
+        super().__init__(name, accumulator_type, ttl)
         self.function = function
 
     def create_handle(
@@ -127,10 +135,18 @@ class FoldingState(AggregatingState[IN, ACC, ACC]):
         Returns ``(folded so far, added value)`` in one.
     type : TypeSerializer
         Of the fold.
+    ttl : Ttl, optional
+        How long a fold lives after the last addition; for ever without.
     """
 
     def __init__(
-        self, name: str, initial: ACC, function: Callable[[ACC, IN], ACC], type: TypeSerializer[ACC]
+        self,
+        name: str,
+        initial: ACC,
+        function: Callable[[ACC, IN], ACC],
+        type: TypeSerializer[ACC],
+        *,
+        ttl: Ttl | None = None,
     ) -> None:
         check_type(name, "type", type)
         if not callable(function):
@@ -139,7 +155,7 @@ class FoldingState(AggregatingState[IN, ACC, ACC]):
             type.check(initial)
         except ValueTypeError as error:
             raise InvalidDescriptorError(name, f"its initial value does not have its type: {error}") from None
-        super().__init__(name, _Fold(initial, function, type), type)
+        super().__init__(name, _Fold(initial, function, type), type, ttl=ttl)
 
 
 class _Fold(AggregateFunction[IN, ACC, ACC]):

@@ -25,6 +25,8 @@ from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.state.context import KeyContext
 from keyedstate.state.declaration import Declaration, declarations
 from keyedstate.state.errors import InvalidDescriptorError, NullNamespaceError, StateValueError
+from keyedstate.state.ttl.config import Ttl
+from keyedstate.state.ttl.layout import layout_of
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer, ValueTypeError
 
 H = TypeVar("H", bound="StateHandle")
@@ -127,19 +129,27 @@ class StateDescriptor(Declaration[H], ABC, Generic[H]):
     name : str
         Unique within a process function; the state is found by it in a checkpoint.
     kind : StateKind
+    ttl : Ttl or None
+    plain_serializer : TypeSerializer
+        Of what users see of one key and namespace.
     serializer : TypeSerializer
-        Of what is stored under one key and namespace.
+        Of what is stored; with a time to live there are timestamps in it.
     """
 
     kind: StateKind
 
-    def __init__(self, name: str, serializer: TypeSerializer[Any]) -> None:
+    def __init__(self, name: str, serializer: TypeSerializer[Any], ttl: Ttl | None) -> None:
         super().__init__(name)
-        self.serializer = serializer
+        if ttl is not None and not isinstance(ttl, Ttl):
+            raise InvalidDescriptorError(name, f"its ttl is {ttl!r}; give Ttl.of('7 days') or the like")
+        self.ttl = ttl
+        self.plain_serializer = self.serializer = serializer
+        if ttl is not None:
+            self.serializer = layout_of(self.kind).timed_type(serializer, ttl.clock.value)
 
     @abstractmethod
     def create_handle(self, table: AnyStateTable, context: KeyContext) -> H:
-        """Return the handle over a table of this state."""
+        """Return the handle over a table of this state, where it has no time to live."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.serializer!r})"

@@ -39,9 +39,11 @@ class KeyContext:
         None is a key.
     key_group : int
         The key group of `key`; whoever sets one sets both.
+    timestamp : int or None
+        The event time of the record that is handled, in milliseconds since 1970 UTC.
     """
 
-    __slots__ = ("_key_groups", "_max_parallelism", "_serializer", "key", "key_group")
+    __slots__ = ("_key_groups", "_max_parallelism", "_serializer", "key", "key_group", "timestamp")
 
     def __init__(
         self, serializer: TypeSerializer[Any], key_groups: KeyGroupRange, max_parallelism: int
@@ -51,6 +53,7 @@ class KeyContext:
         self._max_parallelism = max_parallelism
         self.key: Any = _NoKey()
         self.key_group: Any = self.key
+        self.timestamp: int | None = None
 
     def key_group_of(self, key: object) -> int:
         """Return the key group that Spark's ``hash`` gives a key in canonical form."""

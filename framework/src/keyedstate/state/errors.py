@@ -20,6 +20,14 @@ class InvalidDescriptorError(StateError):
         super().__init__(f"the declaration of the state {state!r} is invalid: {reason}.")
 
 
+class InvalidTtlError(KeyedStateError):
+    """A time to live that no state can have."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the time to live is invalid: {reason}.")
+
+
 class StateKindMismatchError(StateError):
     """A state registered under a name that holds another kind of state."""
 

@@ -11,6 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -18,6 +19,7 @@ from keyedstate.backend import (
     AnyStateTable,
     BackendContext,
     Capability,
+    ExpiryCleanup,
     StateHandle,
     StateMeta,
     TableChanges,
@@ -27,10 +29,14 @@ from keyedstate.plugins import Backend
 from keyedstate.state import base as state_base
 from keyedstate.state.adoption import adapted, check_unchanged, converted_table
 from keyedstate.state.base import StateDescriptor
+from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME, Clock, StateTime, system_clock
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import NullNamespaceError, StateKindMismatchError, StateMigrationError
 from keyedstate.state.snapshots import SnapshotTask
 from keyedstate.state.tracking import ChangeTracker
+from keyedstate.state.ttl.config import TtlClock
+from keyedstate.state.ttl.expiry import StateExpiry
+from keyedstate.state.ttl.handles import create_ttl_handle
 from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer, refuse_generic
 
 H = TypeVar("H", bound=state_base.StateHandle)
@@ -50,6 +56,7 @@ class KeyedStateBackend:
         tables: dict[str, AnyStateTable],
         track_changes: bool = False,
         generic_types: bool = True,
+        clock: Clock = system_clock,
     ) -> None:
         self._backend = backend
         self._context = context
@@ -74,6 +81,13 @@ class KeyedStateBackend:
             context.closing.callback(self._spill_manager.close)
         self._snapshots: list[SnapshotTask] = []
         self.current = KeyContext(key_serializer, context.key_groups, context.max_parallelism)
+        self._clock = clock
+        self._watermark = BEFORE_TIME
+        self._times = {TtlClock.PROCESSING_TIME: StateTime(), TtlClock.EVENT_TIME: StateTime()}
+        self._expiries: dict[str, StateExpiry] = {}
+        #: To be called once per record, after the current key is set and before its states are used; None
+        #: where no state has a time to live, so that records cost nothing then.
+        self.on_record: Callable[[], None] | None = None
 
     @classmethod
     def open(
@@ -88,6 +102,7 @@ class KeyedStateBackend:
         local_base: Path | None = None,
         track_changes: bool = False,
         generic_types: bool = True,
+        clock: Clock = system_clock,
     ) -> KeyedStateBackend:
         """Open an instance, empty or restored.
 
@@ -110,6 +125,8 @@ class KeyedStateBackend:
             changes of.
         generic_types : bool, default True
             Whether states whose values are pickled may be registered: the option ``types.generic``.
+        clock : callable, optional
+            Returns processing time in milliseconds since 1970 UTC; the machine's by default.
 
         Raises
         ------
@@ -125,7 +142,7 @@ class KeyedStateBackend:
             for meta in (meta for handle in handles for meta in handle.states):
                 check_unchanged(meta.name, "key", meta.key_serializer, key_serializer)
             tables = backend.create_restore_operation(handles, context).restore()
-            return cls(backend, context, key_serializer, tables, track_changes, generic_types)
+            return cls(backend, context, key_serializer, tables, track_changes, generic_types, clock)
         except BaseException:
             context.closing.close()
             raise
@@ -154,6 +171,31 @@ class KeyedStateBackend:
         self.current.check_own(key, key_group)
         self.current.key = key
         self.current.key_group = key_group
+        if self.on_record is not None:
+            self.on_record()
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    @property
+    def watermark(self) -> int:
+        """The event time in milliseconds up to which all rows have come; `BEFORE_TIME` at first."""
+        return self._watermark
+
+    def advance_watermark(self, watermark: int) -> None:
+        """Move event time forward; it never goes back, so an earlier watermark changes nothing."""
+        self._watermark = max(self._watermark, watermark)
+        self._move_time()
+
+    def _move_time(self) -> None:
+        """Let the states with a time to live see the present time."""
+        self._times[TtlClock.PROCESSING_TIME].set(self._clock())
+        self._times[TtlClock.EVENT_TIME].set(self._watermark, self.current.timestamp)
+
+    def _begin_record(self) -> None:
+        self._move_time()
+        for expiry in self._expiries.values():
+            if expiry.cleanup.every_record:
+                expiry.accessed()
 
     # -- registration -----------------------------------------------------------------------------------
 
@@ -200,28 +242,45 @@ class KeyedStateBackend:
         self._backend.require(meta.kind.capability, meta.name)
         if not self._generic_types:
             refuse_generic(meta.name, meta.value_serializer)
+        expiry = None
+        if descriptor.ttl is not None:
+            self._move_time()
+            expiry = StateExpiry(descriptor.ttl, meta.kind, self._times[descriptor.ttl.clock])
+            meta = replace(meta, expiry=expiry.for_backend())
         table = self._tables.get(meta.name)
         if table is None:
             table = self._backend.create_state_table(meta, self._context)
         else:
-            table = self._adopted(table, meta)
+            table = self._adopted(table, meta, UNKNOWN_TIME if expiry is None else expiry.time.stamp)
         changed = self._changed.get(meta.name)
         if changed is None or table is not self._tables[meta.name]:
             changed = table if self._tracker is None else self._tracker.track(table)
-        handle: state_base.StateHandle = descriptor.create_handle(changed, self.current)
+        handle: state_base.StateHandle
+        if expiry is None:
+            handle = descriptor.create_handle(changed, self.current)
+        else:
+            handle = create_ttl_handle(descriptor, changed, self.current, expiry)
+            expiry.attach(changed, cleans_itself=self._drops_expired)
         # Only now: a refused registration leaves everything as it was.
         self._tables[meta.name] = table
         self._changed[meta.name] = changed
         self._handles[meta.name] = handle
         self._requested[meta.name] = meta
+        if expiry is not None:
+            self._expiries[meta.name] = expiry
+            self.on_record = self._begin_record
         return handle
 
-    def _adopted(self, restored: AnyStateTable, meta: StateMeta) -> AnyStateTable:
+    @property
+    def _drops_expired(self) -> bool:
+        return self._backend.description.level(Capability.EXPIRY_CLEANUP).usable
+
+    def _adopted(self, restored: AnyStateTable, meta: StateMeta, stamp: int) -> AnyStateTable:
         """Return the table under which a restored state goes on."""
         new = adapted(restored.meta, meta)
         if self._backend.description.level(Capability.OBJECTS_BY_REFERENCE).usable:
             table = converted_table(
-                restored, new, lambda: self._backend.create_state_table(new, self._context)
+                restored, new, stamp, lambda: self._backend.create_state_table(new, self._context)
             )
             if table is not None:
                 return table
@@ -320,9 +379,14 @@ class KeyedStateBackend:
         """
         started = time.perf_counter()
         captured = self._strategy.prepare(checkpoint_id, self._tables)
+        filters = {
+            name: expiry.snapshot_filter()
+            for name, expiry in self._expiries.items()
+            if expiry.ttl.full_snapshot
+        }
         synchronous_ms = (time.perf_counter() - started) * 1000.0
         asynchronous = self._backend.description.level(Capability.ASYNC_SNAPSHOT).usable
-        task = SnapshotTask(checkpoint_id, captured, synchronous_ms, asynchronous)
+        task = SnapshotTask(checkpoint_id, captured, synchronous_ms, asynchronous, filters)
         self._snapshots = [other for other in self._snapshots if not other.done]
         self._snapshots.append(task)
         return task
@@ -359,7 +423,15 @@ class KeyedStateBackend:
         return self._tracker
 
     def end_epoch(self) -> None:
-        """Let the backend's spill manager, where it has one, move key groups between memory and disk."""
+        """Remove what expiry indexes and the backend know to be expired; let key groups be spilled."""
+        if self._expiries:
+            self._move_time()
+        for name, expiry in self._expiries.items():
+            table = self._tables[name]
+            if expiry.index is not None:
+                expiry.index.expire()
+            if self._drops_expired and expiry.ttl.background_cleanup and isinstance(table, ExpiryCleanup):
+                table.drop_expired()
         if self._spill_manager is not None:
             self._spill_manager.balance(self._tables)
 

@@ -10,6 +10,7 @@ from keyedstate.state.base import StateDescriptor, check_type
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import StateValueError
 from keyedstate.state.merging import MergingStateHandle
+from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import ListSerializer, NullableSerializer, TypeSerializer, ValueTypeError, list_of
 
 T = TypeVar("T")
@@ -173,15 +174,17 @@ class ListState(StateDescriptor[ListStateHandle[T]]):
     name : str
     type : TypeSerializer
         Of the elements, for example ``types.STRING``.
+    ttl : Ttl, optional
+        How long each element lives; for ever without.
     """
 
     kind = StateKind.LIST
-    serializer: ListSerializer[T]
+    plain_serializer: ListSerializer[T]
 
-    def __init__(self, name: str, type: TypeSerializer[T]) -> None:
+    def __init__(self, name: str, type: TypeSerializer[T], *, ttl: Ttl | None = None) -> None:
         check_type(name, "element type", type)
-        super().__init__(name, list_of(type))
+        super().__init__(name, list_of(type), ttl)
 
     def create_handle(self, table: AnyStateTable, context: KeyContext) -> ListStateHandle[T]:
         """Return the handle over a table of this state."""
-        return ListStateHandle(self.name, table, context, self.serializer)
+        return ListStateHandle(self.name, table, context, self.plain_serializer)

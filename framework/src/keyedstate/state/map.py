@@ -12,6 +12,7 @@ from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import UnorderedKeyError
 from keyedstate.state.map_iterator import MapStateIterator
 from keyedstate.state.order import SortKey, sort_key
+from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import TypeSerializer, map_of
 from keyedstate.types.maps import MapSerializer
 
@@ -303,16 +304,25 @@ class MapState(StateDescriptor[MapStateHandle[K, V]]):
     name : str
     key_type, value_type : TypeSerializer
         For example ``types.STRING`` and ``types.INT64``.
+    ttl : Ttl, optional
+        How long each entry lives; for ever without.
     """
 
     kind = StateKind.MAP
-    serializer: MapSerializer[K, V]
+    plain_serializer: MapSerializer[K, V]
 
-    def __init__(self, name: str, key_type: TypeSerializer[K], value_type: TypeSerializer[V]) -> None:
+    def __init__(
+        self,
+        name: str,
+        key_type: TypeSerializer[K],
+        value_type: TypeSerializer[V],
+        *,
+        ttl: Ttl | None = None,
+    ) -> None:
         check_type(name, "key type", key_type)
         check_type(name, "value type", value_type)
-        super().__init__(name, map_of(key_type, value_type))
+        super().__init__(name, map_of(key_type, value_type), ttl)
 
     def create_handle(self, table: AnyStateTable, context: KeyContext) -> MapStateHandle[K, V]:
         """Return the handle over a table of this state."""
-        return MapStateHandle(self.name, table, context, self.serializer)
+        return MapStateHandle(self.name, table, context, self.plain_serializer)

@@ -103,7 +103,9 @@ class MapStateIterator(Iterator[MapStateEntry[K, V]], Generic[K, V]):
         """
         if not self._shown:
             raise NothingToRemoveError(self._name)
-        key = self._shown.pop()
+        self._remove(self._shown.pop())
+
+    def _remove(self, key: K) -> None:
         entries = self._table.get_for_update(*self._address)
         if entries is not None:
             entries.pop(key, None)
@@ -112,6 +114,9 @@ class MapStateIterator(Iterator[MapStateEntry[K, V]], Generic[K, V]):
 
     def _write(self, key: K, value: V | None) -> None:
         self._check(key, value)
+        self._store(key, value)
+
+    def _store(self, key: K, value: V | None) -> None:
         entries = self._table.get_for_update(*self._address)
         if entries is None:
             self._table.put(*self._address, {key: value})

@@ -10,6 +10,7 @@ from keyedstate.state.base import StateDescriptor, check_type, check_value
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError
 from keyedstate.state.merging import AccumulatingStateHandle, check_made
+from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import TypeSerializer
 
 T = TypeVar("T")
@@ -78,17 +79,26 @@ class ReducingState(StateDescriptor[ReducingStateHandle[T]]):
         Returns two values of the type reduced to one: ``operator.add``, ``max``, ``lambda a, b: a + b``.
     type : TypeSerializer
         Of the values and of their reduction.
+    ttl : Ttl, optional
+        How long a reduction lives after the last addition; for ever without.
     """
 
     kind = StateKind.REDUCING
 
-    def __init__(self, name: str, function: Callable[[T, T], T], type: TypeSerializer[T]) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[T, T], T],
+        type: TypeSerializer[T],
+        *,
+        ttl: Ttl | None = None,
+    ) -> None:
         if not callable(function):
             raise InvalidDescriptorError(
                 name, f"its function is {function!r}; give a function of two values, then the type"
             )
         check_type(name, "type", type)
-        super().__init__(name, type)
+        super().__init__(name, type, ttl)
         self.function = function
 
     def create_handle(self, table: AnyStateTable, context: KeyContext) -> ReducingStateHandle[T]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Event, Lock
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from keyedstate.backend import EntryBatch, Snapshot, SnapshotSink, StateMeta
 from keyedstate.errors import SnapshotCancelledError
+
+#: Returns what of a batch is written.
+Filter: TypeAlias = Callable[[EntryBatch[Any, Any, Any]], EntryBatch[Any, Any, Any]]
 
 
 class SnapshotTask:
@@ -23,12 +27,19 @@ class SnapshotTask:
     """
 
     def __init__(
-        self, checkpoint_id: int, snapshot: Snapshot, synchronous_ms: float, asynchronous: bool
+        self,
+        checkpoint_id: int,
+        snapshot: Snapshot,
+        synchronous_ms: float,
+        asynchronous: bool,
+        filters: Mapping[str, Filter] = MappingProxyType({}),
     ) -> None:
         self.checkpoint_id = checkpoint_id
         self.synchronous_ms = synchronous_ms
         self.asynchronous = asynchronous
         self._snapshot = snapshot
+        #: By state, made for this snapshot alone: two of them may be written at the same time (SB-52).
+        self._filters = filters
         self._cancelled = Event()
         self._lock = Lock()
         #: Guarded by the lock: whoever changes it first, `run` or `cancel`, releases the snapshot.
@@ -51,7 +62,7 @@ class SnapshotTask:
         if not self._take():
             raise SnapshotCancelledError(self.checkpoint_id)
         try:
-            self._snapshot.write(_CancellableSink(sink, self._check))
+            self._snapshot.write(_CancellableSink(sink, self._check, self._filters))
             self._check()
         finally:
             self._release()
@@ -77,15 +88,18 @@ class SnapshotTask:
 
 
 class _CancellableSink(SnapshotSink):
-    """Hands everything on, and asks between any two batches whether the snapshot was cancelled."""
+    """Hands everything on but what is filtered, and asks between any two batches whether to go on."""
 
-    def __init__(self, sink: SnapshotSink, check: Callable[[], None]) -> None:
+    def __init__(self, sink: SnapshotSink, check: Callable[[], None], filters: Mapping[str, Filter]) -> None:
         self._sink = sink
         self._check = check
+        self._filters = filters
+        self._filter: Filter | None = None
 
     def begin_state(self, meta: StateMeta) -> None:
         self._check()
         self._sink.begin_state(meta)
+        self._filter = self._filters.get(meta.name)
 
     def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
         self._check()
@@ -94,4 +108,4 @@ class _CancellableSink(SnapshotSink):
     def _watched(self, batches: Iterable[EntryBatch[Any, Any, Any]]) -> Iterator[EntryBatch[Any, Any, Any]]:
         for batch in batches:
             self._check()
-            yield batch
+            yield batch if self._filter is None else self._filter(batch)

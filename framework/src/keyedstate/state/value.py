@@ -9,6 +9,7 @@ from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError
+from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import TypeSerializer, ValueTypeError
 
 T = TypeVar("T")
@@ -105,13 +106,17 @@ class ValueState(StateDescriptor[ValueStateHandle[T]]):
         For example ``types.INT64``.
     default : optional
         What `ValueStateHandle.value` returns, as a copy, where there is no value.
+    ttl : Ttl, optional
+        How long a value lives; for ever without.
     """
 
     kind = StateKind.VALUE
 
-    def __init__(self, name: str, type: TypeSerializer[T], default: T | None = None) -> None:
+    def __init__(
+        self, name: str, type: TypeSerializer[T], default: T | None = None, *, ttl: Ttl | None = None
+    ) -> None:
         check_type(name, "type", type)
-        super().__init__(name, type)
+        super().__init__(name, type, ttl)
         if default is not None:
             try:
                 type.check(default)

@@ -52,6 +52,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,
             Capability.CHANGE_TRACKING: Level.FULL,
+            Capability.EXPIRY_CLEANUP: Level.NEVER,
             Capability.LARGER_THAN_MEMORY: Level.NEVER,
         },
         options=(COMPILED,),

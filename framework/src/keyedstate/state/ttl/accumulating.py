@@ -1,0 +1,169 @@
+"""Reducing and aggregating state with a time to live (Flink's ``TtlReducingState`` and its like)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
+
+from keyedstate.backend import AnyStateTable
+from keyedstate.state.aggregating import AggregatingState, AggregatingStateHandle
+from keyedstate.state.base import check_value
+from keyedstate.state.context import KeyContext
+from keyedstate.state.merging import AccumulatingStateHandle
+from keyedstate.state.reducing import ReducingState, ReducingStateHandle
+from keyedstate.state.ttl.expiry import StateExpiry
+
+T = TypeVar("T")
+IN = TypeVar("IN")
+ACC = TypeVar("ACC")
+OUT = TypeVar("OUT")
+
+
+class _TimedAccumulation(AccumulatingStateHandle):
+    """What is stored expires as a whole; every addition and every merge gives it a new time.
+
+    An expired one counts as none, also where expired values are shown.
+    """
+
+    __slots__ = ()
+
+    #: Slots of the subclasses: a class has but one base with slots of its own.
+    _expiry: StateExpiry
+
+    def get_internal(self) -> Any:
+        """Return what is stored and lives, or None; what is expired is removed."""
+        self._expiry.accessed()
+        context = self._context
+        return self._shown(context.key_group, context.key)
+
+    def _shown(self, group: int, key: Any) -> Any:
+        stored = self._table.get(group, key, self._namespace)
+        if stored is None:
+            return None
+        if stored[0] <= self._expiry.limit:
+            self._table.remove(group, key, self._namespace)
+            return stored[1] if self._expiry.shows_expired else None
+        if self._expiry.refreshes:
+            self._table.put(group, key, self._namespace, (self._expiry.time.stamp, stored[1]))
+        return stored[1]
+
+    def _shown_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None) -> list[Any]:
+        self._expiry.accessed()
+        keys, groups = self._context.locate(keys, key_groups)
+        found = self._table.get_many(groups, keys, self._namespace)
+        limit = self._expiry.limit
+        if self._expiry.refreshes or any(stored is not None and stored[0] <= limit for stored in found):
+            return list(map(self._shown, groups, keys))
+        return [None if stored is None else stored[1] for stored in found]
+
+    def update_internal(self, stored: Any) -> None:
+        """Overwrite what is stored, which begins to live; None is the same as `clear`."""
+        if stored is None:
+            self.clear()
+            return
+        check_value(self._name, self._serializer, stored)
+        context = self._context
+        self._write_many([context.key_group], [context.key], [(self._expiry.time.stamp, stored)])
+
+    def add(self, value: Any) -> None:
+        """Fold a value into what lives of the state, which begins to live anew; None is `clear`."""
+        super().add(value)
+        if value is None:
+            return
+        self._expiry.accessed()
+        if self._expiry.index is not None:
+            context = self._context
+            self._expiry.index.written(context.key_group, context.key, self._namespace)
+
+    def _write_many(self, groups: list[int], keys: list[Any], values: list[Any]) -> None:
+        super()._write_many(groups, keys, values)
+        self._expiry.accessed()
+        if self._expiry.index is not None:
+            for key, group, value in zip(keys, groups, values, strict=True):
+                if value is not None:
+                    self._expiry.index.written(group, key, self._namespace)
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        """Fold what lives in the sources into the target, which begins to live anew, and remove them."""
+        super().merge_namespaces(target, sources)
+        if self._expiry.index is not None:
+            context = self._context
+            self._expiry.index.written(context.key_group, context.key, target)
+
+    def _merge(self, merged: Any, stored: Any) -> Any:
+        limit = self._expiry.limit
+        if stored[0] <= limit:
+            return merged
+        if merged[0] <= limit:
+            return stored
+        return self._expiry.time.stamp, self._merged(merged[1], stored[1])
+
+    @abstractmethod
+    def _merged(self, merged: Any, stored: Any) -> Any:
+        """Return two stored values without timestamps in one."""
+
+
+class TtlReducingStateHandle(_TimedAccumulation, ReducingStateHandle[T]):
+    """The reduction of all values added while it lived."""
+
+    __slots__ = ("_expiry", "_fold")
+
+    def __init__(
+        self, descriptor: ReducingState[T], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
+    ) -> None:
+        super().__init__(descriptor.name, table, context, descriptor.plain_serializer, descriptor.function)
+        self._expiry = expiry
+        self._fold, self._accumulate = self._accumulate, _timed(self._accumulate, expiry)
+
+    def get(self) -> T | None:
+        """Return the reduced value, or None where nothing was added or it is expired."""
+        return cast("T | None", self.get_internal())
+
+    def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[T | None]:
+        """Return what `get` returns for each of several keys."""
+        return self._shown_many(keys, key_groups)
+
+    def _merged(self, merged: T, stored: T) -> T:
+        return cast(T, self._fold(merged, stored))
+
+
+class TtlAggregatingStateHandle(_TimedAccumulation, AggregatingStateHandle[IN, ACC, OUT]):
+    """The aggregate of all values added while it lived."""
+
+    __slots__ = ("_expiry",)
+
+    def __init__(
+        self,
+        descriptor: AggregatingState[IN, ACC, OUT],
+        table: AnyStateTable,
+        context: KeyContext,
+        expiry: StateExpiry,
+    ) -> None:
+        super().__init__(descriptor.name, table, context, descriptor.plain_serializer, descriptor.function)
+        self._expiry = expiry
+        self._accumulate = _timed(self._accumulate, expiry)
+
+    def get(self) -> OUT | None:
+        """Return the result of the accumulator, or None where nothing was added or it is expired."""
+        accumulator = self.get_internal()
+        return None if accumulator is None else self._function.get_result(accumulator)
+
+    def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[OUT | None]:
+        """Return what `get` returns for each of several keys."""
+        result = self._function.get_result
+        return [None if found is None else result(found) for found in self._shown_many(keys, key_groups)]
+
+    def _merged(self, merged: ACC, stored: ACC) -> ACC:
+        return AggregatingStateHandle._merge(self, merged, stored)
+
+
+def _timed(fold: Callable[[Any, Any], Any], expiry: StateExpiry) -> Callable[[Any, Any], tuple[int, Any]]:
+    time, ttl_ms = expiry.time, expiry.ttl.ms
+
+    def accumulate(stored: tuple[int, Any] | None, value: Any) -> tuple[int, Any]:
+        if stored is None or stored[0] + ttl_ms <= time.now:
+            return time.stamp, fold(None, value)
+        return time.stamp, fold(stored[1], value)
+
+    return accumulate

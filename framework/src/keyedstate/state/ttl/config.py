@@ -1,0 +1,176 @@
+"""How long entries of a state live, and who removes them: counterpart of Flink's ``StateTtlConfig``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import re
+from dataclasses import dataclass
+
+from keyedstate.state.clock import END_OF_TIME
+from keyedstate.state.errors import InvalidTtlError
+
+_UNITS_MS = {
+    "ms": 1,
+    "millisecond": 1,
+    "s": 1000,
+    "second": 1000,
+    "min": 60_000,
+    "minute": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+_TEXT = re.compile(r"\s*(\d+)\s*([a-z]+?)(s?)\s*", re.ASCII)
+
+
+class UpdateType(enum.Enum):
+    """What gives an entry a new time."""
+
+    ON_CREATE_AND_WRITE = "on create and write"
+    ON_READ_AND_WRITE = "on read and write"
+
+
+class Visibility(enum.Enum):
+    """Whether an expired entry that nobody has removed yet is shown.
+
+    Where it is, a read shows it once and removes it.
+    """
+
+    NEVER_RETURN_EXPIRED = "never return expired"
+    RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return expired if not cleaned up"
+
+
+class TtlClock(enum.Enum):
+    """Whose time a time to live counts in."""
+
+    PROCESSING_TIME = "processing time"
+    #: The watermark: a replay expires what the first run did.
+    EVENT_TIME = "event time"
+
+
+@dataclass(frozen=True)
+class IncrementalCleanup:
+    """Entries are looked at a few at a time, round and round, whenever the state is used.
+
+    Attributes
+    ----------
+    entries : int
+        Looked at per access.
+    every_record : bool
+        Whether every record that is handled counts as an access too, also one that does not use the state.
+    """
+
+    entries: int = 5
+    every_record: bool = False
+
+    def __post_init__(self) -> None:
+        if self.entries < 1:
+            raise InvalidTtlError(
+                f"the incremental clean-up looks at {self.entries} entries; let it look at one at least"
+            )
+
+
+@dataclass(frozen=True)
+class Ttl:
+    """The time to live of a state: of a value, of each element of a list, of each entry of a map.
+
+    Attributes
+    ----------
+    ms : int
+        An entry that was written this long ago is expired (at exactly this age too).  `of` takes durations.
+    update : UpdateType
+    visibility : Visibility
+    clock : TtlClock
+    background_cleanup : bool
+        Whether expired entries that nobody asks for are removed as suits the backend: by the backend itself
+        where it claims `Capability.EXPIRY_CLEANUP`, otherwise by `IncrementalCleanup` with its defaults.
+    incremental : IncrementalCleanup, optional
+        Ask for that by name; it also runs where `background_cleanup` is off.
+    full_snapshot : bool
+        Whether full snapshots leave expired entries out.  The running state keeps them.
+    expiry_index : bool
+        Whether the state knows when its next entry expires, so that entries go at the end of the epoch in
+        which they expire, used or not.  Costs a reference per entry, and a look-up per expiry; restoring
+        costs a pass over the state.
+
+    Raises
+    ------
+    InvalidTtlError
+        For a time to live that is not positive.
+
+    Notes
+    -----
+    Flink's ``UpdateType.Disabled`` is a state without a `Ttl`.  Settings live in the program, timestamps in
+    the state: each restart may come with other settings, or none.
+    """
+
+    ms: int
+    update: UpdateType = UpdateType.ON_CREATE_AND_WRITE
+    visibility: Visibility = Visibility.NEVER_RETURN_EXPIRED
+    clock: TtlClock = TtlClock.PROCESSING_TIME
+    background_cleanup: bool = True
+    incremental: IncrementalCleanup | None = None
+    full_snapshot: bool = False
+    expiry_index: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ms.__class__ is not int or not 0 < self.ms <= END_OF_TIME:
+            raise InvalidTtlError(
+                f"it is {self.ms!r} milliseconds; give a whole number from 1 to {END_OF_TIME}, or leave ttl= "
+                "out where entries live for ever"
+            )
+        for name, kind in (("update", UpdateType), ("visibility", Visibility), ("clock", TtlClock)):
+            given = getattr(self, name)
+            if not isinstance(given, kind):
+                choices = " or ".join(f"{kind.__name__}.{member.name}" for member in kind)
+                raise InvalidTtlError(f"its {name} is {given!r}; give {choices}")
+
+    @classmethod
+    def of(
+        cls,
+        duration: str | int | dt.timedelta,
+        *,
+        update: UpdateType = UpdateType.ON_CREATE_AND_WRITE,
+        visibility: Visibility = Visibility.NEVER_RETURN_EXPIRED,
+        clock: TtlClock = TtlClock.PROCESSING_TIME,
+        background_cleanup: bool = True,
+        incremental: IncrementalCleanup | None = None,
+        full_snapshot: bool = False,
+        expiry_index: bool = False,
+    ) -> Ttl:
+        """Return a time to live of ``"7 days"``, ``"90 min"``, ``"100 ms"``, a timedelta or milliseconds.
+
+        Raises
+        ------
+        InvalidTtlError
+        """
+        return cls(
+            _milliseconds(duration),
+            update,
+            visibility,
+            clock,
+            background_cleanup,
+            incremental,
+            full_snapshot,
+            expiry_index,
+        )
+
+
+def _milliseconds(duration: object) -> int:
+    if isinstance(duration, dt.timedelta):
+        return duration // dt.timedelta(milliseconds=1)
+    if duration.__class__ is int:
+        return duration
+    match = _TEXT.fullmatch(duration.lower()) if isinstance(duration, str) else None
+    if match is not None:
+        number, unit, plural = match.groups()
+        factor = _UNITS_MS.get(unit) or _UNITS_MS.get(unit + plural)
+        if factor is not None:
+            return int(number) * factor
+    raise InvalidTtlError(
+        f"{duration!r} is no duration; give a whole number with a unit (ms, s, min, h, d, week or their long "
+        "names), as in '7 days', a timedelta, or milliseconds as an int"
+    )

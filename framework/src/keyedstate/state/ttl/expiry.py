@@ -1,0 +1,184 @@
+"""When the entries of one state expire, and who removes those that nobody asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from keyedstate.backend import AnyStateTable, EntryBatch, Expiry, IncrementalVisitor, StateKind
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, UNKNOWN_TIME, StateTime
+from keyedstate.state.ttl.config import IncrementalCleanup, Ttl, UpdateType, Visibility
+from keyedstate.state.ttl.index import ExpiryIndex
+from keyedstate.state.ttl.layout import TtlLayout, layout_of
+
+#: A time that never comes.
+NEVER = 2**65
+
+
+class StateExpiry:
+    """The expiry of one registered state.
+
+    Parameters
+    ----------
+    ttl : Ttl
+    kind : StateKind
+    time : StateTime
+        The time line that the state expires by.
+
+    Attributes
+    ----------
+    cleanup : Cleanup
+        See `accessed`; the fastest handles ask it themselves.
+    index : ExpiryIndex or None
+        To be told of every write of an address that may be new.
+    refreshes, shows_expired : bool
+        Whether a read gives a new time, and whether it shows what is expired before it removes that.
+    """
+
+    def __init__(self, ttl: Ttl, kind: StateKind, time: StateTime) -> None:
+        self.ttl = ttl
+        self.time = time
+        self.layout = layout_of(kind)
+        self.cleanup = Cleanup(self)
+        self.index = ExpiryIndex(self) if ttl.expiry_index else None
+        self.refreshes = ttl.update is UpdateType.ON_READ_AND_WRITE
+        self.shows_expired = ttl.visibility is Visibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
+
+    @property
+    def limit(self) -> int:
+        """The timestamp up to which everything is expired."""
+        return self.time.now - self.ttl.ms
+
+    def accessed(self) -> None:
+        """Clean up a little where there may be something to clean; called at every access."""
+        if self.time.now >= self.cleanup.due:
+            self.cleanup.run()
+
+    def attach(self, table: AnyStateTable, *, cleans_itself: bool) -> None:
+        """Begin to clean a table, by which all changes go.
+
+        Parameters
+        ----------
+        table : StateTable
+        cleans_itself : bool
+            Whether the backend removes expired entries on its own.
+        """
+        incremental = self.ttl.incremental
+        if incremental is None and self.ttl.background_cleanup and not cleans_itself:
+            incremental = IncrementalCleanup()
+        if incremental is not None:
+            self.cleanup.start(table, incremental)
+        if self.index is not None:
+            self.index.start(table)
+
+    def for_backend(self) -> Expiry:
+        """Return what a backend needs to know to drop expired entries on its own."""
+        layout = self.layout
+        return Expiry(
+            ttl_ms=self.ttl.ms,
+            now=lambda: self.time.now,
+            live=lambda stored: layout.live(stored, self.limit),
+        )
+
+    def snapshot_filter(self) -> Callable[[EntryBatch[Any, Any, Any]], EntryBatch[Any, Any, Any]]:
+        """Return what leaves out of the batches of a snapshot whatever is expired now."""
+        layout, limit = self.layout, self.limit
+
+        def living(batch: EntryBatch[Any, Any, Any]) -> EntryBatch[Any, Any, Any]:
+            values = [layout.live(stored, limit) for stored in batch.values]
+            if None not in values and all(map(_same, values, batch.values)):
+                return batch
+            kept = [row for row, value in enumerate(values) if value is not None]
+            return EntryBatch(
+                [batch.namespaces[row] for row in kept],
+                [batch.keys[row] for row in kept],
+                [values[row] for row in kept],
+            )
+
+        return living
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other
+
+
+class Cleanup:
+    """The incremental clean-up of one state (Flink's ``TtlIncrementalCleanup``).
+
+    It walks round and round over the table, a few entries per access.  After a round that found nothing to
+    remove it rests until the first entry can expire, so that it costs one comparison while nothing does.
+
+    Attributes
+    ----------
+    due : int
+        The time from which `run` is to be called.
+    every_record : bool
+    """
+
+    __slots__ = (
+        "_began",
+        "_entries",
+        "_layout",
+        "_oldest",
+        "_table",
+        "_time",
+        "_ttl_ms",
+        "_visitor",
+        "due",
+        "every_record",
+    )
+
+    def __init__(self, expiry: StateExpiry) -> None:
+        self._time: StateTime = expiry.time
+        self._layout: TtlLayout = expiry.layout
+        self._ttl_ms = expiry.ttl.ms
+        self._entries = 0
+        self._table: AnyStateTable | None = None
+        self._visitor: IncrementalVisitor[Any, Any, Any] | None = None
+        #: Of the round that is running: when it began, and the oldest timestamp that it has left behind.
+        #: Entries that are written during the round are no older than its beginning.
+        self._began = BEFORE_TIME
+        self._oldest = END_OF_TIME
+        self.due = NEVER
+        self.every_record = False
+
+    def start(self, table: AnyStateTable, settings: IncrementalCleanup) -> None:
+        """Begin with a table."""
+        self._table = table
+        self._entries = settings.entries
+        self.every_record = settings.every_record
+        # What is restored may be expired already; what is written from now on lives for a while.
+        self.due = BEFORE_TIME if len(table) else self._first_expiry(self._time.now)
+
+    def run(self) -> None:
+        """Look at the next entries, and remove what is expired of them."""
+        time, layout = self._time, self._layout
+        assert self._table is not None
+        if self._visitor is None:
+            self._visitor = self._table.visitor(self._entries)
+            self._began, self._oldest = time.now, END_OF_TIME
+        visitor, limit = self._visitor, time.now - self._ttl_ms
+        seen = 0
+        while seen < self._entries:
+            entries = visitor.next_entries()
+            if not entries:
+                self._visitor = None
+                self.due = self._first_expiry(min(self._began, self._oldest))
+                return
+            seen += len(entries)
+            for entry in entries:
+                stored = entry.value
+                living = layout.live(stored, limit)
+                if living is None:
+                    visitor.remove(entry)
+                    continue
+                if time.stamp != UNKNOWN_TIME:
+                    living = layout.dated(living, time.stamp)
+                if living is not stored:
+                    visitor.update(entry, living)
+                oldest = layout.oldest(living)
+                if oldest < self._oldest:
+                    self._oldest = oldest
+
+    def _first_expiry(self, oldest: int) -> int:
+        return oldest + self._ttl_ms

@@ -1,0 +1,106 @@
+"""The expiry index of a state: which entry expires when, so that idle keys go without any access to them.
+
+Each entry is in the index once, at the time at which it would expire had it not been written since.  When
+that time comes the entry is looked at: what is expired goes, what was written since moves on to its new time.
+So a write costs nothing but the first time, and an entry is looked at once per time to live.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+from keyedstate.backend import AnyStateTable
+from keyedstate.state.clock import UNKNOWN_TIME
+
+if TYPE_CHECKING:
+    from keyedstate.state.ttl.expiry import StateExpiry
+
+#: Entries that are read at once when the index of a restored state is made.
+_BATCH_ENTRIES = 4096
+#: A time to live is divided into this many spans; entries of one span are looked at together.
+_SPANS = 64
+
+Address = tuple[int, Any, Any]
+
+
+class ExpiryIndex:
+    """The expiry index of one state.
+
+    Parameters
+    ----------
+    expiry : StateExpiry
+    """
+
+    def __init__(self, expiry: StateExpiry) -> None:
+        self._expiry = expiry
+        self._layout = expiry.layout
+        self._ttl_ms = expiry.ttl.ms
+        self._span_ms = max(1, self._ttl_ms // _SPANS)
+        self._table: AnyStateTable
+        #: Addresses by the number of the span at whose end they are looked at.  Every known address is in one
+        #: span or among the undated.
+        self._spans: dict[int, list[Address]] = {}
+        #: The numbers of the spans as a heap.
+        self._order: list[int] = []
+        self._undated: list[Address] = []
+        self._known: set[Address] = set()
+
+    def start(self, table: AnyStateTable) -> None:
+        """Index what a table holds; one pass over a restored state."""
+        self._table = table
+        if not len(table):
+            return
+        snapshot = table.snapshot()
+        try:
+            for key_group in table.key_groups:
+                for batch in snapshot.batches(key_group, _BATCH_ENTRIES):
+                    columns = zip(batch.namespaces, batch.keys, batch.values, strict=True)
+                    for namespace, key, stored in columns:
+                        self._add((key_group, key, namespace), self._layout.oldest(stored))
+        finally:
+            snapshot.release()
+
+    def written(self, key_group: int, key: Any, namespace: Any) -> None:
+        """Note an entry that is being written."""
+        address = key_group, key, namespace
+        if address not in self._known:
+            self._add(address, self._expiry.time.stamp)
+
+    def expire(self) -> None:
+        """Remove what is expired, but for what expired within the last 64th of the time to live."""
+        time = self._expiry.time
+        if self._undated and time.stamp != UNKNOWN_TIME:
+            undated, self._undated = self._undated, []
+            self._look_at(undated)
+        while self._order and self._order[0] * self._span_ms <= time.now:
+            self._look_at(self._spans.pop(heapq.heappop(self._order)))
+
+    def _look_at(self, addresses: list[Address]) -> None:
+        layout, table = self._layout, self._table
+        limit, stamp = self._expiry.limit, self._expiry.time.stamp
+        for address in addresses:
+            self._known.discard(address)
+            stored = table.get(*address)
+            living = None if stored is None else layout.live(stored, limit)
+            if living is not None:
+                if stamp != UNKNOWN_TIME:
+                    living = layout.dated(living, stamp)
+                if living is not stored:
+                    table.put(*address, living)
+                self._add(address, layout.oldest(living))
+            elif stored is not None:
+                table.remove(*address)
+
+    def _add(self, address: Address, oldest: int) -> None:
+        self._known.add(address)
+        if oldest == UNKNOWN_TIME:
+            self._undated.append(address)
+            return
+        # Rounded up: at the end of its span an entry that was not written since is expired for sure.
+        span = -(-(oldest + self._ttl_ms) // self._span_ms)
+        addresses = self._spans.get(span)
+        if addresses is None:
+            addresses = self._spans[span] = []
+            heapq.heappush(self._order, span)
+        addresses.append(address)

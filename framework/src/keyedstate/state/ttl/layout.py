@@ -1,0 +1,232 @@
+"""Where the timestamps are: before a value, before each element of a list, before each value of a map.
+
+Expiry is said by a limit everywhere: what has a timestamp up to the limit is expired.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from keyedstate.backend import StateKind
+from keyedstate.state.clock import UNKNOWN_TIME
+from keyedstate.types import (
+    ListSerializer,
+    MapSerializer,
+    NullableSerializer,
+    TtlSerializer,
+    TypeSerializer,
+    list_of,
+    map_of,
+    nullable,
+)
+
+
+class TtlLayout(ABC):
+    """The stored form of one kind of state with a time to live, beside its plain form."""
+
+    @abstractmethod
+    def is_timed(self, serializer: TypeSerializer[Any]) -> bool:
+        """Return whether a serializer is that of the stored form."""
+
+    @abstractmethod
+    def timed_type(self, plain: TypeSerializer[Any], clock: str) -> TypeSerializer[Any]:
+        """Return the serializer of the stored form."""
+
+    @abstractmethod
+    def plain_type(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+        """Return the serializer of the plain form, also of one that is plain already."""
+
+    @abstractmethod
+    def clock_of(self, timed: TypeSerializer[Any]) -> str:
+        """Return the clock of the timestamps."""
+
+    @abstractmethod
+    def timed(self, plain: Any, stamp: int) -> Any:
+        """Return the stored form of a plain value, everything in it written at one time."""
+
+    @abstractmethod
+    def plain(self, stored: Any) -> Any:
+        """Return the plain form, expired parts included; a new object where it is one that can change."""
+
+    @abstractmethod
+    def live(self, stored: Any, limit: int) -> Any:
+        """Return what lives of a stored form: itself where all does, None where nothing does."""
+
+    @abstractmethod
+    def oldest(self, stored: Any) -> int:
+        """Return the earliest timestamp."""
+
+    @abstractmethod
+    def dated(self, stored: Any, stamp: int) -> Any:
+        """Return the stored form with a time for what was written at an unknown one; itself without such."""
+
+
+class _TimedValue(TtlLayout):
+    def is_timed(self, serializer: TypeSerializer[Any]) -> bool:
+        return isinstance(serializer, TtlSerializer)
+
+    def timed_type(self, plain: TypeSerializer[Any], clock: str) -> TypeSerializer[Any]:
+        return TtlSerializer(plain, clock)
+
+    def plain_type(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+        return serializer.value_serializer if isinstance(serializer, TtlSerializer) else serializer
+
+    def clock_of(self, timed: TypeSerializer[Any]) -> str:
+        assert isinstance(timed, TtlSerializer)
+        return timed.clock
+
+    def timed(self, plain: Any, stamp: int) -> Any:
+        return stamp, plain
+
+    def plain(self, stored: Any) -> Any:
+        return stored[1]
+
+    def live(self, stored: Any, limit: int) -> Any:
+        return stored if stored[0] > limit else None
+
+    def oldest(self, stored: Any) -> Any:
+        return stored[0]
+
+    def dated(self, stored: Any, stamp: int) -> Any:
+        return (stamp, stored[1]) if stored[0] == UNKNOWN_TIME else stored
+
+
+class _TimedList(TtlLayout):
+    def is_timed(self, serializer: TypeSerializer[Any]) -> bool:
+        return isinstance(serializer, ListSerializer) and isinstance(
+            serializer.element_serializer, TtlSerializer
+        )
+
+    def timed_type(self, plain: TypeSerializer[Any], clock: str) -> TypeSerializer[Any]:
+        assert isinstance(plain, ListSerializer)
+        return list_of(TtlSerializer(plain.element_serializer, clock))
+
+    def plain_type(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+        if isinstance(serializer, ListSerializer) and isinstance(
+            serializer.element_serializer, TtlSerializer
+        ):
+            return list_of(serializer.element_serializer.value_serializer)
+        return serializer
+
+    def clock_of(self, timed: TypeSerializer[Any]) -> str:
+        assert isinstance(timed, ListSerializer)
+        element = timed.element_serializer
+        assert isinstance(element, TtlSerializer)
+        return element.clock
+
+    def timed(self, plain: Any, stamp: int) -> Any:
+        return [(stamp, element) for element in plain]
+
+    def plain(self, stored: Any) -> Any:
+        return [element for _, element in stored]
+
+    def live(self, stored: Any, limit: int) -> Any:
+        living = [element for element in stored if element[0] > limit]
+        return stored if len(living) == len(stored) else living or None
+
+    def oldest(self, stored: Any) -> Any:
+        return min(map(itemgetter(0), stored))
+
+    def dated(self, stored: Any, stamp: int) -> Any:
+        if all(written != UNKNOWN_TIME for written, _ in stored):
+            return stored
+        return [(stamp if written == UNKNOWN_TIME else written, element) for written, element in stored]
+
+
+class _TimedMap(TtlLayout):
+    def is_timed(self, serializer: TypeSerializer[Any]) -> bool:
+        return isinstance(serializer, MapSerializer) and isinstance(
+            serializer.value_serializer, TtlSerializer
+        )
+
+    def timed_type(self, plain: TypeSerializer[Any], clock: str) -> TypeSerializer[Any]:
+        assert isinstance(plain, MapSerializer)
+        # Values of a map may be None; with a timestamp before them the map's own null flag cannot say so.
+        values = plain.value_serializer
+        if not values.null_is_value:
+            values = nullable(values)
+        return map_of(plain.key_serializer, TtlSerializer(values, clock))
+
+    def plain_type(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+        if isinstance(serializer, MapSerializer) and isinstance(serializer.value_serializer, TtlSerializer):
+            values = serializer.value_serializer.value_serializer
+            if isinstance(values, NullableSerializer):
+                values = values.inner_serializer
+            return map_of(serializer.key_serializer, values)
+        return serializer
+
+    def clock_of(self, timed: TypeSerializer[Any]) -> str:
+        assert isinstance(timed, MapSerializer)
+        value = timed.value_serializer
+        assert isinstance(value, TtlSerializer)
+        return value.clock
+
+    def timed(self, plain: Any, stamp: int) -> Any:
+        return {key: (stamp, value) for key, value in plain.items()}
+
+    def plain(self, stored: Any) -> Any:
+        return {key: value for key, (_, value) in stored.items()}
+
+    def live(self, stored: Any, limit: int) -> Any:
+        living = {key: value for key, value in stored.items() if value[0] > limit}
+        return stored if len(living) == len(stored) else living or None
+
+    def oldest(self, stored: Any) -> Any:
+        return min(map(itemgetter(0), stored.values()))
+
+    def dated(self, stored: Any, stamp: int) -> Any:
+        if all(written != UNKNOWN_TIME for written, _ in stored.values()):
+            return stored
+        return {
+            key: (stamp if written == UNKNOWN_TIME else written, value)
+            for key, (written, value) in stored.items()
+        }
+
+
+_VALUE = _TimedValue()
+_LAYOUTS: dict[StateKind, TtlLayout] = {
+    StateKind.VALUE: _VALUE,
+    StateKind.LIST: _TimedList(),
+    StateKind.MAP: _TimedMap(),
+    StateKind.REDUCING: _VALUE,
+    StateKind.AGGREGATING: _VALUE,
+}
+
+
+def layout_of(kind: StateKind) -> TtlLayout:
+    """Return the layout of a kind of state."""
+    return _LAYOUTS[kind]
+
+
+def conversion_between(
+    kind: StateKind, old: TypeSerializer[Any], new: TypeSerializer[Any], stamp: int
+) -> Callable[[Any], Any] | None:
+    """Return what turns the restored stored form of a state into the declared one; None where nothing has to.
+
+    Parameters
+    ----------
+    kind : StateKind
+    old, new : TypeSerializer
+        Of the stored forms, each with a time to live or without, and compatible otherwise.
+    stamp : int
+        The time of everything whose time nobody knows: of state that has had no time to live, or one by
+        another clock.
+    """
+    layout = layout_of(kind)
+    was_timed, is_timed = layout.is_timed(old), layout.is_timed(new)
+    if was_timed and is_timed and layout.clock_of(old) == layout.clock_of(new):
+        return new.conversion_from(old)
+    of_plain = layout.plain_type(new).conversion_from(layout.plain_type(old))
+    if not was_timed and not is_timed:
+        return of_plain
+
+    def convert(stored: Any) -> Any:
+        plain = layout.plain(stored) if was_timed else stored
+        if of_plain is not None:
+            plain = of_plain(plain)
+        return layout.timed(plain, stamp) if is_timed else plain
+
+    return convert

@@ -1,0 +1,151 @@
+"""List state whose elements expire one by one (Flink's ``TtlListState``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from keyedstate.backend import AnyStateTable
+from keyedstate.state.context import KeyContext
+from keyedstate.state.list import ListState, ListStateHandle
+from keyedstate.state.ttl.expiry import StateExpiry
+
+T = TypeVar("T")
+
+
+class TtlListStateHandle(ListStateHandle[T]):
+    """A list per key and namespace; each element lives from when it was added.
+
+    Stored are pairs of a timestamp and an element.  A read leaves expired elements among living ones where
+    they are; the last one that expires takes the list with it.
+    """
+
+    __slots__ = ("_expiry",)
+
+    def __init__(
+        self, descriptor: ListState[T], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
+    ) -> None:
+        super().__init__(descriptor.name, table, context, descriptor.plain_serializer)
+        self._expiry = expiry
+
+    def get(self) -> list[T]:
+        """Return the elements that live as a list of the caller's own; an empty one where there is none."""
+        self._expiry.accessed()
+        context = self._context
+        stored = self._table.get(context.key_group, context.key, self._namespace)
+        return [] if stored is None else self._shown(context.key_group, context.key, stored)
+
+    def get_internal(self) -> list[T] | None:
+        """Return the elements that live, or None where there is none."""
+        return self.get() or None
+
+    def _shown(self, group: int, key: Any, stored: list[tuple[int, T]]) -> list[T]:
+        limit = self._expiry.limit
+        living = [element for stamp, element in stored if stamp > limit]
+        if not living:
+            self._table.remove(group, key, self._namespace)
+        elif self._expiry.refreshes:
+            self._table.put(group, key, self._namespace, self._timed(living))
+        if self._expiry.shows_expired and len(living) < len(stored):
+            return [element for _, element in stored]
+        return living
+
+    def add(self, value: T) -> None:
+        """Append one element, which begins to live."""
+        if not self._is_element(value):
+            raise self._refusal([value])
+        self._extend([value])
+
+    def add_all(self, values: Iterable[T]) -> None:
+        """Append several elements, which begin to live; all of them or, where one is refused, none."""
+        self._extend(self._checked(values))
+
+    def _extend(self, new: list[T]) -> None:
+        if not new:
+            return
+        self._expiry.accessed()
+        context = self._context
+        self._append(context.key_group, context.key, self._timed(new))
+
+    def _append(self, group: int, key: Any, new: list[tuple[int, T]]) -> None:
+        stored = self._table.get_for_update(group, key, self._namespace)
+        if stored is None:
+            self._table.put(group, key, self._namespace, new)
+            self._written(group, key)
+        else:
+            stored.extend(new)
+
+    def update(self, values: Iterable[T]) -> None:
+        """Replace the list by other elements, which begin to live; no element is the same as `clear`."""
+        new = self._checked(values)
+        if not new:
+            self.clear()
+            return
+        self._expiry.accessed()
+        context = self._context
+        self._table.put(context.key_group, context.key, self._namespace, self._timed(new))
+        self._written(context.key_group, context.key)
+
+    def update_internal(self, stored: list[T] | None) -> None:
+        """Overwrite the list with elements that begin to live; None is the same as `clear`."""
+        self.update(stored or [])
+
+    def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[list[T]]:
+        """Return what `get` returns for each of several keys."""
+        self._expiry.accessed()
+        keys, groups = self._context.locate(keys, key_groups)
+        found = self._table.get_many(groups, keys, self._namespace)
+        limit, plain = self._expiry.limit, not self._expiry.refreshes
+        shown: list[list[T]] = []
+        for group, key, stored in zip(groups, keys, found, strict=True):
+            if stored is None:
+                shown.append([])
+                continue
+            if plain:
+                living = [element for stamp, element in stored if stamp > limit]
+                if len(living) == len(stored):
+                    shown.append(living)
+                    continue
+            # Looked up anew: of a key that comes twice the first has removed or rewritten the list.
+            stored = self._table.get(group, key, self._namespace)
+            shown.append([] if stored is None else self._shown(group, key, stored))
+        return shown
+
+    def add_many(
+        self, keys: Iterable[Any], values: Iterable[T], key_groups: Sequence[int] | None = None
+    ) -> None:
+        """Append one element to the list of each of several keys; a key may come more than once."""
+        keys, groups = self._context.locate(keys, key_groups)
+        column = self._checked(self._column(values, keys))
+        self._expiry.accessed()
+        for group, key, element in zip(groups, keys, self._timed(column), strict=True):
+            self._append(group, key, [element])
+
+    def update_many(
+        self, keys: Iterable[Any], lists: Iterable[Iterable[T]], key_groups: Sequence[int] | None = None
+    ) -> None:
+        """Replace the lists of several keys, as `update` would one after the other."""
+        keys, groups = self._context.locate(keys, key_groups)
+        column = [self._checked(values) for values in self._column(lists, keys, "lists")]
+        self._expiry.accessed()
+        self._write_many(groups, keys, [self._timed(values) if values else None for values in column])
+        for group, key, values in zip(groups, keys, column, strict=True):
+            if values:
+                self._written(group, key)
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        """Append the sources' lists to the target's; every element keeps its time."""
+        super().merge_namespaces(target, sources)
+        context = self._context
+        if self._expiry.index is not None:
+            self._expiry.index.written(context.key_group, context.key, target)
+
+    # -- within -------------------------------------------------------------------------------------------
+
+    def _timed(self, values: list[T]) -> list[tuple[int, T]]:
+        stamp = self._expiry.time.stamp
+        return [(stamp, value) for value in values]
+
+    def _written(self, group: int, key: Any) -> None:
+        if self._expiry.index is not None:
+            self._expiry.index.written(group, key, self._namespace)
