@@ -13,9 +13,9 @@ class ProcessFunctionError(KeyedStateError):
     function : str
         The function's class.
     step : str
-        ``open``, ``process`` or ``close``.
+        ``open``, ``process``, ``process_broadcast`` or ``close``.
     key : object
-        The key whose row was being processed; None in `open` and `close`.
+        The key whose row was being processed; None in the other steps.
     epoch : int or None
         None for a batch DataFrame.
     """

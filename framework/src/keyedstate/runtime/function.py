@@ -1,13 +1,27 @@
-"""Process functions: what a user writes (Flink's ``KeyedProcessFunction``)."""
+"""Process functions: what a user writes.
+
+Flink's ``KeyedProcessFunction`` and ``KeyedBroadcastProcessFunction``, under their names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
 
-from keyedstate.state import KeyedStateBackend, StateDescriptor, StateHandle
+from keyedstate.backend import OperatorStateKind
+from keyedstate.runtime.errors import InvalidFunctionError
+from keyedstate.state import (
+    KeyedStateBackend,
+    OperatorStateBackend,
+    OperatorStateDescriptor,
+    OperatorStateHandle,
+    StateDescriptor,
+    StateHandle,
+    declared_operator_states,
+)
 
 H = TypeVar("H", bound=StateHandle)
+O = TypeVar("O", bound=OperatorStateHandle)  # noqa: E741 - the handle of an operator state
 
 
 class Context:
@@ -19,18 +33,95 @@ class Context:
         The current key: the value of the key column, or a tuple where there are several. None is a key.
     epoch : int or None
         The micro-batch; None for a batch DataFrame.
+    task : int
+        The task that runs the function, from 0 (Flink's ``getIndexOfThisSubtask``).
+    parallelism : int
+        The number of tasks.
     """
 
-    __slots__ = ("_backend", "epoch", "key")
+    __slots__ = (
+        "_backend",
+        "_function",
+        "_operator_states",
+        "_states",
+        "epoch",
+        "key",
+        "parallelism",
+        "task",
+    )
 
-    def __init__(self, backend: KeyedStateBackend, epoch: int | None) -> None:
+    def __init__(
+        self,
+        function: KeyedProcessFunction,
+        backend: KeyedStateBackend,
+        operator_states: OperatorStateBackend,
+        epoch: int | None,
+        task: int,
+        parallelism: int,
+    ) -> None:
+        self._function = function
         self._backend = backend
+        self._operator_states = operator_states
+        #: The keyed states that were registered, by which their handles are told.
+        self._states: dict[str, StateDescriptor[Any]] = {}
         self.key: Any = None
         self.epoch = epoch
+        self.task = task
+        self.parallelism = parallelism
 
-    def state(self, descriptor: StateDescriptor[H]) -> H:
-        """Register a state and return its handle; for states that are not class attributes, in `open`."""
-        return self._backend.get_state(descriptor)
+    @overload
+    def state(self, descriptor: StateDescriptor[H]) -> H: ...
+    @overload
+    def state(self, descriptor: OperatorStateDescriptor[O]) -> O: ...
+    def state(self, descriptor: StateDescriptor[Any] | OperatorStateDescriptor[Any]) -> Any:
+        """Register a state and return its handle; for states that are not class attributes, in `open`.
+
+        Raises
+        ------
+        InvalidFunctionError
+            For broadcast state in a function that has no broadcast side.
+        StateError
+            Where the name holds another state already, here or in the restored checkpoint.
+        """
+        if isinstance(descriptor, OperatorStateDescriptor):
+            _refuse_lone_broadcast_state(self._function, descriptor)
+            return self._operator_states.get_state(descriptor)
+        handle = self._backend.get_state(descriptor)
+        self._states[descriptor.name] = descriptor
+        return handle
+
+
+class BroadcastContext:
+    """What `KeyedBroadcastProcessFunction.process_broadcast` is told beside its row; there is no current key.
+
+    Attributes
+    ----------
+    epoch : int or None
+        The micro-batch; None for a batch DataFrame.
+    task, parallelism : int
+        The task that runs the function, from 0, and the number of tasks.
+    """
+
+    __slots__ = ("_context", "epoch", "parallelism", "task")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.epoch = context.epoch
+        self.task = context.task
+        self.parallelism = context.parallelism
+
+    def apply_to_keyed_state(self, state: H, function: Callable[[Any, H], None]) -> None:
+        """Call ``function(key, state)`` with each key of this task that has the state as the current key.
+
+        Parameters
+        ----------
+        state : StateHandle
+            A keyed state of the function: ``self.count``.
+        function : callable
+            May read, change and clear state of the key, that of other states too.
+        """
+        context = self._context
+        context._backend.apply_to_all_keys(context._states[state.name], function)
 
 
 class KeyedProcessFunction:
@@ -62,3 +153,59 @@ class KeyedProcessFunction:
 
     def close(self) -> None:
         """Clean up; called once after the last row and after an error."""
+
+
+class KeyedBroadcastProcessFunction(KeyedProcessFunction):
+    """Reads the rows of one key after the other, and every row of a second, small DataFrame.
+
+    The second one is the broadcast side: rules, prices, a list of sensors.  Every task runs
+    `process_broadcast` for each of its rows, so what that puts into `keyedstate.state.BroadcastState` is the
+    same everywhere; `process` reads it, and cannot change it.
+    """
+
+    def process_broadcast(self, row: Any, ctx: BroadcastContext) -> Iterable[Any] | None:
+        """Handle one row of the broadcast side.
+
+        Whatever it does must depend on nothing but the row and the broadcast state: the tasks would differ.
+        What it yields is put out by every task.
+
+        Parameters
+        ----------
+        row : tuple
+            As in `process`.
+        ctx : BroadcastContext
+
+        Returns
+        -------
+        iterable of rows, or None
+        """
+        raise NotImplementedError
+
+
+def check_function(function: object) -> None:
+    """Refuse what is no process function, or declares states that it cannot have.
+
+    Raises
+    ------
+    InvalidFunctionError
+    InvalidDescriptorError
+        Where two attributes declare states of one name.
+    """
+    if not isinstance(function, KeyedProcessFunction):
+        raise InvalidFunctionError(
+            repr(function),
+            "it is not a KeyedProcessFunction; derive its class from it and pass an instance",
+        )
+    for state in declared_operator_states(function):
+        _refuse_lone_broadcast_state(function, state)
+
+
+def _refuse_lone_broadcast_state(function: KeyedProcessFunction, state: OperatorStateDescriptor[Any]) -> None:
+    if state.meta.kind is OperatorStateKind.BROADCAST and not isinstance(
+        function, KeyedBroadcastProcessFunction
+    ):
+        raise InvalidFunctionError(
+            type(function).__name__,
+            f"its broadcast state {state.name!r} could never be written; derive the class from "
+            "KeyedBroadcastProcessFunction, and give it rows with keyed(...).broadcast(rows)",
+        )

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.runtime.errors import InvalidFunctionError, ProcessFunctionError
-from keyedstate.runtime.function import Context, KeyedProcessFunction
+from keyedstate.runtime.errors import ProcessFunctionError
+from keyedstate.runtime.function import (
+    BroadcastContext,
+    Context,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    check_function,
+)
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.rows import column_values, iterate_rows
-from keyedstate.state import KeyedStateBackend, declared_states
+from keyedstate.state import (
+    KeyedStateBackend,
+    OperatorStateBackend,
+    declared_operator_states,
+    declared_states,
+)
 from keyedstate.types import TypeSerializer, from_arrow_type, nullable, tuple_of
 
 #: Output rows that are gathered before they become one Arrow batch.
@@ -42,10 +53,16 @@ class KeyedOperator:
         Name of the int32 column with each row's key group; it is not shown to the function.
     output : OutputSchema
     epoch : int or None
+    operator_states : OperatorStateBackend, optional
+        With what the task restores; an empty one by default.
+    task, parallelism : int, optional
+        Which task this is, from 0, and of how many.
 
     Attributes
     ----------
-    rows_in, rows_out : int
+    rows_in : int
+        Rows of the broadcast side are not counted.
+    rows_out : int
     """
 
     def __init__(
@@ -57,18 +74,18 @@ class KeyedOperator:
         key_group_column: str,
         output: OutputSchema,
         epoch: int | None,
+        operator_states: OperatorStateBackend | None = None,
+        task: int = 0,
+        parallelism: int = 1,
     ) -> None:
-        if not isinstance(function, KeyedProcessFunction):
-            raise InvalidFunctionError(
-                repr(function),
-                "it is not a KeyedProcessFunction; derive its class from it and pass an instance",
-            )
+        check_function(function)
         self._function = function
         self._backend = backend
         self._key_columns = tuple(key_columns)
         self._key_group_column = key_group_column
         self._output = output
-        self._context = Context(backend, epoch)
+        self._operator_states = OperatorStateBackend() if operator_states is None else operator_states
+        self._context = Context(function, backend, self._operator_states, epoch, task, parallelism)
         self._opened = False
         self.rows_in = 0
         self.rows_out = 0
@@ -76,7 +93,9 @@ class KeyedOperator:
     def open(self) -> None:
         """Bind the declared states and open the function."""
         for descriptor in declared_states(self._function):
-            descriptor.bind(self._function, self._backend.get_state(descriptor))
+            descriptor.bind(self._function, self._context.state(descriptor))
+        for operator_state in declared_operator_states(self._function):
+            operator_state.bind(self._function, self._context.state(operator_state))
         self._opened = True
         try:
             self._function.open(self._context)
@@ -97,6 +116,41 @@ class KeyedOperator:
             if batch.num_rows:
                 yield from self.process_batch(batch)
         self._backend.end_epoch()
+
+    def process_broadcast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run a `KeyedBroadcastProcessFunction` over every row of the broadcast side and yield its output.
+
+        Parameters
+        ----------
+        batches : iterable of pyarrow.RecordBatch
+            The same rows in the same order on every task; with the columns that the function sees.
+
+        Raises
+        ------
+        ProcessFunctionError, OutputTypeError
+            As `process`.
+        """
+        function = self._function
+        assert isinstance(function, KeyedBroadcastProcessFunction)
+        context = BroadcastContext(self._context)
+        self._context.key = None
+        self._backend.current.clear()
+        out: list[Any] = []
+        with self._operator_states.broadcast_side():
+            for batch in batches:
+                for row in iterate_rows(batch.schema.names, batch.columns):
+                    try:
+                        result = function.process_broadcast(row, context)
+                        if result.__class__ in _SINGLE_ROWS:
+                            raise _single_row("process_broadcast", result)
+                        out.extend(result or ())
+                    except Exception as error:
+                        raise self._failure("process_broadcast", error) from error
+                    if len(out) >= OUTPUT_BATCH_ROWS:
+                        yield self._emit(out, [None], 0, [])
+                        out = []
+        if out:
+            yield self._emit(out, [None], 0, [])
 
     def close(self) -> None:
         """Close the function; calling it again does nothing."""
@@ -128,9 +182,7 @@ class KeyedOperator:
                 result = process(row, context)
                 if result is not None:
                     if result.__class__ in _SINGLE_ROWS:
-                        raise TypeError(
-                            f"process() must yield its rows or return a list of them, not {result!r}"
-                        )
+                        raise _single_row("process", result)
                     out.extend(result)
             except Exception as error:
                 raise self._failure("process", error) from error
@@ -162,6 +214,10 @@ class KeyedOperator:
         return ProcessFunctionError(
             type(self._function).__name__, step, self._context.key, self._context.epoch, error
         )
+
+
+def _single_row(step: str, result: object) -> TypeError:
+    return TypeError(f"{step}() must yield its rows or return a list of them, not {result!r}")
 
 
 #: Results that are surely one row where rows are expected: iterating over them would yield its fields.

@@ -51,6 +51,10 @@ class KeyContext:
         self._serializer = serializer
         self._key_groups = key_groups
         self._max_parallelism = max_parallelism
+        self.clear()
+
+    def clear(self) -> None:
+        """Leave no current key: whatever uses state of one is refused until there is one again."""
         self.key: Any = _NoKey()
         self.key_group: Any = self.key
         self.timestamp: int | None = None
