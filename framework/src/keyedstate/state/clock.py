@@ -73,7 +73,7 @@ class StateTime:
         self.stamp = UNKNOWN_TIME
 
     def set(self, now: int, record: int | None = None) -> None:
-        """Move to a time, and to the timestamp of the record that is handled, where it has one."""
+        """Move to a watermark, and to the timestamp of the record that is handled, where it has one."""
         self.now = _AFTER_EVERYTHING if now >= END_OF_TIME else now
         if record is not None and record > now:
             self.stamp = record

@@ -31,7 +31,12 @@ from keyedstate.state.adoption import adapted, check_unchanged, converted_table
 from keyedstate.state.base import StateDescriptor
 from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME, Clock, StateTime, system_clock
 from keyedstate.state.context import KeyContext
-from keyedstate.state.errors import NullNamespaceError, StateKindMismatchError, StateMigrationError
+from keyedstate.state.errors import (
+    InvalidDescriptorError,
+    NullNamespaceError,
+    StateKindMismatchError,
+    StateMigrationError,
+)
 from keyedstate.state.snapshots import SnapshotTask
 from keyedstate.state.tracking import ChangeTracker
 from keyedstate.state.ttl.config import TtlClock
@@ -83,7 +88,7 @@ class KeyedStateBackend:
         self.current = KeyContext(key_serializer, context.key_groups, context.max_parallelism)
         self._clock = clock
         self._watermark = BEFORE_TIME
-        self._times = {TtlClock.PROCESSING_TIME: StateTime(), TtlClock.EVENT_TIME: StateTime()}
+        self._processing_time, self._event_time = StateTime(), StateTime()
         self._expiries: dict[str, StateExpiry] = {}
         #: To be called once per record, after the current key is set and before its states are used; None
         #: where no state has a time to live, so that records cost nothing then.
@@ -188,8 +193,16 @@ class KeyedStateBackend:
 
     def _move_time(self) -> None:
         """Let the states with a time to live see the present time."""
-        self._times[TtlClock.PROCESSING_TIME].set(self._clock())
-        self._times[TtlClock.EVENT_TIME].set(self._watermark, self.current.timestamp)
+        self._move_processing_time()
+        self._event_time.set(self._watermark, self.current.timestamp)
+
+    def _move_processing_time(self) -> None:
+        line, now = self._processing_time, self._clock()
+        back = now < line.now
+        line.now = line.stamp = now
+        if back:
+            for expiry in self._expiries.values():
+                expiry.cleanup.time_went_back()
 
     def _begin_record(self) -> None:
         self._move_time()
@@ -219,6 +232,8 @@ class KeyedStateBackend:
             Where the backend lacks this kind of state.
         GenericTypeForbiddenError
             Where its values are pickled and `open` was told to forbid that.
+        InvalidDescriptorError
+            Where an earlier look-up in this run had another time to live.
         NullNamespaceError
         """
         if namespace is None or namespace_serializer is None:
@@ -235,6 +250,7 @@ class KeyedStateBackend:
             handle = self._register(descriptor, meta)
         else:
             _check_same_state(self._requested[descriptor.name], meta)
+            self._check_same_ttl(descriptor)
         handle.set_namespace(namespace)
         return cast(H, handle)
 
@@ -245,7 +261,9 @@ class KeyedStateBackend:
         expiry = None
         if descriptor.ttl is not None:
             self._move_time()
-            expiry = StateExpiry(descriptor.ttl, meta.kind, self._times[descriptor.ttl.clock])
+            in_event_time = descriptor.ttl.clock is TtlClock.EVENT_TIME
+            line = self._event_time if in_event_time else self._processing_time
+            expiry = StateExpiry(descriptor.ttl, meta.kind, line)
             meta = replace(meta, expiry=expiry.for_backend())
         table = self._tables.get(meta.name)
         if table is None:
@@ -268,8 +286,21 @@ class KeyedStateBackend:
         self._requested[meta.name] = meta
         if expiry is not None:
             self._expiries[meta.name] = expiry
-            self.on_record = self._begin_record
+            if in_event_time or expiry.cleanup.every_record:
+                self.on_record = self._begin_record
+            elif self.on_record is None:
+                self.on_record = self._move_processing_time
         return handle
+
+    def _check_same_ttl(self, descriptor: StateDescriptor[Any]) -> None:
+        """Refuse a second look-up whose settings would be ignored."""
+        expiry = self._expiries.get(descriptor.name)
+        if expiry is not None and expiry.ttl != descriptor.ttl:
+            raise InvalidDescriptorError(
+                descriptor.name,
+                f"its time to live is {descriptor.ttl} here and {expiry.ttl} where it was declared before; "
+                "declare it once, or twice alike",
+            )
 
     @property
     def _drops_expired(self) -> bool:

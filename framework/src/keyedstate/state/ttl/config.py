@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.state.errors import InvalidTtlError
@@ -127,6 +127,14 @@ class Ttl:
             if not isinstance(given, kind):
                 choices = " or ".join(f"{kind.__name__}.{member.name}" for member in kind)
                 raise InvalidTtlError(f"its {name} is {given!r}; give {choices}")
+
+    def __str__(self) -> str:
+        changed = [
+            f"{setting.name} {value.value if isinstance(value, enum.Enum) else value}"
+            for setting in fields(self)[1:]
+            if (value := getattr(self, setting.name)) != setting.default
+        ]
+        return f"{self.ms} ms" + (f" ({', '.join(changed)})" if changed else "")
 
     @classmethod
     def of(

@@ -112,6 +112,8 @@ class Cleanup:
     ----------
     due : int
         The time from which `run` is to be called.
+    all_live_until : int
+        Before this time no entry of the state is expired, so that reads need not look.
     every_record : bool
     """
 
@@ -124,6 +126,7 @@ class Cleanup:
         "_time",
         "_ttl_ms",
         "_visitor",
+        "all_live_until",
         "due",
         "every_record",
     )
@@ -140,6 +143,7 @@ class Cleanup:
         self._began = BEFORE_TIME
         self._oldest = END_OF_TIME
         self.due = NEVER
+        self.all_live_until = BEFORE_TIME
         self.every_record = False
 
     def start(self, table: AnyStateTable, settings: IncrementalCleanup) -> None:
@@ -148,7 +152,7 @@ class Cleanup:
         self._entries = settings.entries
         self.every_record = settings.every_record
         # What is restored may be expired already; what is written from now on lives for a while.
-        self.due = BEFORE_TIME if len(table) else self._first_expiry(self._time.now)
+        self._rest_until(BEFORE_TIME if len(table) else self._time.now + self._ttl_ms)
 
     def run(self) -> None:
         """Look at the next entries, and remove what is expired of them."""
@@ -163,7 +167,7 @@ class Cleanup:
             entries = visitor.next_entries()
             if not entries:
                 self._visitor = None
-                self.due = self._first_expiry(min(self._began, self._oldest))
+                self._rest_until(min(self._began, self._oldest) + self._ttl_ms)
                 return
             seen += len(entries)
             for entry in entries:
@@ -180,5 +184,11 @@ class Cleanup:
                 if oldest < self._oldest:
                     self._oldest = oldest
 
-    def _first_expiry(self, oldest: int) -> int:
-        return oldest + self._ttl_ms
+    def time_went_back(self) -> None:
+        """Learn that entries may now be written that are older than what was found."""
+        if self._table is not None:
+            self._began = min(self._began, self._time.now)
+            self._rest_until(min(self.due, self._time.now + self._ttl_ms))
+
+    def _rest_until(self, time: int) -> None:
+        self.due = self.all_live_until = time

@@ -54,13 +54,17 @@ class TtlListStateHandle(ListStateHandle[T]):
         """Append one element, which begins to live."""
         if not self._is_element(value):
             raise self._refusal([value])
-        self._extend([value])
+        self._expiry.accessed()
+        context = self._context
+        stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
+        if stored is None:
+            self._append(context.key_group, context.key, self._timed([value]))
+        else:
+            stored.append((self._expiry.time.stamp, value))
 
     def add_all(self, values: Iterable[T]) -> None:
         """Append several elements, which begin to live; all of them or, where one is refused, none."""
-        self._extend(self._checked(values))
-
-    def _extend(self, new: list[T]) -> None:
+        new = self._checked(values)
         if not new:
             return
         self._expiry.accessed()

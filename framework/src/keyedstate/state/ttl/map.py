@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
@@ -14,6 +15,8 @@ from keyedstate.state.ttl.expiry import StateExpiry
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_VALUE = itemgetter(1)
 
 
 class TtlMapStateHandle(MapStateHandle[K, V]):
@@ -140,15 +143,20 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
 
     def items(self) -> Iterator[tuple[K, V | None]]:
         """Iterate over the entries that live as pairs."""
-        return iter(self._entries().items())
+        entries = self._all_live()
+        if entries is None:
+            return iter(self._entries().items())
+        return zip(entries, map(_VALUE, entries.values()), strict=True)
 
     def keys(self) -> Iterator[K]:
         """Iterate over the map keys of the entries that live."""
-        return iter(self._entries().keys())
+        entries = self._all_live()
+        return iter(self._entries() if entries is None else entries)
 
     def values(self) -> Iterator[V | None]:
         """Iterate over the values of the entries that live."""
-        return iter(self._entries().values())
+        entries = self._all_live()
+        return iter(self._entries().values()) if entries is None else map(_VALUE, entries.values())
 
     # -- many keys ----------------------------------------------------------------------------------------
 
@@ -195,6 +203,12 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
                 entries[map_key] = stamp, value
 
     # -- within -------------------------------------------------------------------------------------------
+
+    def _all_live(self) -> dict[K, tuple[int, V | None]] | None:
+        """Return the stored entries where it is known without looking that all of them live."""
+        if self._refreshes or self._time.now >= self._cleanup.all_live_until:
+            return None
+        return self._raw() or {}
 
     def _entries(self) -> dict[K, V | None]:
         """Return the entries that live without their timestamps, as every read shows them."""
