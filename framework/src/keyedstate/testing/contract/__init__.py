@@ -6,12 +6,17 @@ from __future__ import annotations
 
 from keyedstate.backend import Capability, StateKind
 from keyedstate.testing.contract.changes import ChangeContract
+from keyedstate.testing.contract.golden import GoldenContract
+from keyedstate.testing.contract.kind_rules import KindRuleContract
+from keyedstate.testing.contract.kinds import KindContract
 from keyedstate.testing.contract.snapshots import SnapshotContract
 from keyedstate.testing.contract.tables import TableContract
 from keyedstate.testing.instances import Instance
 
 
-class BackendContract(TableContract, SnapshotContract, ChangeContract):
+class BackendContract(
+    TableContract, SnapshotContract, ChangeContract, KindContract, KindRuleContract, GoldenContract
+):
     """Every test of the contract; a test class derives from it and names its backend.
 
     What a backend claims is what is tested: tests of a capability run where it is claimed as full or partial.

@@ -10,7 +10,7 @@ from typing import Any
 from keyedstate import types
 from keyedstate.backend import Capability
 from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWriter
-from keyedstate.keygroups import KeyGroupRange
+from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.state import KeyedStateBackend, SnapshotTask
 from keyedstate.testing.instances import chosen_backend
 
@@ -67,6 +67,27 @@ class KeyedInstances:
         )
         self._opened.append(backend)
         return backend
+
+    def open_all(
+        self,
+        parallelism: int,
+        handles: Sequence[SegmentHandle] = (),
+        *,
+        key: types.TypeSerializer[Any] = types.INT64,
+        max_parallelism: int = 16,
+        track_changes: bool = False,
+    ) -> list[KeyedStateBackend]:
+        """Open the instances of a whole operator, in the order of their key groups."""
+        return [
+            self.open(
+                handles,
+                key=key,
+                key_groups=key_groups,
+                max_parallelism=max_parallelism,
+                track_changes=track_changes,
+            )
+            for key_groups in key_group_ranges(parallelism, max_parallelism)
+        ]
 
     def snapshot(self, backend: KeyedStateBackend) -> SegmentHandle:
         """Take a snapshot and write it at once."""
