@@ -9,13 +9,20 @@ from keyedstate.testing.contract.changes import ChangeContract
 from keyedstate.testing.contract.golden import GoldenContract
 from keyedstate.testing.contract.kind_rules import KindRuleContract
 from keyedstate.testing.contract.kinds import KindContract
+from keyedstate.testing.contract.machine import MachineContract
 from keyedstate.testing.contract.snapshots import SnapshotContract
 from keyedstate.testing.contract.tables import TableContract
 from keyedstate.testing.instances import Instance
 
 
 class BackendContract(
-    TableContract, SnapshotContract, ChangeContract, KindContract, KindRuleContract, GoldenContract
+    TableContract,
+    SnapshotContract,
+    ChangeContract,
+    KindContract,
+    KindRuleContract,
+    GoldenContract,
+    MachineContract,
 ):
     """Every test of the contract; a test class derives from it and names its backend.
 
