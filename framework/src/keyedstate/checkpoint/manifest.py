@@ -156,14 +156,16 @@ class AttemptManifest:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
-        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        # Written first when there was no operator state yet.
+        operator_state = document.get("operator_state")
+        fields = {name: document[name] for name in cls.__dataclass_fields__ if name != "operator_state"}
         fields["identity"] = TaskIdentity.from_json(document["identity"])
         fields["key_groups"] = KeyGroupRange(*document["key_groups"])
         fields["states"] = tuple(document["states"])
         fields["segments"] = tuple(SegmentFile.from_json(segment) for segment in document["segments"])
         fields["key_columns"] = tuple((name, kind) for name, kind in document["key_columns"])
-        if document["operator_state"] is not None:
-            fields["operator_state"] = OperatorStateFile.from_json(document["operator_state"])
+        if operator_state is not None:
+            fields["operator_state"] = OperatorStateFile.from_json(operator_state)
         return cls(**fields)
 
 
