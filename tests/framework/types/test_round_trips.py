@@ -240,6 +240,23 @@ def test_a_value_survives_its_bytes(typed: tuple[TypeSerializer[Any], Any]) -> N
 
 
 @COMMON
+@given(ONE_VALUE, ONE_VALUE)
+def test_is_value_says_what_check_says(
+    mine: tuple[TypeSerializer[Any], Any], other: tuple[TypeSerializer[Any], Any]
+) -> None:
+    """Of its own values, of those of other types, and of such as parts of it."""
+    serializer, own = mine
+    assert serializer.is_value(own)
+    for value in (other[1], [other[1]], (other[1],), {0: other[1]}, [own, other[1]], None):
+        try:
+            serializer.check(value)
+        except types.ValueTypeError:
+            assert not serializer.is_value(value)
+        else:
+            assert serializer.is_value(value)
+
+
+@COMMON
 @given(COLUMN)
 def test_values_survive_an_arrow_column_whole_and_in_slices(
     typed: tuple[TypeSerializer[Any], list[Any]],

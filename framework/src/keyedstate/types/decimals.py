@@ -50,6 +50,11 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
             f"a finite Decimal of up to {precision - scale} digits before the point, {scale} after"
         )
         self._unit = Decimal((0, (1,), -scale))
+        #: Quantizing in it fails exactly for the numbers that do not fit.  Threads may share it, for nobody
+        #: looks at its flags.
+        self._context = pydecimal.Context(
+            prec=precision, traps=[pydecimal.Inexact, pydecimal.InvalidOperation, pydecimal.Overflow]
+        )
 
     def __repr__(self) -> str:
         return f"decimal({self.precision}, {self.scale})"
@@ -64,12 +69,6 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
     def arrow_type(self) -> pa.DataType:
         return pa.decimal128(self.precision, self.scale)
 
-    def _context(self) -> pydecimal.Context:
-        # Quantizing in it fails exactly for the numbers that do not fit.
-        return pydecimal.Context(
-            prec=self.precision, traps=[pydecimal.Inexact, pydecimal.InvalidOperation, pydecimal.Overflow]
-        )
-
     def is_value(self, value: object) -> bool:
         if value.__class__ is not Decimal:
             return False
@@ -77,7 +76,7 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
         if not number.is_finite():
             return False
         try:
-            number.quantize(self._unit, context=self._context())
+            number.quantize(self._unit, context=self._context)
         except pydecimal.DecimalException:
             return False
         return True
@@ -93,7 +92,7 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
         if value.__class__ is not Decimal or not value.is_finite():
             raise self.mismatch(value)
         try:
-            number = value.quantize(self._unit, context=self._context())
+            number = value.quantize(self._unit, context=self._context)
         except pydecimal.DecimalException:
             raise self.mismatch(value) from None
         sign, digits, _ = number.as_tuple()
@@ -124,7 +123,7 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
         require_types(values, frozenset((Decimal, type(None))))
         # Fitted first: pyarrow refuses 0E+99, and writes 0.00 for 1.5 followed by sixty zeros.
         dense = drop_none(values)
-        fitted = pa.array(list(map(self._context().quantize, dense, repeat(self._unit))), self.arrow_type)
+        fitted = pa.array(list(map(self._context.quantize, dense, repeat(self._unit))), self.arrow_type)
         return spread_column(fitted, values)
 
 

@@ -192,6 +192,10 @@ class HierarchySerializer(CompositeSerializer[Any]):
     def check(self, value: object) -> None:
         self._record_of(value).check(value)
 
+    def is_value(self, value: object) -> bool:
+        record = self._by_class.get(value.__class__)
+        return record is not None and record.is_value(value)
+
     def copy(self, value: Any) -> Any:
         return value if self.immutable else self._record_of(value).copy(value)
 

@@ -109,6 +109,15 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
         items = self.value_serializer.to_arrow(list(chain.from_iterable(map(dict.values, values))))
         return pa.MapArray.from_arrays(offsets, keys, items)
 
+    def is_value(self, value: Any) -> bool:
+        if value.__class__ is not dict or not all(map(self.key_serializer.is_value, value)):
+            return False
+        is_value = self.value_serializer.is_value
+        for item in value.values():  # noqa: SIM110 (a generator takes twice the time)
+            if item is not None and not is_value(item):
+                return False
+        return True
+
     def check(self, value: object) -> None:
         if value.__class__ is not dict:
             raise self.mismatch(value)

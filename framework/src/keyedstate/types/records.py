@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +20,7 @@ from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.compatibility import Compatibility
 from keyedstate.types.enums import class_name
 from keyedstate.types.errors import UnsupportedTypeError, ValueTypeError
+from keyedstate.types.record_code import record_checker, record_copier, record_maker
 from keyedstate.types.rows import record_row_type
 from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer
 from keyedstate.types.structs import Default, StructSerializer
@@ -147,6 +148,13 @@ class DataclassSerializer(RecordSerializer[T], Generic[T]):
         )
         self._get = attrgetter(*self.names) if self.names else None
         self._single = len(self.names) == 1
+        self.make = record_maker(cls, self.names)
+        self._copy = record_copier(
+            cls, self.names, [None if field.immutable else field.copy for field in self.field_serializers]
+        )
+        self._is_surely_value = record_checker(
+            cls, self.names, [field.is_value for field in self.field_serializers]
+        )
 
     def parts(self) -> tuple[object, ...]:
         return self.python_type, self.name, self.names, self.field_serializers
@@ -168,18 +176,34 @@ class DataclassSerializer(RecordSerializer[T], Generic[T]):
             ) from None
         return (values,) if self._single else values
 
-    def make(self, values: Sequence[Any]) -> T:
-        made: T = object.__new__(self.python_type)
-        # Not as attributes are set elsewhere: that may be forbidden, or do more.
-        put = object.__setattr__
-        for name, value in zip(self.names, values, strict=True):
-            put(made, name, value)
-        return made
+    def columns_of(self, values: Sequence[T]) -> Iterable[Sequence[Any]]:
+        try:
+            return [list(map(attrgetter(name), values)) for name in self.names]
+        except AttributeError:
+            return super().columns_of(values)  # which names the value
+
+    def copy(self, value: T) -> T:
+        if self.immutable:
+            return value
+        try:
+            duplicate: T = self._copy(value)
+        except AttributeError:
+            self.values_of(value)  # names the field that is missing
+            raise
+        return duplicate
 
     def default_of(self, name: str) -> Default | None:
         if name in self._field_defaults:
             return self._field_defaults[name]
         return _none if self.may_be_null[self.names.index(name)] else None
+
+    def is_value(self, value: object) -> bool:
+        try:
+            if self._is_surely_value(value):
+                return True
+        except (AttributeError, KeyError):
+            pass  # slots, or a field that is missing
+        return super().is_value(value) and self._stranger(value) is None
 
     def check(self, value: object) -> None:
         super().check(value)
@@ -190,10 +214,16 @@ class DataclassSerializer(RecordSerializer[T], Generic[T]):
             self._refuse_strangers(value)
         super().serialize(value, out)
 
-    def _refuse_strangers(self, value: object) -> None:
-        attributes = getattr(value, "__dict__", None)
+    def _stranger(self, value: object) -> str | None:
+        """Return the name of an attribute that is neither a field nor comes back by itself."""
+        attributes: dict[str, Any] | None = getattr(value, "__dict__", None)
         if attributes and not attributes.keys() <= self._allowed:
-            stranger = min(attributes.keys() - self._allowed)
+            return min(attributes.keys() - self._allowed)
+        return None
+
+    def _refuse_strangers(self, value: object) -> None:
+        stranger = self._stranger(value)
+        if stranger is not None:
             raise ValueTypeError.of(
                 f"{self!r} without other attributes than its fields",
                 value,
@@ -224,6 +254,7 @@ class RestoredRecordSerializer(RecordSerializer[tuple[Any, ...]]):
     ) -> None:
         super().__init__(name, names, fields, defaults)
         self.python_type = record_row_type(self.names, name)
+        self.make = partial(tuple.__new__, self.python_type)
 
     def parts(self) -> tuple[object, ...]:
         return self.name, self.names, self.field_serializers, self.defaults
@@ -236,9 +267,6 @@ class RestoredRecordSerializer(RecordSerializer[tuple[Any, ...]]):
 
     def values_of(self, value: tuple[Any, ...]) -> Sequence[Any]:
         return value
-
-    def make(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple.__new__(self.python_type, values)
 
     def default_of(self, name: str) -> Default | None:
         if name in self.defaults:

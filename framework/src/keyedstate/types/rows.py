@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from keyedstate.memory.views import DataInputView, DataOutputView
@@ -62,6 +62,7 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
     def __init__(self, names: Sequence[str], fields: Sequence[TypeSerializer[Any]]) -> None:
         super().__init__(names, fields)
         self.python_type = row_type(self.names)
+        self.make = partial(tuple.__new__, self.python_type)
         bits = _KIND_BITS + len(self.names)
         self._mask_bytes = -(-bits // 8)
         self._padding = self._mask_bytes * 8 - bits
@@ -77,9 +78,6 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
 
     def values_of(self, value: tuple[Any, ...]) -> Sequence[Any]:
         return value
-
-    def make(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple.__new__(self.python_type, values)
 
     def default_of(self, name: str) -> Default | None:
         return _none if self.may_be_null[self.names.index(name)] else None

@@ -59,6 +59,10 @@ class _ElementsSerializer(ContainerSerializer[C], Generic[C]):
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type))
 
+    def is_value(self, value: object) -> bool:
+        elements: Any = value
+        return value.__class__ is self.python_type and all(map(self.element_serializer.is_value, elements))
+
     def _read_elements(self, array: pa.Array) -> tuple[list[Any], list[int]]:
         child, bounds = slots_of(array)
         return read_inner(self.element_serializer, child, "elements"), bounds

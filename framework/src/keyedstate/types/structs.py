@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -35,7 +35,12 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
     bare_serializers : tuple of TypeSerializer
         The same without ``nullable``.
     may_be_null : tuple of bool
+    make : callable
+        Returns the value that has the given values of its fields, in the order of `names`; the subclass sets
+        it, as a plain function, since it is called for every value that is read.
     """
+
+    make: Callable[[Sequence[Any]], T]
 
     def __init__(self, names: Sequence[str], fields: Sequence[TypeSerializer[Any]]) -> None:
         self.names = tuple(names)
@@ -58,10 +63,6 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
         ValueTypeError
             Where a field is missing.
         """
-
-    @abstractmethod
-    def make(self, values: Sequence[Any]) -> T:
-        """Return the value that has these fields."""
 
     @abstractmethod
     def default_of(self, name: str) -> Default | None:
@@ -113,12 +114,22 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
     def write_dense(self, values: Sequence[T]) -> pa.Array:
         if not self.names:
             return pa.array([{}] * len(values), self.arrow_type)
-        rows = list(map(self.values_of, values))
-        columns = zip(*rows, strict=True) if rows else [()] * len(self.names)
+        columns = self.columns_of(values)
         arrays = [
             write_inner(field, column) for field, column in zip(self.field_serializers, columns, strict=True)
         ]
         return pa.StructArray.from_arrays(arrays, names=list(self.names))
+
+    def columns_of(self, values: Sequence[T]) -> Iterable[Sequence[Any]]:
+        """Return the values of each field, in the order of `names`.
+
+        Raises
+        ------
+        ValueTypeError
+            Where a value lacks a field.
+        """
+        rows = list(map(self.values_of, values))
+        return zip(*rows, strict=True) if rows else [()] * len(self.names)
 
     # -- values -------------------------------------------------------------------------------------
 
@@ -131,6 +142,19 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
                 field.check(part)
             except ValueTypeError as error:
                 raise error.within(f".{name}") from None
+
+    def is_value(self, value: object) -> bool:
+        if value.__class__ is not self.python_type:
+            return False
+        try:
+            values = self.values_of(value)  # type: ignore[arg-type]
+        except ValueTypeError:
+            return False
+        # Not with all(): a generator takes twice the time.
+        for field, part in zip(self.field_serializers, values, strict=True):  # noqa: SIM110
+            if not field.is_value(part):
+                return False
+        return True
 
     def copy(self, value: T) -> T:
         if self.immutable:
@@ -192,10 +216,9 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
                 assert default is not None  # or the verdict would have been incompatible
                 picks.append((len(old.names) + len(defaults), None))
                 defaults.append(default)
-        if old.python_type is self.python_type and picks == [
-            (index, None) for index in range(len(old.names))
-        ]:
-            return None
+        if picks == [(index, None) for index in range(len(old.names))]:
+            # What is read without the class is a named tuple: the values of the fields in their order.
+            return None if old.python_type is self.python_type else self.make
 
         def convert(value: Any) -> T:
             given = [*old.values_of(value), *(default() for default in defaults)]

@@ -289,7 +289,10 @@ class DurationSerializer(SingletonSerializer[dt.timedelta]):
 
     def write_column(self, values: Sequence[dt.timedelta | None]) -> pa.Array:
         require_types(values, frozenset((dt.timedelta, type(None))))
-        # As numbers: pyarrow refuses durations near the ends of 64 bits.
+        try:
+            return pa.array(values, pa.duration("us"))
+        except (pa.ArrowException, OverflowError):
+            pass  # pyarrow refuses durations near the ends of 64 bits
         micros = [None if value is None else value // _MICROSECOND for value in values]
         return pa.array(micros, pa.int64()).cast(pa.duration("us"))
 

@@ -1,0 +1,68 @@
+"""Functions written out for the fields of one dataclass, as the dataclass decorator writes ``__init__``.
+
+A loop over the fields costs several times what the fields themselves do, and a record is looked at on every
+write, copied for a snapshot and made anew on every restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def record_maker(cls: type[Any], names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
+    """Return what makes an instance of its fields' values, without ``__init__`` and ``__post_init__``."""
+    values = [f"v{index}" for index in range(len(names))]
+    lines = [f"{', '.join(values)}, = values"] if values else []
+    return _function("make", ["values"], [*lines, *_construction(cls, names, values)], {"cls": cls})
+
+
+def record_copier(
+    cls: type[Any], names: Sequence[str], copies: Sequence[Callable[[Any], Any] | None]
+) -> Callable[[Any], Any]:
+    """Return what makes another instance, each field copied where it has a function for that."""
+    values = [
+        f"value.{name}" if copy is None else f"c{index}(value.{name})"
+        for index, (name, copy) in enumerate(zip(names, copies, strict=True))
+    ]
+    given = {f"c{index}": copy for index, copy in enumerate(copies)}
+    return _function("copy", ["value"], _construction(cls, names, values), {**given, "cls": cls})
+
+
+def record_checker(
+    cls: type[Any], names: Sequence[str], checks: Sequence[Callable[[Any], bool]]
+) -> Callable[[Any], bool]:
+    """Return what says True of most instances that have nothing but fields, each of which passes its check.
+
+    Where it does not, or raises KeyError or AttributeError, somebody else has to look closer.
+    """
+    conditions = ["value.__class__ is cls"]
+    read = "value.{}"
+    if cls.__dictoffset__:
+        # As many as there are fields, and all fields among them: so there is no other.
+        conditions.append(f"len(fields := value.__dict__) == {len(names)}")
+        read = "fields[{!r}]"
+    conditions += [f"c{index}({read.format(name)})" for index, name in enumerate(names)]
+    given = {f"c{index}": check for index, check in enumerate(checks)}
+    return _function("is_value", ["value"], [f"return {' and '.join(conditions)}"], {**given, "cls": cls})
+
+
+def _construction(cls: type[Any], names: Sequence[str], values: Sequence[str]) -> list[str]:
+    # A frozen class forbids to set attributes, another one may do more than that.
+    setter: object = cls.__setattr__
+    plain = setter is object.__setattr__
+    lines = [
+        f"made.{name} = {value}" if plain else f"put(made, {name!r}, {value})"
+        for name, value in zip(names, values, strict=True)
+    ]
+    return ["made = new(cls)", *lines, "return made"]
+
+
+def _function(
+    name: str, parameters: list[str], lines: list[str], given: dict[str, Any]
+) -> Callable[..., Any]:
+    source = f"def {name}({', '.join(parameters)}):\n" + "".join(f"    {line}\n" for line in lines)
+    scope: dict[str, Any] = {**given, "new": object.__new__, "put": object.__setattr__}
+    exec(source, scope)
+    made: Callable[..., Any] = scope[name]
+    return made
