@@ -830,6 +830,31 @@ def test_bulk_operations_over_maps_by_key_group(cowmap: ModuleType) -> None:
             cowmap.get_many(maps, 10, [group], [1], NS)
 
 
+@pytest.mark.parametrize("live", [False, True], ids=["alone", "under a live snapshot"])
+def test_values_that_are_got_in_bulk_for_changing_are_changed_and_noted(
+    cowmap: ModuleType, live: bool
+) -> None:
+    maps = [cowmap.CopyOnWriteStateMap(list) for _ in range(3)]
+    groups, keys = [10, 12, 10, 11] * 50, list(range(200))
+    cowmap.put_many(maps, 10, groups, keys, NS, [[key] for key in keys])
+    snapshots = [state_map.snapshot() for state_map in maps] if live else []
+    for state_map in maps:
+        state_map.begin_epoch(1)
+    asked = [5, 5, 7, 1000]
+    found = cowmap.get_many_for_update(maps, 10, (groups[key % 200] for key in asked), iter(asked), NS)
+    assert found == [[5], [5], [7], None] and found[0] is found[1]
+    found[0].append("new")
+    assert cowmap.get_many(maps, 10, groups, keys, NS)[5:8] == [[5, "new"], [6], [7]]
+    changed = [maps[number].changes_since(0) for number in (1, 2, 0)]
+    assert [keys for _, keys, _, _, _ in changed] == [[7], [5], []]
+    for snapshot in snapshots:
+        assert all([key] == value for key, _, value in snapshot)
+    with pytest.raises(ValueError, match="give one of each"):
+        cowmap.get_many_for_update(maps, 10, [10], [1, 2], NS)
+    with pytest.raises(IndexError, match="key group 13 is not among the 3 from 10"):
+        cowmap.get_many_for_update(maps, 10, [13], [1], NS)
+
+
 def test_a_restored_map_has_room_for_all_and_needs_no_rehash(cowmap: ModuleType) -> None:
     keys = list(range(1540))  # growing one by one, a map of capacity 2048 would be rehashing
     namespaces = [key % 7 for key in keys]

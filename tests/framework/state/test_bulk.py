@@ -13,6 +13,7 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
+    FoldingState,
     ListState,
     MapState,
     ReducingState,
@@ -130,6 +131,94 @@ def test_bulk_methods_do_what_their_loops_do(instances, given):
     assert read_at_once(restored, everything) == read_one_by_one(one, everything)
 
 
+@pytest.mark.parametrize("tracked", [False, True], ids=["", "tracked"])
+def test_bulk_methods_do_what_their_loops_do_over_many_rows_and_beside_a_snapshot(instances, tracked):
+    """More rows than are handled in a stretch, keys that come once and again, stored before and new."""
+    generator = random.Random(42)
+    one, many = (instances.open(track_changes=tracked) for _ in range(2))
+    everything, empty = list(range(3000)), instances.snapshot(instances.open())
+    tasks, expected = [], [read_one_by_one(one, everything)]
+    for epoch in range(1, 4):
+        if tracked:
+            one.begin_epoch(epoch)
+            many.begin_epoch(epoch)
+        keys = generator.sample(everything, 1500) + [generator.randrange(2000) for _ in range(500)]
+        numbers = [generator.randrange(1000) for _ in keys]
+        lists = [[number] * (number % 3) for number in numbers]
+        write_one_by_one(one, keys, numbers)
+        write_at_once(many, keys, numbers)
+        expected.append(read_one_by_one(one, everything))
+        assert read_at_once(many, everything) == expected[-1]
+        if tracked:
+            assert changed(one, epoch - 1) == changed(many, epoch - 1)
+        if instances.asynchronous:
+            tasks.append((many.snapshot(epoch), expected[-1]))
+        for key, values in zip(keys, lists, strict=True):
+            one.set_current_key(key)
+            one.get_state(SEEN).update(values)
+        many.get_state(SEEN).update_many(keys, (tuple(values) for values in lists))
+        assert many.get_state(SEEN).get_many(everything) == one.get_state(SEEN).get_many(everything)
+    for task, then in tasks:
+        assert read_one_by_one(instances.open([empty, instances.write(many, task)]), everything) == then
+
+
+def changed(backend, epoch):
+    """Return what every state tells of its changes, whatever their order."""
+    captured = backend.changes_since(epoch)
+    found = {}
+    for name, changes in captured.items():
+        for group in backend.key_groups:
+            for batch in changes.written(group, 100):
+                found.update(
+                    ((name, key), repr(value)) for key, value in zip(batch.keys, batch.values, strict=True)
+                )
+            for batch in changes.removed(group, 100):
+                found.update(((name, key), "removed") for key in batch.keys)
+        changes.release()
+    return found
+
+
+def test_a_function_that_fails_for_one_of_many_keys_changes_none(backend):
+    """Whether it raises, or makes what cannot be stored; for immutable values, and for repeated keys too."""
+
+    def fail(stored, value):
+        if value == 99:
+            raise ZeroDivisionError
+        return {98: None, 97: "x", 96: 2**63}.get(value, stored + value)
+
+    keys = list(range(1000))
+    for state in (
+        ReducingState("reducing", fail, types.INT64),
+        FoldingState("folding", 0, fail, types.INT64),
+    ):
+        handle = backend.get_state(state)
+        handle.add_many(keys, [1] * 1000)
+        for value, error in (
+            (99, ZeroDivisionError),
+            (98, StateValueError),
+            (97, StateValueError),
+            (96, StateValueError),
+        ):
+            for columns in (
+                (keys, [5] * 999 + [value]),
+                ([1, 2, 2, 3], [5, 5, value, 5]),
+                ([1, 2, 3], [None, 5, value]),
+            ):
+                with pytest.raises(error):
+                    handle.add_many(*columns)
+        assert handle.get_many(keys) == [1] * 1000
+
+
+def test_lists_of_any_iterables_are_taken_once_and_are_the_states_own(backend):
+    seen = backend.get_state(SEEN)
+    given = [1, 2]
+    seen.update_many(range(4), [given, (3,), iter([4, 5]), {6: None}.keys()])
+    given.append(7)
+    seen.update_many([9], [given])
+    given.append(8)
+    assert seen.get_many([0, 1, 2, 3, 9]) == [[1, 2], [3], [4, 5], [6], [1, 2, 7]]
+
+
 def test_bulk_methods_take_nothing(backend):
     write_at_once(backend, [], [])
     assert read_at_once(backend, []) == []
@@ -179,7 +268,10 @@ def test_defaults_and_results_belong_to_the_caller(backend):
     [
         lambda backend: backend.get_state(NUMBER).update_many([1, 2], [1, "x"]),
         lambda backend: backend.get_state(SEEN).add_many([1, 2], [1, "x"]),
+        lambda backend: backend.get_state(SEEN).add_many([1, 2], [1, True]),
+        lambda backend: backend.get_state(SEEN).add_many([1, 2], [1, 2**63]),
         lambda backend: backend.get_state(SEEN).update_many([1, 2], [[1], ["x"]]),
+        lambda backend: backend.get_state(SEEN).update_many([1, 2], [[1], iter([None])]),
         lambda backend: backend.get_state(TOTAL).add_many([1, 2], [1, "x"]),
         lambda backend: backend.get_state(COUNTS).put_many([1, 2], ["a", 5], [1, 2]),
         lambda backend: backend.get_state(COUNTS).put_many([1, 2], ["a", "b"], [1, "x"]),

@@ -331,6 +331,40 @@ def test_a_value_computed_once_may_lie_beside_the_fields() -> None:
     assert back.host == "example.org"
 
 
+@pytest.mark.parametrize(
+    "serializer",
+    [
+        types.BOOLEAN,
+        types.INT8,
+        types.INT16,
+        types.INT32,
+        types.INT64,
+        types.FLOAT32,
+        types.FLOAT64,
+        types.STRING,
+        types.BYTES,
+        types.UUID,
+        types.nullable(types.INT8),
+        types.list_of(types.STRING),
+        types.map_of(types.STRING, types.INT64),
+    ],
+    ids=repr,
+)
+def test_a_column_is_of_a_type_where_each_of_its_values_is(serializer: TypeSerializer[Any]) -> None:
+    values: list[Any] = [None, True, 1.5, "a", "\u00e4", "\ud800", b"a", [], ["a"], {}, {"a": 1}, np.int64(1)]
+    values += [int.__new__(type("Number", (int,), {}), 1), str.__new__(type("Text", (str,), {}), "a")]
+    for bits in (7, 15, 31, 63):
+        values += [-(2**bits) - 1, -(2**bits), 2**bits - 1, 2**bits]
+    good = [value for value in values if serializer.is_value(value)]
+    assert serializer.are_values([]) and serializer.are_values(good)
+    assert serializer.are_values(dict.fromkeys(map(repr, good)).values()) == (
+        not good or serializer.is_value(None)
+    )
+    for value in values:
+        for column in ([value], [*good, value], [value, *good]):
+            assert serializer.are_values(column) == all(map(serializer.is_value, column)), column
+
+
 def test_a_value_that_holds_itself_is_kept_by_the_generic_type() -> None:
     loop: list[Any] = [1]
     loop.append(loop)

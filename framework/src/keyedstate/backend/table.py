@@ -176,6 +176,13 @@ class StateTable(ABC, Generic[K, N, V]):
         get = self.get
         return [get(group, key, namespace) for group, key in zip(key_groups, keys, strict=True)]
 
+    def get_many_for_update(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
+    ) -> list[V | None]:
+        """Return what `get_for_update` returns for several keys of one namespace, in their order."""
+        get = self.get_for_update
+        return [get(group, key, namespace) for group, key in zip(key_groups, keys, strict=True)]
+
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:

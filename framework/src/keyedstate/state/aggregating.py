@@ -10,7 +10,7 @@ from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.state.base import StateDescriptor, check_type
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError, MergeError
-from keyedstate.state.merging import AccumulatingStateHandle, check_made
+from keyedstate.state.merging import AccumulatingStateHandle, check_column_made, check_made
 from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import TypeSerializer, ValueTypeError
 
@@ -186,4 +186,12 @@ def _accumulator(
             check_made(name, serializer, accumulator, add)
         return accumulator
 
+    def accumulate_column(stored: list[ACC | None], values: list[IN]) -> list[ACC]:
+        before = [create() if old is None else old for old in stored]
+        accumulators = list(map(add, values, before))
+        check_column_made(name, serializer, accumulators, add)
+        return accumulators
+
+    if serializer.immutable:
+        accumulate.column = accumulate_column  # type: ignore[attr-defined]
     return accumulate

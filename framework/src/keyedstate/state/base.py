@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from keyedstate.backend import AnyStateTable, StateKind
@@ -28,6 +28,11 @@ from keyedstate.state.errors import InvalidDescriptorError, NullNamespaceError, 
 from keyedstate.state.ttl.config import Ttl
 from keyedstate.state.ttl.layout import layout_of
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer, ValueTypeError
+
+#: Rows of a bulk call that are looked up, changed and written together.  What they touch fits into the
+#: processor's caches, and what is made for them is below the 700 new objects that start CPython's cycle
+#: collector: old values have gone again before the next rows come.
+STRETCH = 512
 
 H = TypeVar("H", bound="StateHandle")
 T = TypeVar("T", bound="StateHandle")
@@ -105,6 +110,23 @@ class StateHandle:
             )
         return column
 
+    def _check_column(self, serializer: TypeSerializer[Any], column: Collection[Any]) -> None:
+        """Refuse a column of a bulk call that holds anything but None and values of the type."""
+        if serializer.are_values(column):
+            return
+        present = [value for value in column if value is not None]
+        if not serializer.are_values(present):
+            for value in present:
+                check_value(self._name, serializer, value)
+
+    def _put_new(self, groups: list[int], keys: list[Any], new: dict[Any, Any]) -> None:
+        """Write the values of those keys of a bulk call that had none before it."""
+        if len(new) == len(keys):
+            self._table.put_many(groups, keys, self._namespace, new.values())
+        else:
+            group_of = dict(zip(keys, groups, strict=True))
+            self._table.put_many([group_of[key] for key in new], new, self._namespace, new.values())
+
     def _write_many(self, groups: list[int], keys: list[Any], values: list[Any]) -> None:
         """Write the values of several keys, remove those that are None; the last of a repeated key counts."""
         if type(None) not in set(map(type, values)):
@@ -164,6 +186,11 @@ def declared_states(function: object) -> list[StateDescriptor[Any]]:
         Where two attributes declare states of one name.
     """
     return [declared for declared in declarations(function) if isinstance(declared, StateDescriptor)]
+
+
+def stretches(rows: int) -> list[slice]:
+    """Cut the rows of a bulk call into stretches."""
+    return [slice(start, start + STRETCH) for start in range(0, rows, STRETCH)]
 
 
 def check_type(state: str, parameter: str, given: object) -> None:

@@ -43,13 +43,22 @@ class KeyContext:
         The event time of the record that is handled, in milliseconds since 1970 UTC.
     """
 
-    __slots__ = ("_key_groups", "_max_parallelism", "_serializer", "key", "key_group", "timestamp")
+    __slots__ = (
+        "_key_groups",
+        "_max_parallelism",
+        "_own",
+        "_serializer",
+        "key",
+        "key_group",
+        "timestamp",
+    )
 
     def __init__(
         self, serializer: TypeSerializer[Any], key_groups: KeyGroupRange, max_parallelism: int
     ) -> None:
         self._serializer = serializer
         self._key_groups = key_groups
+        self._own = frozenset(key_groups)
         self._max_parallelism = max_parallelism
         self.clear()
 
@@ -93,7 +102,7 @@ class KeyContext:
         found = list(keys)
         if serializer.needs_canonical:
             found = list(map(serializer.canonical, found))
-        if not all(map(serializer.is_value, found)):
+        if not serializer.are_values(found):
             for key in found:
                 serializer.check(key)
         if key_groups is None:
@@ -103,7 +112,7 @@ class KeyContext:
             raise ValueError(
                 f"{len(found)} keys and {len(groups)} key groups; give one of each for every key"
             )
-        if groups and not self._key_groups.start <= min(groups) <= max(groups) <= self._key_groups.end:
+        if not self._own.issuperset(groups):
             for key, group in zip(found, groups, strict=True):
                 self.check_own(key, group)
         return found, groups

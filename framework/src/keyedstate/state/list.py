@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.state.base import StateDescriptor, check_type
+from keyedstate.state.base import StateDescriptor, check_type, stretches
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import StateValueError
 from keyedstate.state.merging import MergingStateHandle
@@ -98,8 +99,11 @@ class ListStateHandle(MergingStateHandle, Generic[T]):
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[list[T]]:
         """Return what `get` returns for each of several keys; see `KeyContext.locate` for both."""
         keys, groups = self._context.locate(keys, key_groups)
-        found = self._table.get_many(groups, keys, self._namespace)
-        return [[] if stored is None else stored.copy() for stored in found]
+        lists: list[list[T]] = []
+        for rows in stretches(len(keys)):
+            found = self._table.get_many(groups[rows], keys[rows], self._namespace)
+            lists += [[] if stored is None else stored.copy() for stored in found]
+        return lists
 
     def add_many(
         self, keys: Iterable[Any], values: Iterable[T], key_groups: Sequence[int] | None = None
@@ -112,15 +116,21 @@ class ListStateHandle(MergingStateHandle, Generic[T]):
             As `add`; no state is changed.
         """
         keys, groups = self._context.locate(keys, key_groups)
-        column = self._checked(self._column(values, keys))
-        table, namespace = self._table, self._namespace
-        get, put = table.get_for_update, table.put
-        for group, key, value in zip(groups, keys, column, strict=True):
-            stored = get(group, key, namespace)
-            if stored is None:
-                put(group, key, namespace, [value])
-            else:
-                stored.append(value)
+        column = self._column(values, keys)
+        if not self._element.are_values(column):
+            raise self._refusal(column)
+        for rows in stretches(len(keys)):
+            found = self._table.get_many_for_update(groups[rows], keys[rows], self._namespace)
+            new: dict[Any, list[T]] = {}
+            for key, stored, value in zip(keys[rows], found, column[rows], strict=True):
+                if stored is not None:
+                    stored.append(value)
+                elif key in new:
+                    new[key].append(value)
+                else:
+                    new[key] = [value]
+            if new:
+                self._put_new(groups[rows], keys[rows], new)
 
     def update_many(
         self, keys: Iterable[Any], lists: Iterable[Iterable[T]], key_groups: Sequence[int] | None = None
@@ -133,8 +143,17 @@ class ListStateHandle(MergingStateHandle, Generic[T]):
             As `update`; no state is changed.
         """
         keys, groups = self._context.locate(keys, key_groups)
-        column = [self._checked(values) or None for values in self._column(lists, keys, "lists")]
-        self._write_many(groups, keys, column)
+        column: list[Any] = self._column(lists, keys, "lists")
+        if {list, tuple}.issuperset(map(type, column)):
+            if not self._element.are_values(list(chain.from_iterable(column))):
+                raise next(self._refusal(new) for new in column if not all(map(self._is_element, new)))
+            for rows in stretches(len(keys)):
+                # A list without elements is no list: it becomes the None that removes it.
+                new = [list(values) if values else None for values in column[rows]]
+                self._write_many(groups[rows], keys[rows], new)
+        else:
+            column = [self._checked(values) or None for values in column]
+            self._write_many(groups, keys, column)
 
     def _checked(self, values: Any) -> list[T]:
         """Return the values as a new list, or refuse them."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value
+from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value, stretches
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import UnorderedKeyError
 from keyedstate.state.map_iterator import MapStateIterator
@@ -225,8 +225,11 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         See `KeyContext.locate` for keys and key groups.
         """
         keys, groups = self._context.locate(keys, key_groups)
-        found = self._table.get_many(groups, keys, self._namespace)
-        return [{} if entries is None else entries.copy() for entries in found]
+        maps: list[dict[K, V | None]] = []
+        for rows in stretches(len(keys)):
+            found = self._table.get_many(groups[rows], keys[rows], self._namespace)
+            maps += [{} if entries is None else entries.copy() for entries in found]
+        return maps
 
     def put_many(
         self,
@@ -245,19 +248,24 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         keys, groups = self._context.locate(keys, key_groups)
         map_column = self._column(map_keys, keys, "map keys")
         column = self._column(values, keys)
-        if not (all(map(self._is_key, map_column)) and all(map(self._is_value, column))):
-            for map_key, value in zip(map_column, column, strict=True):
-                self._check_entry(map_key, value)
+        self._check_map_keys(map_column)
+        self._check_column(self._serializer.value_serializer, column)
         if self._canonical is not None:
             map_column = list(map(self._canonical, map_column))
-        table, namespace = self._table, self._namespace
-        get, put = table.get_for_update, table.put
-        for group, key, map_key, value in zip(groups, keys, map_column, column, strict=True):
-            entries = get(group, key, namespace)
-            if entries is None:
-                put(group, key, namespace, {map_key: value})
-            else:
-                entries[map_key] = value
+        for rows in stretches(len(keys)):
+            found = self._table.get_many_for_update(groups[rows], keys[rows], self._namespace)
+            new: dict[Any, dict[K, V | None]] = {}
+            for key, entries, map_key, value in zip(
+                keys[rows], found, map_column[rows], column[rows], strict=True
+            ):
+                if entries is not None:
+                    entries[map_key] = value
+                elif key in new:
+                    new[key][map_key] = value
+                else:
+                    new[key] = {map_key: value}
+            if new:
+                self._put_new(groups[rows], keys[rows], new)
 
     # -- within -------------------------------------------------------------------------------------------
 
@@ -281,13 +289,20 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         return key if self._canonical is None else self._canonical(key)
 
     def _checked(self, entries: Mapping[K, V | None]) -> dict[K, V | None]:
-        """Return entries as they are stored, or refuse them."""
-        for key, value in entries.items():
-            if not self._is_key(key) or (value is not None and not self._is_value(value)):
-                self._check_entry(key, value)
+        """Return entries as they are stored, in a dict of their own, or refuse them."""
+        new = entries.copy() if entries.__class__ is dict else dict(entries.items())
+        self._check_map_keys(new)
+        self._check_column(self._serializer.value_serializer, new.values())
         if self._canonical is None:
-            return dict(entries)
-        return {self._canonical(key): value for key, value in entries.items()}
+            return new
+        return {self._canonical(key): value for key, value in new.items()}
+
+    def _check_map_keys(self, keys: Collection[K]) -> None:
+        """Refuse map keys of which one is not of their type."""
+        serializer = self._serializer.key_serializer
+        if not serializer.are_values(keys):
+            for key in keys:
+                check_value(self._name, serializer, key)
 
     def _check_entry(self, key: K, value: V | None) -> None:
         """Raise `StateValueError` unless key and value are of the declared types."""

@@ -9,7 +9,7 @@ from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.state.base import StateDescriptor, check_type, check_value
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError
-from keyedstate.state.merging import AccumulatingStateHandle, check_made
+from keyedstate.state.merging import AccumulatingStateHandle, check_column_made, check_made
 from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import TypeSerializer
 
@@ -60,10 +60,7 @@ class ReducingStateHandle(AccumulatingStateHandle, Generic[T]):
         return self._table.get_many(groups, keys, self._namespace)
 
     def _check_added(self, column: list[Any]) -> None:
-        if not all(map(self._is_value, column)):
-            for value in column:
-                if value is not None:
-                    check_value(self._name, self._serializer, value)
+        self._check_column(self._serializer, column)
 
     def _merge(self, merged: T, stored: T) -> T:
         return cast(T, self._accumulate(merged, stored))
@@ -120,4 +117,17 @@ def _reducer(
             check_made(name, serializer, reduced, function)
         return reduced
 
+    def reduce_column(stored: list[T | None], values: list[T]) -> list[T]:
+        if type(None) in set(map(type, stored)):
+            reduced = [
+                value if old is None else function(old, value)
+                for old, value in zip(stored, values, strict=True)
+            ]
+        else:
+            reduced = list(map(function, stored, values))  # type: ignore[arg-type] # there is no None
+        check_column_made(name, serializer, reduced, function)
+        return reduced
+
+    if serializer.immutable:
+        reduce.column = reduce_column  # type: ignore[attr-defined]
     return reduce

@@ -172,6 +172,13 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         self._touch(key_group, key, namespace)
         return self._table.get_for_update(key_group, key, namespace)
 
+    def get_many_for_update(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
+    ) -> list[V | None]:
+        """Note the addresses and return the values."""
+        groups, found = self._touch_many(key_groups, keys, namespace)
+        return self._table.get_many_for_update(groups, found, namespace)
+
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
         """Note the address and write."""
         self._touch(key_group, key, namespace)

@@ -89,10 +89,7 @@ class ValueStateHandle(StateHandle, Generic[T]):
         """
         keys, groups = self._context.locate(keys, key_groups)
         column = self._column(values, keys)
-        if not all(map(self._is_value, column)):
-            for value in column:
-                if value is not None:
-                    check_value(self._name, self._serializer, value)
+        self._check_column(self._serializer, column)
         self._write_many(groups, keys, column)
 
 

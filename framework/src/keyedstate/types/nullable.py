@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -86,6 +86,9 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
 
     def is_value(self, value: object) -> bool:
         return value is None or self.inner_serializer.is_value(value)
+
+    def are_values(self, values: Collection[object]) -> bool:
+        return self.inner_serializer.are_values([value for value in values if value is not None])
 
     def copy(self, value: T | None) -> T | None:
         return None if value is None else self.inner_serializer.copy(value)

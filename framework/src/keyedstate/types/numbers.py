@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
-from typing import ClassVar
+from array import array as machine_array
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,9 @@ class BooleanSerializer(SingletonSerializer[bool]):
     def is_value(self, value: object) -> bool:
         return value is True or value is False
 
+    def are_values(self, values: Collection[object]) -> bool:
+        return {bool}.issuperset(map(type, values))
+
     def serialize(self, value: bool, out: DataOutputView) -> None:
         if value is not True and value is not False:
             raise self.mismatch(value)
@@ -66,6 +70,8 @@ class _IntegerSerializer(SingletonSerializer[int]):
 
     python_type = int
     _struct: ClassVar[struct.Struct]
+    #: The array module's name of signed integers of this width.
+    _array_code: ClassVar[str]
     _low: ClassVar[int]
     _high: ClassVar[int]
     #: Names of the types whose values all fit into this one.
@@ -73,6 +79,16 @@ class _IntegerSerializer(SingletonSerializer[int]):
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is int and self._low <= value <= self._high
+
+    def are_values(self, values: Collection[Any]) -> bool:
+        if not {int}.issuperset(map(type, values)):
+            return False
+        try:
+            # A machine array refuses what does not fit; faster than min and max.
+            machine_array(self._array_code, list(values))
+        except OverflowError:
+            return False
+        return True
 
     def serialize(self, value: int, out: DataOutputView) -> None:
         if value.__class__ is not int:
@@ -114,6 +130,7 @@ class Int8Serializer(_IntegerSerializer):
     type_name = "int8"
     constraint = "an int from -128 to 127"
     _struct = struct.Struct(">b")
+    _array_code = "b"
     _low, _high = -(2**7), 2**7 - 1
     _narrower = ()
 
@@ -128,6 +145,7 @@ class Int16Serializer(_IntegerSerializer):
     type_name = "int16"
     constraint = "an int from -32768 to 32767"
     _struct = struct.Struct(">h")
+    _array_code = "h"
     _low, _high = -(2**15), 2**15 - 1
     _narrower = ("int8",)
 
@@ -142,6 +160,7 @@ class Int32Serializer(_IntegerSerializer):
     type_name = "int32"
     constraint = "an int from -2147483648 to 2147483647"
     _struct = struct.Struct(">i")
+    _array_code = "i"
     _low, _high = -(2**31), 2**31 - 1
     _narrower = ("int8", "int16")
 
@@ -156,6 +175,7 @@ class Int64Serializer(_IntegerSerializer):
     type_name = "int64"
     constraint = "an int from -9223372036854775808 to 9223372036854775807"
     _struct = struct.Struct(">q")
+    _array_code = "q"
     _low, _high = -(2**63), 2**63 - 1
     _narrower = ("int8", "int16", "int32")
 
@@ -239,6 +259,9 @@ class Float64Serializer(_FloatSerializer):
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is float
+
+    def are_values(self, values: Collection[object]) -> bool:
+        return {float}.issuperset(map(type, values))
 
     def serialize(self, value: float, out: DataOutputView) -> None:
         if value.__class__ is not float:

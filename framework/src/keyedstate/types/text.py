@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from array import array as machine_array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -121,6 +122,11 @@ class StringSerializer(SingletonSerializer[str]):
             return False
         return True
 
+    def are_values(self, values: Collection[Any]) -> bool:
+        return {str}.issuperset(map(type, values)) and (
+            all(map(str.isascii, values)) or all(map(self.is_value, values))
+        )
+
     def way_out(self, value: object) -> str:
         if value.__class__ is str:
             return (
@@ -169,6 +175,9 @@ class BytesSerializer(SingletonSerializer[bytes]):
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is bytes
+
+    def are_values(self, values: Collection[object]) -> bool:
+        return {bytes}.issuperset(map(type, values))
 
     def way_out(self, value: object) -> str:
         if isinstance(value, (bytearray, memoryview)):

@@ -74,6 +74,9 @@ else:
 #: Whether this is the compiled form of the file.
 COMPILED = cython.compiled
 
+#: Raised with every change that `table` needs, so that it can tell a compiled form that is older than this file.
+REVISION = 2
+
 # Classes with `no_gc_clear` are not emptied when the cycle collector breaks a cycle that they are in: whoever
 # else is in that cycle may still call them, and would find no table.
 
@@ -524,24 +527,7 @@ class CopyOnWriteStateMap:
 
         Like `get`, and the entry counts as changed.
         """
-        h: cython.ulonglong = self._hash(key, namespace)
-        p: Ref
-        if self._next is not None:
-            self._move_some()
-        p = self._find(h, key, namespace)
-        if p is cython.NULL:
-            return None
-        if self._copy is not None and cython.cast(Entry, p).state_stamp >> 1 < self._required:
-            value = self._get_copied(p, h, key, namespace)
-            if self._old_keys is None:
-                return value
-            p = self._find(h, key, namespace)  # copying has replaced it, and may have run anything
-            if p is cython.NULL:
-                return None
-        if self._old_keys is not None:
-            self._note(p)
-            cython.cast(Entry, p).state_stamp = 2 * self._version + 1
-        return cython.cast(Entry, p).value
+        return self._get_for_update(self._hash(key, namespace), key, namespace)
 
     def contains(self, key, namespace):
         """Return whether there is an entry, also one that holds None."""
@@ -1036,6 +1022,18 @@ class CopyOnWriteStateMap:
             self._seen ^= cython.cast(Entry, p).hash
         return 0
 
+    @cython.cfunc
+    @cython.inline
+    def _approach_parts(self, h: cython.ulonglong) -> cython.int:
+        """Read what a look-up of a hash that was approached will read of the entry's key and value."""
+        p: Ref = self._head(h)
+        while p is not cython.NULL and cython.cast(Entry, p).hash != h:
+            p = cython.cast(Entry, p).next
+        if p is not cython.NULL:
+            self._seen ^= _Py_REFCNT(cython.cast(Ref, cython.cast(Entry, p).key))
+            self._seen ^= _Py_REFCNT(cython.cast(Ref, cython.cast(Entry, p).value))
+        return 0
+
     # -- changing: no user code runs in here -------------------------------------------------------
 
     @cython.cfunc
@@ -1253,6 +1251,26 @@ class CopyOnWriteStateMap:
         return self._get_copied(p, h, key, namespace)
 
     @cython.cfunc
+    def _get_for_update(self, h: cython.ulonglong, key: object, namespace: object) -> object:
+        p: Ref
+        if self._next is not None:
+            self._move_some()
+        p = self._find(h, key, namespace)
+        if p is cython.NULL:
+            return None
+        if self._copy is not None and cython.cast(Entry, p).state_stamp >> 1 < self._required:
+            value = self._get_copied(p, h, key, namespace)
+            if self._old_keys is None:
+                return value
+            p = self._find(h, key, namespace)  # copying has replaced it, and may have run anything
+            if p is cython.NULL:
+                return None
+        if self._old_keys is not None:
+            self._note(p)
+            cython.cast(Entry, p).state_stamp = 2 * self._version + 1
+        return cython.cast(Entry, p).value
+
+    @cython.cfunc
     def _put(self, h: cython.ulonglong, key: object, namespace: object, value: object) -> cython.int:
         p: Ref
         if self._next is not None:
@@ -1425,6 +1443,22 @@ def get_many(maps, first, key_groups, keys, namespace):
     return found
 
 
+def get_many_for_update(maps, first, key_groups, keys, namespace):
+    """Return what `CopyOnWriteStateMap.get_for_update` does for several keys; the caller changes all at once.
+
+    Parameters and errors are those of `get_many`.
+    """
+    block = _Block(maps, first, key_groups, keys, namespace)
+    found: list = []
+    i: cython.Py_ssize_t
+    while block._load():
+        for i in range(block._count):
+            found.append(
+                block._map(i)._get_for_update(block._hashes[i], block._keys[block._start + i], namespace)
+            )
+    return found
+
+
 def put_many(maps, first, key_groups, keys, namespace, values):
     """Write the values of several keys of one namespace; the last one of a repeated key counts.
 
@@ -1466,6 +1500,7 @@ class _Block:
             "_keys",
             "_maps",
             "_namespace_hash",
+            "_numbers",
             "_start",
         )
 
@@ -1479,7 +1514,10 @@ class _Block:
     _namespace_hash: cython.ulonglong
     _start: cython.Py_ssize_t
     _count: cython.Py_ssize_t
+
+    # Of each key of the stretch, the hash and the number of its map; 0 where there are no key groups.
     _hashes: cython.ulonglong[64]
+    _numbers: cython.Py_ssize_t[64]
 
     def __cinit__(self, maps: list, first: cython.Py_ssize_t, key_groups, keys, namespace):
         self._maps = maps
@@ -1491,36 +1529,42 @@ class _Block:
         self._count = 0
         if not cython.compiled:
             self._hashes = [0] * _BLOCK
+            self._numbers = [0] * _BLOCK
         if self._groups is not None:
             _check_lengths("key groups", self._groups, self._keys)
 
     @cython.cfunc
+    @cython.inline
     def _map(self, i: cython.Py_ssize_t) -> CopyOnWriteStateMap:
-        number: cython.Py_ssize_t = 0
-        if self._groups is not None:
-            number = self._groups[self._start + i]
-            number -= self._first
-            if not 0 <= number < len(self._maps):
-                raise IndexError(
-                    f"key group {number + self._first} is not among the {len(self._maps)} from {self._first}"
-                )
-        return self._maps[number]
+        return self._maps[self._numbers[i]]
 
     @cython.cfunc
     def _load(self) -> cython.bint:
         """Go to the next stretch; return whether there is one."""
         i: cython.Py_ssize_t
+        number: cython.Py_ssize_t
         key_hash: cython.Py_hash_t
         self._start += self._count
         self._count = min(_BLOCK, len(self._keys) - self._start)
         if self._count <= 0:
             return False
         for i in range(self._count):
+            if self._groups is not None:
+                number = self._groups[self._start + i]
+                number -= self._first
+                if not 0 <= number < len(self._maps):
+                    raise IndexError(
+                        f"key group {number + self._first} is not among the {len(self._maps)} "
+                        f"from {self._first}"
+                    )
+                self._numbers[i] = number
             key_hash = hash(self._keys[self._start + i])
             self._hashes[i] = _mixed(cython.cast(cython.ulonglong, key_hash), self._namespace_hash)
         if cython.compiled:
             for i in range(self._count):
                 self._map(i)._approach(self._hashes[i])
+            for i in range(self._count):
+                self._map(i)._approach_parts(self._hashes[i])
         return True
 
 

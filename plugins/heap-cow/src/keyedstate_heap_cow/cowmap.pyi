@@ -8,6 +8,7 @@ V = TypeVar("V")
 U = TypeVar("U")
 
 COMPILED: Final[bool]
+REVISION: Final[int]
 DROP: Final[Any]
 
 @final
@@ -76,6 +77,13 @@ class CopyOnWriteStateMapSnapshot(Generic[K, N, V]):
     ) -> None: ...
 
 def get_many(
+    maps: list[CopyOnWriteStateMap[K, N, V]],
+    first: int,
+    key_groups: Iterable[int] | None,
+    keys: Iterable[K],
+    namespace: N,
+) -> list[V | None]: ...
+def get_many_for_update(
     maps: list[CopyOnWriteStateMap[K, N, V]],
     first: int,
     key_groups: Iterable[int] | None,

@@ -25,6 +25,14 @@ from keyedstate.backend import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate_heap_cow import cowmap
 
+#: The revision of the map that this module calls.
+_REVISION = 2
+if getattr(cowmap, "REVISION", 1) != _REVISION:
+    raise ImportError(
+        f"{cowmap.__file__} was compiled from another version of the copy-on-write map than the one beside it. "
+        "Compile it anew: run `python setup.py build_ext --inplace` in plugins/heap-cow, or `make setup`."
+    )
+
 K = TypeVar("K")
 N = TypeVar("N")
 V = TypeVar("V")
@@ -61,14 +69,15 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         self._meta = meta
         self._key_groups = key_groups
         self._first = key_groups.start
-        module: Any = cowmap if compiled else _uncompiled()
+        #: The form of the map that is used, also for calls over several maps.
+        self._module: Any = cowmap if compiled else _uncompiled()
         serializer = meta.value_serializer
         #: What a value that a snapshot still shows is copied with before the owner may change it; immutable
         #: values are shared.  Fixed for the table's life: values stay what their first serializer made.
         copy = None if serializer.immutable else serializer.copy
         self._mutable = copy is not None
         #: One map per key group, at index key group - first.
-        self._maps: list[Any] = [module.CopyOnWriteStateMap(copy) for _ in key_groups]
+        self._maps: list[Any] = [self._module.CopyOnWriteStateMap(copy) for _ in key_groups]
 
     @property
     def meta(self) -> StateMeta:
@@ -191,26 +200,28 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         self._maps[key_group - self._first].restore_entries(batch.namespaces, batch.keys, batch.values)
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
-        """Look up several keys without a call of the table for each."""
-        maps, first = self._maps, self._first
-        return [
-            maps[key_group - first].get(key, namespace)
-            for key_group, key in zip(key_groups, keys, strict=True)
-        ]
+        """Look up several keys at once, so that the waits for memory fall together."""
+        found: list[V | None] = self._module.get_many(self._maps, self._first, key_groups, keys, namespace)
+        return found
+
+    def get_many_for_update(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
+    ) -> list[V | None]:
+        """Look up several keys at once, for changing what is found."""
+        found: list[V | None] = self._module.get_many_for_update(
+            self._maps, self._first, key_groups, keys, namespace
+        )
+        return found
 
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
-        """Put several keys without a call of the table for each."""
-        maps, first = self._maps, self._first
-        for key_group, key, value in zip(key_groups, keys, values, strict=True):
-            maps[key_group - first].put(key, namespace, value)
+        """Put several keys at once."""
+        self._module.put_many(self._maps, self._first, key_groups, keys, namespace, values)
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
-        """Remove several keys without a call of the table for each."""
-        maps, first = self._maps, self._first
-        for key_group, key in zip(key_groups, keys, strict=True):
-            maps[key_group - first].remove(key, namespace)
+        """Remove several keys at once."""
+        self._module.remove_many(self._maps, self._first, key_groups, keys, namespace)
 
 
 class _Snapshot(TableSnapshot[K, N, V]):

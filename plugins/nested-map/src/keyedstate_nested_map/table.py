@@ -146,37 +146,49 @@ class NestedMapTable(StateTable[K, N, V]):
                 entries, current = group.setdefault(namespace, {}), namespace
             entries[key] = value
 
+    # In bulk the namespace is looked up once per key group that comes, and not once per key.
+
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
-        """Look up several keys without a call for each."""
-        groups, first = self._groups, self._first
-        nothing: Mapping[K, V] = {}
-        return [
-            groups[key_group - first].get(namespace, nothing).get(key)
-            for key_group, key in zip(key_groups, keys, strict=True)
-        ]
+        """Look up several keys."""
+        column = list(key_groups)
+        nothing: dict[K, V] = {}
+        found = {number: self._group(number).get(namespace, nothing) for number in set(column)}
+        return [entries.get(key) for entries, key in zip(map(found.__getitem__, column), keys, strict=True)]
+
+    def get_many_for_update(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
+    ) -> list[V | None]:
+        """Look up several keys; what is found are the stored objects."""
+        return self.get_many(key_groups, keys, namespace)
 
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
-        """Put several keys without a call for each."""
-        groups, first = self._groups, self._first
-        for key_group, key, value in zip(key_groups, keys, values, strict=True):
-            group = groups[key_group - first]
-            if namespace in group:
-                group[namespace][key] = value
-            else:
-                group[namespace] = {key: value}
+        """Put several keys."""
+        column = list(key_groups)
+        found = {number: self._group(number).setdefault(namespace, {}) for number in set(column)}
+        try:
+            for entries, key, value in zip(map(found.__getitem__, column), keys, values, strict=True):
+                entries[key] = value
+        except BaseException:
+            self._drop_if_empty(found, namespace)
+            raise
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
-        """Remove several keys without a call for each."""
-        groups, first = self._groups, self._first
-        for key_group, key in zip(key_groups, keys, strict=True):
-            group = groups[key_group - first]
-            entries = group.get(namespace)
-            if entries is not None:
+        """Remove several keys."""
+        column = list(key_groups)
+        found = {number: self._group(number).get(namespace, {}) for number in set(column)}
+        try:
+            for entries, key in zip(map(found.__getitem__, column), keys, strict=True):
                 entries.pop(key, None)
-                if not entries:
-                    del group[namespace]
+        finally:
+            self._drop_if_empty(found, namespace)
+
+    def _drop_if_empty(self, found: Mapping[int, dict[K, V]], namespace: N) -> None:
+        """Let the namespace go from those key groups in which a bulk call has left it without a key."""
+        for number, entries in found.items():
+            if not entries:
+                self._group(number).pop(namespace, None)
 
 
 class _View(TableSnapshot[K, N, V]):

@@ -167,11 +167,12 @@ class TableContract(ContractBase):
         assert content(table) == {(3, "a", 1): [4], (9, "b", 1): [2], (4, "c", 1): None}
         assert table.get_many(iter(groups), iter(keys), 1) == [[4], [2], None, [4]]
         assert table.get_many([5, 3], ["x", "a"], 2) == [None, None]
+        assert table.get_many_for_update(iter(groups), iter(keys), 1) == [[4], [2], None, [4]]
         table.remove_many(iter([3, 4, 5]), iter(["a", "c", "x"]), 1)
         assert content(table) == {(9, "b", 1): [2]}
 
     def test_bulk_calls_take_nothing(self, table: AnyStateTable) -> None:
-        assert table.get_many([], [], 1) == []
+        assert table.get_many([], [], 1) == table.get_many_for_update([], [], 1) == []
         table.put_many([], [], 1, [])
         table.remove_many([], [], 1)
         assert len(table) == 0
@@ -179,6 +180,8 @@ class TableContract(ContractBase):
     def test_bulk_columns_of_unequal_length_are_refused(self, table: AnyStateTable) -> None:
         with pytest.raises(ValueError):
             table.get_many([3, 4], ["a"], 1)
+        with pytest.raises(ValueError):
+            table.get_many_for_update([3], ["a", "b"], 1)
         with pytest.raises(ValueError):
             table.put_many([3], ["a"], 1, [])
         with pytest.raises(ValueError):
