@@ -74,7 +74,7 @@ else:
 #: Whether this is the compiled form of the file.
 COMPILED = cython.compiled
 
-#: Raised with every change that `table` needs, so that it can tell a compiled form that is older than this file.
+#: Raised with every change that `table` needs, so that it can tell a compiled form older than this file.
 REVISION = 2
 
 # Classes with `no_gc_clear` are not emptied when the cycle collector breaks a cycle that they are in: whoever

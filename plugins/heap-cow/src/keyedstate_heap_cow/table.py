@@ -29,7 +29,7 @@ from keyedstate_heap_cow import cowmap
 _REVISION = 2
 if getattr(cowmap, "REVISION", 1) != _REVISION:
     raise ImportError(
-        f"{cowmap.__file__} was compiled from another version of the copy-on-write map than the one beside it. "
+        f"{cowmap.__file__} was compiled from another version of the copy-on-write map than lies beside it. "
         "Compile it anew: run `python setup.py build_ext --inplace` in plugins/heap-cow, or `make setup`."
     )
 
