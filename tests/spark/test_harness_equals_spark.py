@@ -155,9 +155,11 @@ def test_flights_give_the_same_outputs_and_the_same_state(
             assert part.entries == instance.backend.entries_by_state()
         checkpoint = HarnessSnapshot(
             epoch=epochs,
+            watermark=harness.watermark,
             max_parallelism=metadata.max_parallelism,
             key_columns=tuple(name for name, _ in metadata.key_columns),
             segments=tuple(segment for part in metadata.parts for segment in part.segments),
+            operator_files=(None,) * PARALLELISM,
             _storage=folder.storage,
         )
         with Harness(function(), **arguments, parallelism=2, restore=checkpoint) as restored:

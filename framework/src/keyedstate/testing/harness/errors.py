@@ -12,7 +12,7 @@ class HarnessSchemaError(KeyedStateError, ValueError):
 
     Attributes
     ----------
-    argument : {"schema", "output", "key"}
+    argument : {"schema", "output", "broadcast", "key"}
     reason : str
     """
 

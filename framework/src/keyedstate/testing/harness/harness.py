@@ -8,41 +8,28 @@ place to another is missing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-import cloudpickle
-
-from keyedstate.config import BACKEND, MAX_PARALLELISM, PARALLELISM, TYPES_GENERIC, Configuration
-from keyedstate.keygroups import (
-    KeyGroupRange,
-    check_parallelism,
-    key_group_ranges,
-    operator_index_for_key_group,
-)
-from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import InvalidFunctionError, KeyedProcessFunction
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
 from keyedstate.state import KeyContext, StateDescriptor, StateHandle
-from keyedstate.testing.harness.errors import (
-    FunctionCopyError,
-    HarnessClosedError,
-    HarnessSettingError,
-    SnapshotMismatchError,
-    StateNotRegisteredError,
-)
-from keyedstate.testing.harness.instance import HarnessInstance, InstancePlan
-from keyedstate.testing.harness.rows import InputRows, by_instance, checked_schema
-from keyedstate.testing.harness.schema import arrow_schema
+from keyedstate.state.clock import Clock
+from keyedstate.testing.harness.errors import HarnessSettingError, StateNotRegisteredError
+from keyedstate.testing.harness.instance import HarnessInstance
+from keyedstate.testing.harness.instances import RunningInstances
+from keyedstate.testing.harness.plan import InstancePlan
+from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
+from keyedstate.testing.harness.time import HarnessTime, instant_ms
 from keyedstate.types import VOID_NAMESPACE
 
 H = TypeVar("H", bound=StateHandle)
 
 #: Flink's and Spark's default for an operator of modest parallelism.
 DEFAULT_MAX_PARALLELISM = 128
-#: Options that are parameters of the harness.
-_PARAMETERS = {BACKEND: "backend", PARALLELISM: "parallelism", MAX_PARALLELISM: "max_parallelism"}
 
 
 class Harness:
@@ -59,6 +46,8 @@ class Harness:
         The columns of the rows: ``"user string, seconds long"``, ``{"user": types.STRING, "seconds": int}``.
     output : str, mapping, pyarrow.Schema or StructType
         The columns of what the function yields; as in ``process(function, "user string, views long")``.
+    broadcast : str, mapping, pyarrow.Schema or StructType, optional
+        The columns of the rows of the broadcast side, where the function has one.
     backend : str, default "heap-cow"
     options : mapping, optional
         Options by name without ``spark.keyedstate.``.  Neither Spark's configuration nor the environment is
@@ -67,6 +56,9 @@ class Harness:
         The number of instances, which share the key groups as the tasks of a job do.
     max_parallelism : int, optional
         The number of key groups; by default that of `restore`, or 128.
+    clock : callable, optional
+        Returns processing time in milliseconds since 1970 UTC.  By default a `ManualClock` that begins at 0
+        and moves when the harness is told to move it.
     restore : HarnessSnapshot, optional
         The state to begin with.
 
@@ -95,40 +87,33 @@ class Harness:
         key: str | Sequence[str],
         schema: object,
         output: object,
+        broadcast: object = None,
         backend: str = "heap-cow",
         options: Mapping[str, object] | None = None,
         parallelism: int = 1,
         max_parallelism: int | None = None,
+        clock: Clock | None = None,
         restore: HarnessSnapshot | None = None,
     ) -> None:
-        _check_function(function)
         if max_parallelism is None:
             max_parallelism = DEFAULT_MAX_PARALLELISM if restore is None else restore.max_parallelism
-        check_parallelism(parallelism, max_parallelism)
-        self._rows = InputRows(arrow_schema(schema, "schema"), key)
-        config = _configuration(backend, options or {})
-        registry = PluginRegistry(config)
-        plugin = registry.choose()
-        self._plan = InstancePlan(
-            function=function,
-            plugin=plugin,
-            options=config.plugin_options(registry.options, plugin.name),
-            generic_types=config[TYPES_GENERIC] == "allow",
-            key_columns=self._rows.key_columns,
-            key_serializer=self._rows.key_serializer,
-            output=checked_schema(arrow_schema(output, "output"), "output"),
-            max_parallelism=max_parallelism,
+        self._rows = KeyedInputRows(schema, key)
+        self._time = HarnessTime(clock)
+        self._max_parallelism = max_parallelism
+        plan = InstancePlan.of(
+            function,
+            self._rows,
+            checked_schema(output, "output"),
+            backend,
+            options or {},
+            max_parallelism,
+            self._time,
         )
-        #: Locates the keys of all instances: which key group, and with it which instance.
-        self._keys = KeyContext(
-            self._rows.key_serializer, KeyGroupRange(0, max_parallelism - 1), max_parallelism
-        )
+        self._broadcast_rows = _broadcast_rows(function, broadcast)
         self._outputs: list[tuple[Any, ...]] = []
-        self._snapshots = 0
-        self._closed: str | None = None
-        self._instances: tuple[HarnessInstance, ...] = ()
-        self._epoch = 0
-        self._start(restore, parallelism)
+        self._running = RunningInstances(plan, parallelism, restore)
+        #: Locates the keys of all instances: which key group, and with it which instance.
+        self._keys = KeyContext(plan.key_serializer, KeyGroupRange(0, max_parallelism - 1), max_parallelism)
 
     def __enter__(self) -> Harness:
         return self
@@ -151,21 +136,24 @@ class Harness:
         ProcessFunctionError
             Where the function's ``close`` raises; every instance is closed nevertheless.
         """
-        self._closed = self._closed or "is closed"
-        self._stop()
+        self._running.close()
 
     # -- rows ---------------------------------------------------------------------------------------------
 
-    def process(self, row: Any) -> list[tuple[Any, ...]]:
+    def process(self, row: Any, timestamp: int | dt.datetime | None = None) -> list[tuple[Any, ...]]:
         """Process one row and return what the function yields for it; see `process_all`."""
-        return self.process_all([row])
+        return self.process_all([row], timestamp)
 
-    def process_all(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+    def process_all(
+        self, rows: Iterable[Any], timestamp: int | dt.datetime | None = None
+    ) -> list[tuple[Any, ...]]:
         """Process rows, neighbours of one instance as one Arrow batch, and return what the function yields.
 
         Parameters
         ----------
         rows : iterable of dict, tuple or list
+        timestamp : int or datetime, optional
+            The event time of each of these rows, in milliseconds since 1970 UTC or with a time zone.
 
         Returns
         -------
@@ -182,14 +170,39 @@ class Harness:
         OutputRowError, OutputTypeError
             Where it yields something else than `output`.
         """
-        self._check_open()
-        max_parallelism = self._plan.max_parallelism
-        batch = self._rows.to_batch(list(rows), max_parallelism)
-        found: list[tuple[Any, ...]] = []
-        for index, part in by_instance(batch, self.parallelism, max_parallelism):
-            found += self._instances[index].process(part)
-        self._outputs += found
-        return found
+        instances = self._running.open
+        event_time = None if timestamp is None else instant_ms("the timestamp", timestamp)
+        parts = self._rows.by_instance(list(rows), len(instances), self._max_parallelism)
+        return self._collect(instances[index].process(part, event_time) for index, part in parts)
+
+    def process_broadcast(self, row: Any) -> list[tuple[Any, ...]]:
+        """Process one row of the broadcast side on every instance; see `process_broadcast_all`."""
+        return self.process_broadcast_all([row])
+
+    def process_broadcast_all(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+        """Process rows of the broadcast side on every instance, and return what these yield, one by one.
+
+        Parameters
+        ----------
+        rows : iterable of dict, tuple or list
+            With the columns of `broadcast`.
+
+        Raises
+        ------
+        HarnessSettingError
+            Where the function has no broadcast side, or its columns were not given.
+        InputRowError, ProcessFunctionError, OutputRowError, OutputTypeError
+            As in `process_all`.
+        """
+        instances = self._running.open
+        if self._broadcast_rows is None:
+            raise HarnessSettingError(
+                "the broadcast side of this harness",
+                "was given no columns",
+                "Run a KeyedBroadcastProcessFunction, and give the columns as broadcast='name string, ...'.",
+            )
+        batch = self._broadcast_rows.to_batch(list(rows))
+        return self._collect(instance.process_broadcast(batch) for instance in instances)
 
     @property
     def outputs(self) -> list[tuple[Any, ...]]:
@@ -201,12 +214,45 @@ class Harness:
         taken, self._outputs = self._outputs, []
         return taken
 
+    # -- time ---------------------------------------------------------------------------------------------
+
+    @property
+    def processing_time(self) -> int:
+        """What the clock says, in milliseconds since 1970 UTC."""
+        return self._time.clock()
+
+    def advance_processing_time(self, duration: int | dt.timedelta) -> None:
+        """Move the clock by milliseconds or a timedelta; a negative one moves it back, as clocks do.
+
+        Raises
+        ------
+        HarnessSettingError
+            Where the clock is no `ManualClock`.
+        """
+        self._time.advance(duration)
+        self._show_time()
+
+    def set_processing_time(self, time: int | dt.datetime) -> None:
+        """Set the clock to milliseconds since 1970 UTC, or to a datetime with a time zone."""
+        self._time.set(time)
+        self._show_time()
+
+    @property
+    def watermark(self) -> int:
+        """Event time in milliseconds since 1970 UTC; ``clock.BEFORE_TIME`` before the first watermark."""
+        return self._time.watermark
+
+    def advance_watermark(self, time: int | dt.datetime) -> None:
+        """Move event time forward to a time; an earlier one changes nothing, as in a job."""
+        self._time.advance_watermark(time)
+        self._show_time()
+
     # -- epochs -------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
         """The number of the present epoch, from 0: what the function sees as ``ctx.epoch``."""
-        return self._epoch
+        return self._running.epoch
 
     def end_epoch(self) -> None:
         """End the epoch and begin the next: functions are closed, new copies opened, the state goes on.
@@ -218,25 +264,19 @@ class Harness:
         ProcessFunctionError
             Where ``close`` or ``open`` raises; the harness is closed then.
         """
-        self._check_open()
-        with self._closed_on_error("is closed: the last end_epoch() failed"):
-            for instance in self._instances:
-                instance.end_epoch()
-            self._epoch += 1
-            for instance in self._instances:
-                instance.begin_epoch(self._epoch)
+        self._running.end_epoch()
 
     # -- instances, snapshots -----------------------------------------------------------------------------
 
     @property
     def instances(self) -> tuple[HarnessInstance, ...]:
-        """The instances by number, each with its key groups, its keyed backend and its function."""
-        return self._instances
+        """The instances by number, each with its key groups, its states and its function."""
+        return self._running.open
 
     @property
     def parallelism(self) -> int:
         """The number of instances."""
-        return len(self._instances)
+        return len(self._running.open)
 
     def snapshot(self) -> HarnessSnapshot:
         """Write the state of every instance into segment files, between two rows; nothing else changes.
@@ -246,21 +286,13 @@ class Harness:
         UnwritableEntryError
             Where a value in the state has become one that its type cannot write.
         """
-        self._check_open()
-        self._snapshots += 1
-        return HarnessSnapshot.write(
-            self._snapshots,
-            self._epoch,
-            self._plan.max_parallelism,
-            self._plan.key_columns,
-            [instance.backend for instance in self._instances],
-        )
+        return self._running.snapshot()
 
     def restore(self, snapshot: HarnessSnapshot, parallelism: int | None = None) -> None:
         """Go back, or over, to the state of a snapshot, as a job does that is started again.
 
-        The functions are closed and new copies opened; epoch and state are those of the snapshot.  The clock
-        and the outputs stay.
+        The functions are closed and new copies opened; state, epoch and watermark are those of the snapshot.
+        The clock and the outputs stay.
 
         Parameters
         ----------
@@ -277,18 +309,11 @@ class Harness:
             Where a function cannot be closed or opened, or the states are not those of the function; the
             harness is closed then.
         """
-        self._check_open()
-        parallelism = self.parallelism if parallelism is None else parallelism
-        check_parallelism(parallelism, self._plan.max_parallelism)
-        self._check_same_keys(snapshot)
-        with self._closed_on_error("is closed: the last restore() failed"):
-            self._stop()
-            self._start(snapshot, parallelism)
+        self._running.restore(snapshot, self.parallelism if parallelism is None else parallelism)
 
     def rescale(self, parallelism: int) -> None:
         """Go on with another number of instances: a snapshot, and its restore; errors are those of both."""
-        self._check_open()
-        check_parallelism(parallelism, self._plan.max_parallelism)
+        self._running.check_parallelism(parallelism)
         self.restore(self.snapshot(), parallelism)
 
     # -- state --------------------------------------------------------------------------------------------
@@ -311,7 +336,8 @@ class Harness:
         Returns
         -------
         StateHandle
-            It stays at this key, and is of use until the next `restore` or `rescale`.
+            It stays at this key, and is of use until the next `restore` or `rescale`.  Its reads and writes
+            are what those of the function are, for a time to live too.
 
         Raises
         ------
@@ -320,10 +346,9 @@ class Harness:
             For a key of another type.
         """
         name = state.name if isinstance(state, StateDescriptor) else state
-        self._check_open()
         (key,), (key_group,) = self._keys.locate([key])
-        owner = operator_index_for_key_group(key_group, self.parallelism, self._plan.max_parallelism)
-        instance = self._instances[owner]
+        instance = self._running.owner_of(key_group)
+        instance.show_time()
         registered = instance.backend.registered_states()
         if name not in registered:
             restored = name in instance.backend.entries_by_state()
@@ -333,92 +358,40 @@ class Harness:
     def keys(self, state: str | StateDescriptor[Any], namespace: object = VOID_NAMESPACE) -> list[Any]:
         """Return the keys that have an entry in one namespace of a state, in no order.
 
-        None for a state that nobody knows.  One that was restored need not be registered.
+        No key for a state that nobody knows.  One that was restored need not be registered.  What is expired
+        counts until it is removed.
         """
-        self._check_open()
         name = state.name if isinstance(state, StateDescriptor) else state
-        return [key for instance in self._instances for key in instance.backend.get_keys(name, namespace)]
+        return [key for instance in self._running.open for key in instance.backend.get_keys(name, namespace)]
 
     def num_entries(self, state: str | StateDescriptor[Any] | None = None) -> int:
-        """Return the number of entries of a state, or of all states, over all instances."""
-        self._check_open()
+        """Return the number of entries of a keyed state, or of all, over all instances.
+
+        What is expired counts until it is removed.
+        """
         if state is None:
-            return sum(instance.backend.num_entries() for instance in self._instances)
+            return sum(instance.backend.num_entries() for instance in self._running.open)
         name = state.name if isinstance(state, StateDescriptor) else state
-        return sum(instance.backend.entries_by_state().get(name, 0) for instance in self._instances)
+        return sum(instance.backend.entries_by_state().get(name, 0) for instance in self._running.open)
 
-    # -- inside -------------------------------------------------------------------------------------------
+    def _collect(self, outputs: Iterable[list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+        """Return the outputs of one call, and keep them once all are there."""
+        found = [row for output in outputs for row in output]
+        self._outputs += found
+        return found
 
-    def _start(self, snapshot: HarnessSnapshot | None, parallelism: int) -> None:
-        """Open all instances, empty or restored, and begin their epoch; on an error none stays open."""
-        if snapshot is not None:
-            self._check_same_keys(snapshot)
-            self._epoch = snapshot.epoch
-        opened: list[HarnessInstance] = []
-        try:
-            for key_groups in key_group_ranges(parallelism, self._plan.max_parallelism):
-                with contextlib.ExitStack() as files:
-                    handles = () if snapshot is None else files.enter_context(snapshot.handles(key_groups))
-                    opened.append(HarnessInstance(self._plan, key_groups, handles))
-            for instance in opened:
-                instance.begin_epoch(self._epoch)
-        except BaseException:
-            for instance in opened:
-                with contextlib.suppress(Exception):
-                    instance.close()
-            raise
-        self._instances = tuple(opened)
-
-    def _stop(self) -> None:
-        """Close all instances; the first error is raised when every one is closed."""
-        instances, self._instances = self._instances, ()
-        with contextlib.ExitStack() as closing:
-            for instance in reversed(instances):
-                closing.callback(instance.close)
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise HarnessClosedError(self._closed)
-
-    @contextlib.contextmanager
-    def _closed_on_error(self, reason: str) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._closed = reason
-            with contextlib.suppress(Exception):
-                self._stop()
-            raise
-
-    def _check_same_keys(self, snapshot: HarnessSnapshot) -> None:
-        """Refuse a snapshot whose keys lie elsewhere here; that their types fit is seen when it is read."""
-        if snapshot.max_parallelism != self._plan.max_parallelism:
-            raise SnapshotMismatchError(
-                "max parallelism", snapshot.max_parallelism, self._plan.max_parallelism
-            )
-        before, now = snapshot.key_columns, self._plan.key_columns
-        if before != now and sorted(before) == sorted(now):
-            raise SnapshotMismatchError("order of key columns", before, now)
+    def _show_time(self) -> None:
+        for instance in self._running.open:
+            instance.show_time()
 
 
-def _check_function(function: object) -> None:
-    """Refuse what is no process function, or could not be sent to Spark's tasks."""
-    if not isinstance(function, KeyedProcessFunction):
-        raise InvalidFunctionError(
-            repr(function), "it is not a KeyedProcessFunction; derive its class from it and pass an instance"
+def _broadcast_rows(function: KeyedProcessFunction, declared: object) -> InputRows | None:
+    if declared is None:
+        return None
+    if not isinstance(function, KeyedBroadcastProcessFunction):
+        raise HarnessSettingError(
+            "broadcast",
+            f"was given, and {type(function).__name__} has no broadcast side",
+            "Derive it from KeyedBroadcastProcessFunction, or leave the columns out.",
         )
-    try:
-        cloudpickle.dumps(function)
-    except Exception as error:  # whatever an object's own way of being pickled raises
-        raise FunctionCopyError(type(function).__name__, error) from error
-
-
-def _configuration(backend: str, options: Mapping[str, object]) -> Configuration:
-    for option, parameter in _PARAMETERS.items():
-        if option.name in options:
-            raise HarnessSettingError(
-                f"the option {option.name!r}",
-                "is a parameter of the harness",
-                f"Give it as {parameter}=... instead.",
-            )
-    return Configuration({**options, BACKEND.name: backend})
+    return InputRows(declared, "broadcast")

@@ -1,53 +1,21 @@
-"""One parallel instance in a harness: what a task of a Spark job holds, a function over a keyed backend."""
+"""One parallel instance in a harness: what a task of a Spark job holds, a function over its states."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.backend import StateHandle
-from keyedstate.keygroups import KeyGroupRange
-from keyedstate.plugins import Backend
-from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
-from keyedstate.runtime.output import OutputSchema
+from keyedstate.keygroups import KeyGroupRange, key_group_range_for
+from keyedstate.runtime import KeyedOperator
 from keyedstate.runtime.rows import iterate_rows
-from keyedstate.state import KeyedStateBackend
+from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.testing.harness.plan import InstancePlan
 from keyedstate.testing.harness.rows import KEY_GROUP_COLUMN
-from keyedstate.types import TypeSerializer
-
-
-@dataclass(frozen=True)
-class InstancePlan:
-    """What all instances of a harness have in common.
-
-    Attributes
-    ----------
-    function : KeyedProcessFunction
-        Never opened itself: every instance has a copy for each epoch, as in Spark.
-    plugin : Backend
-    options : mapping
-        The plugin's options.
-    generic_types : bool
-        The option ``types.generic``.
-    key_columns : tuple of str
-    key_serializer : TypeSerializer
-    output : OutputSchema
-    max_parallelism : int
-    """
-
-    function: KeyedProcessFunction
-    plugin: Backend
-    options: Mapping[str, Any]
-    generic_types: bool
-    key_columns: tuple[str, ...]
-    key_serializer: TypeSerializer[Any]
-    output: OutputSchema
-    max_parallelism: int
+from keyedstate.testing.harness.snapshot import HarnessSnapshot
 
 
 class HarnessInstance:
@@ -56,34 +24,52 @@ class HarnessInstance:
     Parameters
     ----------
     plan : InstancePlan
-    key_groups : KeyGroupRange
-    handles : sequence of StateHandle
-        Snapshots to restore from.
+    index, parallelism : int
+        Which instance this is, from 0, and of how many.
+    snapshot : HarnessSnapshot or None
+        What to restore from.
 
     Attributes
     ----------
     key_groups : KeyGroupRange
     backend : KeyedStateBackend
+        The keyed state.
+    operator_states : OperatorStateBackend
+        The operator and broadcast state.
     function : KeyedProcessFunction
-        The copy that runs in the present epoch.
+        The copy that runs in the present epoch; its states are attributes of it.
     """
 
     def __init__(
-        self, plan: InstancePlan, key_groups: KeyGroupRange, handles: Sequence[StateHandle] = ()
+        self, plan: InstancePlan, index: int, parallelism: int, snapshot: HarnessSnapshot | None
     ) -> None:
         self._plan = plan
-        self.key_groups = key_groups
-        self.function = plan.function
+        self._index = index
+        self._parallelism = parallelism
         self._operator: KeyedOperator | None = None
-        self.backend = KeyedStateBackend.open(
-            plan.plugin,
-            key_serializer=plan.key_serializer,
-            key_groups=key_groups,
-            max_parallelism=plan.max_parallelism,
-            options=plan.options,
-            handles=handles,
+        self.function = plan.function
+        self.key_groups: KeyGroupRange = key_group_range_for(index, parallelism, plan.max_parallelism)
+        self.operator_states = OperatorStateBackend(
+            () if snapshot is None else snapshot.operator_state(index, parallelism),
             generic_types=plan.generic_types,
         )
+        with contextlib.ExitStack() as files:
+            handles = () if snapshot is None else files.enter_context(snapshot.handles(self.key_groups))
+            self.backend = KeyedStateBackend.open(
+                plan.plugin,
+                key_serializer=plan.key_serializer,
+                key_groups=self.key_groups,
+                max_parallelism=plan.max_parallelism,
+                options=plan.options,
+                handles=handles,
+                generic_types=plan.generic_types,
+                clock=plan.time.clock,
+            )
+        self.show_time()
+
+    def show_time(self) -> None:
+        """Let the states see the present time."""
+        self._plan.time.show_to(self.backend)
 
     def begin_epoch(self, epoch: int) -> None:
         """Open a copy of the function."""
@@ -95,6 +81,9 @@ class HarnessInstance:
             key_group_column=KEY_GROUP_COLUMN,
             output=self._plan.output,
             epoch=epoch,
+            operator_states=self.operator_states,
+            task=self._index,
+            parallelism=self._parallelism,
         )
         try:
             operator.open()
@@ -105,14 +94,21 @@ class HarnessInstance:
             raise
         self._operator = operator
 
-    def process(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-        """Run the function over rows of this instance and return its output."""
+    def process(self, batch: pa.RecordBatch, timestamp: int | None) -> list[tuple[Any, ...]]:
+        """Run the function over rows of this instance, all of one event time, and return its output."""
         assert self._operator is not None
-        return [
-            row
-            for out in self._operator.process_batch(batch)
-            for row in iterate_rows(out.schema.names, out.columns)
-        ]
+        self.backend.current.timestamp = timestamp
+        try:
+            return list(_rows(self._operator.process_batch(batch)))
+        finally:
+            # What a test does next happens at the time of no row.
+            self.backend.current.timestamp = None
+            self.show_time()
+
+    def process_broadcast(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Run the function over rows of the broadcast side and return its output."""
+        assert self._operator is not None
+        return list(_rows(self._operator.process_broadcast([batch])))
 
     def end_epoch(self) -> None:
         """End the epoch as a task does: first for the backend, then for the function, which is closed."""
@@ -130,4 +126,10 @@ class HarnessInstance:
             if operator is not None:
                 operator.close()
         finally:
+            self.operator_states.close()
             self.backend.close()
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    for batch in batches:
+        yield from iterate_rows(batch.schema.names, batch.columns)

@@ -1,4 +1,4 @@
-"""Rows that a test gives, as the Arrow batches that Spark would hand over, each row with its key group."""
+"""Rows that a test gives, as the Arrow batches that Spark would hand over."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import key_serializer_for
 from keyedstate.runtime.output import OutputRowError, OutputSchema, OutputSchemaError, OutputTypeError
 from keyedstate.testing.harness.errors import HarnessSchemaError, InputRowError
+from keyedstate.testing.harness.schema import arrow_schema
 from keyedstate.types import UnsupportedTypeError
 
 #: The column that carries the key group, by the name that it has in a Spark job.
@@ -22,38 +23,35 @@ _KEY_GROUP_FIELD = pa.field(KEY_GROUP_COLUMN, pa.int32(), nullable=False)
 
 
 class InputRows:
-    """The columns of the rows, and those of them that make the key.
+    """The declared columns of rows.
 
     Parameters
     ----------
-    schema : pyarrow.Schema
-    key : str or sequence of str
-
-    Attributes
-    ----------
-    key_columns : tuple of str
-    key_serializer : TypeSerializer
+    declared : str, mapping, pyarrow.Schema or StructType
+    argument : str
+        Its name, for errors.
 
     Raises
     ------
     HarnessSchemaError
     """
 
-    def __init__(self, schema: pa.Schema, key: str | Sequence[str]) -> None:
-        self._checked = checked_schema(schema, "schema")
-        self._schema = schema.append(_KEY_GROUP_FIELD)
-        self.key_columns = _key_columns(schema, key)
-        types = [_key_type(schema.field(name)) for name in self.key_columns]
-        self.key_serializer = key_serializer_for(types)
+    def __init__(self, declared: object, argument: str) -> None:
+        self._checked = checked_schema(declared, argument)
 
-    def to_batch(self, rows: Sequence[Any], max_parallelism: int) -> pa.RecordBatch:
-        """Return rows as one batch with the column `KEY_GROUP_COLUMN`.
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._checked.schema
+
+    def to_batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
+        """Return rows as one batch.
 
         Raises
         ------
         InputRowError
         """
-        columns = self._checked.schema.names
+        columns = self.schema.names
         failed = 0
 
         def note(row: int) -> None:
@@ -61,35 +59,63 @@ class InputRows:
             failed = row
 
         try:
-            batch = self._checked.to_batch(rows, note)
+            return self._checked.to_batch(rows, note)
         except OutputRowError as error:
             raise InputRowError(failed, None, error.reason, columns) from None
         except OutputTypeError as error:
             detail = f" ({error.reason})" if error.reason else ""
             reason = f"has {error.given} in the column {error.column!r}, which takes {error.expected}{detail}"
             raise InputRowError(failed, error.column, reason, columns) from None
+
+
+class KeyedInputRows(InputRows):
+    """The declared columns of rows, of which some make the key.
+
+    Parameters
+    ----------
+    declared : str, mapping, pyarrow.Schema or StructType
+    key : str or sequence of str
+
+    Attributes
+    ----------
+    key_columns : tuple of str
+    key_serializer : TypeSerializer
+    """
+
+    def __init__(self, declared: object, key: str | Sequence[str]) -> None:
+        super().__init__(declared, "schema")
+        self.key_columns = _key_columns(self.schema, key)
+        types = [_key_type(self.schema.field(name)) for name in self.key_columns]
+        self.key_serializer = key_serializer_for(types)
+        self._routed_schema = self.schema.append(_KEY_GROUP_FIELD)
+
+    def by_instance(
+        self, rows: Sequence[Any], parallelism: int, max_parallelism: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (instance, rows) in the order of the rows: neighbours of one instance stay one batch.
+
+        The batches have the column `KEY_GROUP_COLUMN`.
+
+        Raises
+        ------
+        InputRowError
+            Before anything is yielded.
+        """
+        batch = self.to_batch(rows)
         groups = key_groups([batch.column(name) for name in self.key_columns], max_parallelism)
-        return pa.RecordBatch.from_arrays([*batch.columns, pa.array(groups)], schema=self._schema)
+        batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(groups)], schema=self._routed_schema)
+        # Whole numbers of 64 bits: 32,768 squared is the largest product.
+        owners = groups.astype(np.int64) * parallelism // max_parallelism
+        changes = np.flatnonzero(np.diff(owners)) + 1
+        for start, end in pairwise([0, *changes.tolist(), len(owners)]):
+            if start < end:
+                yield int(owners[start]), batch.slice(start, end - start)
 
 
-def by_instance(
-    batch: pa.RecordBatch, parallelism: int, max_parallelism: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (instance, rows) in the order of the rows: neighbours of one instance stay one batch."""
-    # Whole numbers of 64 bits: 32,768 squared is the largest product.
-    groups = batch.column(KEY_GROUP_COLUMN).to_numpy().astype(np.int64)
-    owners = groups * parallelism // max_parallelism
-    changes = np.flatnonzero(np.diff(owners)) + 1
-    bounds = [0, *changes.tolist(), len(owners)]
-    for start, end in pairwise(bounds):
-        if start < end:
-            yield int(owners[start]), batch.slice(start, end - start)
-
-
-def checked_schema(schema: pa.Schema, argument: str) -> OutputSchema:
-    """Return what checks rows of Python values against a schema."""
+def checked_schema(declared: object, argument: str) -> OutputSchema:
+    """Return what checks rows of Python values against declared columns."""
     try:
-        return OutputSchema(schema)
+        return OutputSchema(arrow_schema(declared, argument))
     except OutputSchemaError as error:
         raise HarnessSchemaError(argument, error.reason) from error
 

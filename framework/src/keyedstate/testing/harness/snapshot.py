@@ -1,4 +1,4 @@
-"""Snapshots of a harness: real segment files, one of each instance, in a folder that goes with the object."""
+"""Snapshots of a harness: the files of a checkpoint, in a folder that goes with the object."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from keyedstate.backend import RestoredOperatorState
 from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.operator_state import (
+    OperatorStateFile,
+    read_operator_state,
+    write_operator_state,
+)
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.state import KeyedStateBackend
+from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,45 +31,56 @@ class HarnessSnapshot:
     ----------
     epoch : int
         The epoch in which it was taken.
+    watermark : int
     max_parallelism : int
     key_columns : tuple of str
     segments : tuple of SegmentFile
-        One file for each instance that there was.
+        The keyed state, one file for each instance that there was.
+    operator_files : tuple of OperatorStateFile or None
+        The operator and broadcast state of each instance; None where it had none.
     """
 
     epoch: int
+    watermark: int
     max_parallelism: int
     key_columns: tuple[str, ...]
     segments: tuple[SegmentFile, ...]
+    operator_files: tuple[OperatorStateFile | None, ...]
     _storage: CheckpointStorage
 
     @classmethod
     def write(
         cls,
         number: int,
+        *,
         epoch: int,
+        watermark: int,
         max_parallelism: int,
         key_columns: tuple[str, ...],
-        backends: Sequence[KeyedStateBackend],
+        states: Sequence[tuple[KeyedStateBackend, OperatorStateBackend]],
     ) -> HarnessSnapshot:
-        """Take the snapshot of each instance's backend and write it, one after the other."""
+        """Take the snapshot of each instance and write it, one after the other."""
         folder = tempfile.mkdtemp(prefix="keyedstate-harness-")
         storage = CheckpointStorage.open(folder)
         try:
             segments = tuple(
-                _write(storage, f"instance-{index}.seg", backend, number)
-                for index, backend in enumerate(backends)
+                _write_keyed(storage, f"instance-{index}.seg", keyed, number)
+                for index, (keyed, _) in enumerate(states)
+            )
+            operator_files = tuple(
+                _write_operator(storage, f"instance-{index}-operator.seg", operator, number)
+                for index, (_, operator) in enumerate(states)
             )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        snapshot = cls(epoch, max_parallelism, key_columns, segments, storage)
+        snapshot = cls(epoch, watermark, max_parallelism, key_columns, segments, operator_files, storage)
         weakref.finalize(snapshot, shutil.rmtree, folder, ignore_errors=True)
         return snapshot
 
     @property
     def entries(self) -> dict[str, int]:
-        """The number of entries of each state."""
+        """The number of entries of each keyed state."""
         found: dict[str, int] = {}
         for segment in self.segments:
             for state, entries in segment.entries.items():
@@ -81,8 +98,14 @@ class HarnessSnapshot:
                     opened.callback(handles[-1].close)
             yield handles
 
+    def operator_state(self, task: int, parallelism: int) -> list[RestoredOperatorState]:
+        """Return the operator state that one of so many instances begins with."""
+        return read_operator_state(self._storage, self.operator_files, task, parallelism)
 
-def _write(storage: CheckpointStorage, path: str, backend: KeyedStateBackend, number: int) -> SegmentFile:
+
+def _write_keyed(
+    storage: CheckpointStorage, path: str, backend: KeyedStateBackend, number: int
+) -> SegmentFile:
     writer = SegmentWriter(storage, path, backend.key_groups)
     try:
         backend.snapshot(number).run(writer)
@@ -90,3 +113,10 @@ def _write(storage: CheckpointStorage, path: str, backend: KeyedStateBackend, nu
     except BaseException:
         writer.abort()
         raise
+
+
+def _write_operator(
+    storage: CheckpointStorage, path: str, states: OperatorStateBackend, number: int
+) -> OperatorStateFile | None:
+    task = states.snapshot(number)
+    return None if task is None else write_operator_state(storage, path, states.metas(), task.run)

@@ -1,0 +1,100 @@
+"""What all instances of a harness have in common: the function, the backend, the types, the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from keyedstate.config import BACKEND, MAX_PARALLELISM, PARALLELISM, TYPES_GENERIC, Configuration
+from keyedstate.plugins import Backend, PluginRegistry
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.runtime.function import check_function
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.testing.harness.errors import FunctionCopyError, HarnessSettingError
+from keyedstate.testing.harness.rows import KeyedInputRows
+from keyedstate.testing.harness.time import HarnessTime
+from keyedstate.types import TypeSerializer
+
+#: Options that are parameters of the harness.
+_PARAMETERS = {BACKEND: "backend", PARALLELISM: "parallelism", MAX_PARALLELISM: "max_parallelism"}
+
+
+@dataclass(frozen=True)
+class InstancePlan:
+    """What every instance is made of.
+
+    Attributes
+    ----------
+    function : KeyedProcessFunction
+        Never opened itself: every instance has a copy for each epoch, as in Spark.
+    plugin : Backend
+    options : mapping
+        The plugin's options.
+    generic_types : bool
+        The option ``types.generic``.
+    key_columns : tuple of str
+    key_serializer : TypeSerializer
+    output : OutputSchema
+    max_parallelism : int
+    time : HarnessTime
+    """
+
+    function: KeyedProcessFunction
+    plugin: Backend
+    options: Mapping[str, Any]
+    generic_types: bool
+    key_columns: tuple[str, ...]
+    key_serializer: TypeSerializer[Any]
+    output: OutputSchema
+    max_parallelism: int
+    time: HarnessTime
+
+    @classmethod
+    def of(
+        cls,
+        function: KeyedProcessFunction,
+        rows: KeyedInputRows,
+        output: OutputSchema,
+        backend: str,
+        options: Mapping[str, object],
+        max_parallelism: int,
+        time: HarnessTime,
+    ) -> InstancePlan:
+        """Choose the backend and check the options and the function.
+
+        Raises
+        ------
+        InvalidFunctionError, FunctionCopyError
+        HarnessSettingError
+            For an option that is a parameter of the harness.
+        ConfigError, PluginError
+        """
+        check_function(function)
+        try:
+            cloudpickle.dumps(function)
+        except Exception as error:  # whatever an object's own way of being pickled raises
+            raise FunctionCopyError(type(function).__name__, error) from error
+        for option, parameter in _PARAMETERS.items():
+            if option.name in options:
+                raise HarnessSettingError(
+                    f"the option {option.name!r}",
+                    "is a parameter of the harness",
+                    f"Give it as {parameter}=... instead.",
+                )
+        config = Configuration({**options, BACKEND.name: backend})
+        registry = PluginRegistry(config)
+        plugin = registry.choose()
+        return cls(
+            function=function,
+            plugin=plugin,
+            options=config.plugin_options(registry.options, plugin.name),
+            generic_types=config[TYPES_GENERIC] == "allow",
+            key_columns=rows.key_columns,
+            key_serializer=rows.key_serializer,
+            output=output,
+            max_parallelism=max_parallelism,
+            time=time,
+        )
