@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -229,13 +229,13 @@ class Harness:
         HarnessSettingError
             Where the clock is no `ManualClock`.
         """
-        self._time.advance(duration)
-        self._show_time()
+        with self._moving_time() as moved:
+            moved.advance(duration)
 
     def set_processing_time(self, time: int | dt.datetime) -> None:
         """Set the clock to milliseconds since 1970 UTC, or to a datetime with a time zone."""
-        self._time.set(time)
-        self._show_time()
+        with self._moving_time() as moved:
+            moved.set(time)
 
     @property
     def watermark(self) -> int:
@@ -244,8 +244,8 @@ class Harness:
 
     def advance_watermark(self, time: int | dt.datetime) -> None:
         """Move event time forward to a time; an earlier one changes nothing, as in a job."""
-        self._time.advance_watermark(time)
-        self._show_time()
+        with self._moving_time() as moved:
+            moved.advance_watermark(time)
 
     # -- epochs -------------------------------------------------------------------------------------------
 
@@ -380,8 +380,12 @@ class Harness:
         self._outputs += found
         return found
 
-    def _show_time(self) -> None:
-        for instance in self._running.open:
+    @contextlib.contextmanager
+    def _moving_time(self) -> Iterator[HarnessTime]:
+        """Give the time to be moved, and show it to every instance afterwards."""
+        instances = self._running.open
+        yield self._time
+        for instance in instances:
             instance.show_time()
 
 

@@ -1,0 +1,269 @@
+"""Time in a harness: nothing moves it but the test, and states with a time to live see it at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from keyedstate import types
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.state import ListState, MapState, ReducingState, Ttl, TtlClock, UpdateType, ValueState
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, ManualClock
+from keyedstate.testing import HarnessClosedError, HarnessSettingError
+
+ROWS = "user string, n long"
+
+
+class Sessions(KeyedProcessFunction):
+    """Counts what a user does within 100 ms of the last time."""
+
+    count = ValueState("count", types.INT64, default=0, ttl=Ttl.of("100 ms"))
+    seen = ListState("seen", types.INT64, ttl=Ttl.of("100 ms"))
+    by_n = MapState("by-n", types.INT64, types.STRING, ttl=Ttl.of("100 ms"))
+    sum = ReducingState("sum", lambda one, other: one + other, types.INT64, ttl=Ttl.of("100 ms"))
+
+    def process(self, row, ctx):
+        self.count.update(self.count.value() + 1)
+        self.seen.add(row.n)
+        self.by_n.put(row.n, row.user)
+        self.sum.add(row.n)
+        yield ctx.key, self.count.value()
+
+
+class EventSessions(KeyedProcessFunction):
+    """The same in event time."""
+
+    count = ValueState("count", types.INT64, default=0, ttl=Ttl.of("100 ms", clock=TtlClock.EVENT_TIME))
+
+    def process(self, row, ctx):
+        self.count.update(self.count.value() + 1)
+        yield ctx.key, self.count.value()
+
+
+@pytest.fixture
+def sessions(harness):
+    def make(function=None, **arguments):
+        return harness(function or Sessions(), **{"schema": ROWS, "output": ROWS, **arguments})
+
+    return make
+
+
+# -- processing time -----------------------------------------------------------------------------------
+
+
+def test_time_stands_still_until_it_is_moved(sessions):
+    harness = sessions()
+    assert harness.processing_time == 0
+    harness.process(("ann", 1))
+    assert harness.processing_time == 0
+    harness.advance_processing_time(5)
+    harness.advance_processing_time(dt.timedelta(seconds=1))
+    assert harness.processing_time == 1005
+    harness.set_processing_time(dt.datetime(1970, 1, 2, tzinfo=dt.timezone.utc))
+    assert harness.processing_time == 86_400_000
+    harness.advance_processing_time(-1)
+    assert harness.processing_time == 86_399_999
+
+
+def test_what_is_written_expires_when_its_time_is_over(sessions):
+    """TTL-03: at exactly its age it is expired."""
+    harness = sessions(parallelism=2)
+    harness.process_all([("ann", 1), ("bob", 2)])
+    harness.advance_processing_time(99)
+    assert harness.process(("ann", 3)) == [("ann", 2)]
+    harness.advance_processing_time(1)
+    assert harness.process_all([("ann", 4), ("bob", 4)]) == [("ann", 3), ("bob", 1)]
+
+
+def test_a_test_reads_nothing_of_what_is_expired(sessions):
+    """TTL-01: in no kind of state, neither with a new handle nor with one from before."""
+    harness = sessions()
+    harness.process(("ann", 1))
+    count, seen = harness.state(Sessions.count, "ann"), harness.state(Sessions.seen, "ann")
+    harness.advance_processing_time(99)
+    assert (count.value(), list(seen.get()), harness.state("sum", "ann").get()) == (1, [1], 1)
+    assert dict(harness.state("by-n", "ann").items()) == {1: "ann"}
+    harness.advance_processing_time(1)
+    assert (count.value(), seen.get(), harness.state("sum", "ann").get()) == (0, [], None)
+    assert dict(harness.state("by-n", "ann").items()) == {}
+    assert harness.num_entries() == 0
+
+
+def test_what_a_test_writes_begins_to_live_at_the_time_of_the_test(sessions):
+    harness = sessions()
+    harness.set_processing_time(1_000)
+    harness.state(Sessions.count, "ann").update(7)
+    harness.advance_processing_time(99)
+    assert harness.process(("ann", 1)) == [("ann", 8)]
+    harness.advance_processing_time(100)
+    assert harness.process(("ann", 1)) == [("ann", 1)]
+
+
+def test_a_read_by_a_test_is_a_read_and_gives_new_time_where_reads_do(sessions):
+    """TTL-05."""
+
+    class Read(KeyedProcessFunction):
+        last = ValueState("last", types.INT64, ttl=Ttl.of(100, update=UpdateType.ON_READ_AND_WRITE))
+
+        def process(self, row, ctx):
+            self.last.update(row.n)
+
+    harness = sessions(Read())
+    harness.process(("ann", 7))
+    for _ in range(3):
+        harness.advance_processing_time(99)
+        assert harness.state(Read.last, "ann").value() == 7
+    harness.advance_processing_time(100)
+    assert harness.state(Read.last, "ann").value() is None
+
+
+def test_timestamps_are_in_snapshots_and_the_clock_is_not(sessions):
+    """TTL-13."""
+    harness = sessions()
+    harness.process(("ann", 1))
+    harness.advance_processing_time(60)
+    harness.process(("bob", 1))
+    snapshot = harness.snapshot()
+    harness.advance_processing_time(50)
+    harness.restore(snapshot)
+    assert harness.processing_time == 110
+    assert harness.process_all([("ann", 1), ("bob", 1)]) == [("ann", 1), ("bob", 2)]
+    later = sessions(clock=ManualClock(160), restore=snapshot, parallelism=3)
+    assert later.process_all([("ann", 1), ("bob", 1)]) == [("ann", 1), ("bob", 1)]
+
+
+def test_rescaled_state_expires_when_it_would_have(sessions):
+    harness = sessions()
+    harness.process_all([("ann", 1), ("bob", 1), ("cyd", 1)])
+    harness.advance_processing_time(99)
+    harness.rescale(3)
+    assert [row.n for row in harness.process_all([("ann", 1), ("bob", 1)])] == [2, 2]
+    harness.advance_processing_time(1)
+    assert [row.n for row in harness.process_all([("ann", 1), ("cyd", 1)])] == [3, 1]
+
+
+def test_an_idle_key_goes_with_the_end_of_an_epoch_where_there_is_an_index(sessions):
+    class Indexed(KeyedProcessFunction):
+        last = ValueState("last", types.INT64, ttl=Ttl.of(100, expiry_index=True))
+
+        def process(self, row, ctx):
+            self.last.update(row.n)
+
+    harness = sessions(Indexed(), parallelism=2)
+    harness.process_all([(f"user-{number}", number) for number in range(50)])
+    harness.advance_processing_time(200)
+    assert harness.num_entries() == len(harness.keys("last")) == 50
+    harness.end_epoch()
+    assert harness.num_entries() == 0
+
+
+def test_a_clock_of_the_test_is_read_and_moved(sessions):
+    clock = ManualClock(500)
+    harness = sessions(clock=clock)
+    harness.process(("ann", 1))
+    clock.advance(100)
+    assert harness.processing_time == 600
+    assert harness.state(Sessions.count, "ann").value() == 0
+    harness.advance_processing_time(7)
+    assert clock.now == 607
+
+
+def test_any_other_clock_is_read_and_cannot_be_moved(sessions):
+    times = iter(range(0, 10**9, 1_000))
+    harness = sessions(clock=lambda: next(times))
+    assert harness.process_all([("ann", 1), ("ann", 2)]) == [("ann", 1), ("ann", 1)]
+    for move in (lambda: harness.advance_processing_time(1), lambda: harness.set_processing_time(1)):
+        with pytest.raises(HarnessSettingError, match=r"which it cannot move\. Give a keyedstate"):
+            move()
+
+
+# -- event time ----------------------------------------------------------------------------------------
+
+
+def test_state_in_event_time_expires_by_the_watermark_and_not_by_the_clock(sessions):
+    harness = sessions(EventSessions(), parallelism=2)
+    harness.advance_watermark(1_000)
+    harness.process_all([("ann", 1), ("bob", 1)])
+    harness.advance_processing_time(10_000)
+    harness.advance_watermark(1_099)
+    assert harness.process(("ann", 1)) == [("ann", 2)]
+    harness.advance_watermark(1_100)
+    assert harness.process_all([("ann", 1), ("bob", 1)]) == [("ann", 3), ("bob", 1)]
+
+
+def test_the_watermark_never_goes_back(sessions):
+    harness = sessions(EventSessions())
+    assert harness.watermark == BEFORE_TIME
+    harness.advance_watermark(1_000)
+    harness.advance_watermark(500)
+    assert harness.watermark == 1_000
+    harness.advance_watermark(dt.datetime(1970, 1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=-1))))
+    assert harness.watermark == 7_200_000
+
+
+def test_a_row_ahead_of_the_watermark_lives_from_its_own_timestamp(sessions):
+    harness = sessions(EventSessions())
+    harness.advance_watermark(1_000)
+    harness.process(("ann", 1), timestamp=1_500)
+    harness.process_all([("bob", 1), ("cyd", 1)], timestamp=dt.datetime.fromtimestamp(1.2, dt.timezone.utc))
+    harness.process(("dan", 1), timestamp=10)
+    harness.process(("eve", 1))
+    counts = [harness.state(EventSessions.count, user) for user in ("ann", "bob", "cyd", "dan", "eve")]
+    for watermark, living in [(1_099, 5), (1_100, 3), (1_299, 3), (1_300, 1), (1_599, 1), (1_600, 0)]:
+        harness.advance_watermark(watermark)
+        assert [count.value() for count in counts] == [1] * living + [0] * (5 - living), watermark
+
+
+def test_the_timestamp_of_a_row_is_not_that_of_what_a_test_writes_afterwards(sessions):
+    harness = sessions(EventSessions())
+    harness.advance_watermark(1_000)
+    handle = harness.state(EventSessions.count, "bob")
+    harness.process(("ann", 1), timestamp=5_000)
+    handle.update(7)
+    harness.advance_watermark(1_100)
+    assert (handle.value(), harness.state(EventSessions.count, "ann").value()) == (0, 1)
+
+
+def test_the_watermark_is_in_snapshots(sessions):
+    harness = sessions(EventSessions())
+    harness.advance_watermark(1_000)
+    harness.process(("ann", 1))
+    snapshot = harness.snapshot()
+    assert snapshot.watermark == 1_000
+    harness.advance_watermark(2_000)
+    assert harness.state(EventSessions.count, "ann").value() == 0
+    harness.restore(snapshot, parallelism=2)
+    assert harness.watermark == 1_000
+    assert harness.process(("ann", 1)) == [("ann", 2)]
+    again = sessions(EventSessions(), restore=snapshot)
+    assert again.state(EventSessions.count, "ann").value() == 1
+    again.advance_watermark(END_OF_TIME)
+    assert again.state(EventSessions.count, "ann").value() == 0
+
+
+# -- times that are none -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("time", [1.5, "7 days", None, True, dt.datetime(2024, 1, 1), dt.date(2024, 1, 1)])
+def test_what_is_no_time_is_refused_and_moves_nothing(sessions, time):
+    harness = sessions()
+    with pytest.raises(HarnessSettingError, match="the watermark is"):
+        harness.advance_watermark(time)
+    with pytest.raises(HarnessSettingError, match="the processing time is"):
+        harness.set_processing_time(time)
+    with pytest.raises(HarnessSettingError, match="the duration is"):
+        harness.advance_processing_time(time)
+    if time is not None:
+        with pytest.raises(HarnessSettingError, match="the timestamp is"):
+            harness.process(("ann", 1), timestamp=time)
+    assert (harness.watermark, harness.processing_time, harness.outputs) == (BEFORE_TIME, 0, [])
+
+
+def test_a_closed_harness_moves_no_time(sessions):
+    harness = sessions()
+    harness.close()
+    for move in (harness.advance_processing_time, harness.set_processing_time, harness.advance_watermark):
+        with pytest.raises(HarnessClosedError):
+            move(1)
+    assert (harness.processing_time, harness.watermark) == (0, BEFORE_TIME)
