@@ -69,6 +69,16 @@ class Context:
         self.task = task
         self.parallelism = parallelism
 
+    @property
+    def timestamp(self) -> int | None:
+        """The event time of the row in milliseconds since 1970 UTC; None where it has none."""
+        return self._backend.current.timestamp
+
+    @property
+    def watermark(self) -> int:
+        """The event time in milliseconds up to which all rows have come; -2**63 where none is known."""
+        return self._backend.watermark
+
     @overload
     def state(self, descriptor: StateDescriptor[H]) -> H: ...
     @overload

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.runtime.errors import ProcessFunctionError
+from keyedstate.runtime.event_time import event_times
 from keyedstate.runtime.function import (
     BroadcastContext,
     Context,
@@ -57,12 +58,16 @@ class KeyedOperator:
         With what the task restores; an empty one by default.
     task, parallelism : int, optional
         Which task this is, from 0, and of how many.
+    time_column : str, optional
+        The column with each row's event time, for which `keyedstate.runtime.event_time.is_event_time`.
 
     Attributes
     ----------
     rows_in : int
         Rows of the broadcast side are not counted.
     rows_out : int
+    largest_event_time : int or None
+        Of all rows so far, in milliseconds; None where no row had any.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class KeyedOperator:
         operator_states: OperatorStateBackend | None = None,
         task: int = 0,
         parallelism: int = 1,
+        time_column: str | None = None,
     ) -> None:
         check_function(function)
         self._function = function
@@ -87,6 +93,8 @@ class KeyedOperator:
         self._operator_states = OperatorStateBackend() if operator_states is None else operator_states
         self._context = Context(function, backend, self._operator_states, epoch, task, parallelism)
         self._opened = False
+        self._time_column = time_column
+        self.largest_event_time: int | None = None
         self.rows_in = 0
         self.rows_out = 0
 
@@ -170,12 +178,15 @@ class KeyedOperator:
         rows = iterate_rows(names, [batch.column(name) for name in names])
         context, current, process = self._context, self._backend.current, self._function.process
         on_record = self._backend.on_record
+        times = self._event_times(batch)
         out: list[Any] = []
         ends: list[int] = []  # ends[i]: rows of `out` after input row first + i
         first = 0
         for index, (key, key_group, row) in enumerate(zip(keys, key_groups, rows, strict=True)):
             context.key = current.key = key
             current.key_group = key_group
+            if times is not None:
+                current.timestamp = times[index]
             if on_record is not None:
                 on_record()
             try:
@@ -197,6 +208,16 @@ class KeyedOperator:
     def _emit(self, out: list[Any], keys: list[Any], first: int, ends: list[int]) -> pa.RecordBatch:
         self.rows_out += len(out)
         return self._output.to_batch(out, lambda row: keys[first + bisect_right(ends, row)])
+
+    def _event_times(self, batch: pa.RecordBatch) -> list[int | None] | None:
+        if self._time_column is None:
+            return None
+        times = event_times(batch.column(self._time_column))
+        known = [time for time in times if time is not None]
+        if self.largest_event_time is not None:
+            known.append(self.largest_event_time)
+        self.largest_event_time = max(known, default=None)
+        return times
 
     def _keys(self, batch: pa.RecordBatch) -> list[Any]:
         columns = [batch.column(name) for name in self._key_columns]

@@ -20,6 +20,29 @@ class InvalidDescriptorError(StateError):
         super().__init__(f"the declaration of the state {state!r} is invalid: {reason}.")
 
 
+class InvalidDurationError(KeyedStateError):
+    """Something that says no length of time."""
+
+    def __init__(self, duration: object) -> None:
+        self.duration = duration
+        super().__init__(
+            f"{duration!r} is no duration. Give a whole number with a unit (ms, s, min, h, d, week or their "
+            "long names), as in '7 days', a timedelta, or milliseconds as an int."
+        )
+
+
+class MissingEventTimeError(StateError):
+    """A state that expires in event time, in an operator that knows none."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        super().__init__(
+            f"the state {state!r} expires in event time, and this operator does not know the event time of "
+            "its rows. Name the column, as in process(function, schema, time='ts', delay='10 minutes'), or "
+            "let the state expire in processing time."
+        )
+
+
 class InvalidTtlError(KeyedStateError):
     """A time to live that no state can have."""
 

@@ -33,6 +33,7 @@ from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME, Clock, StateTime, 
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import (
     InvalidDescriptorError,
+    MissingEventTimeError,
     NullNamespaceError,
     StateKindMismatchError,
     StateMigrationError,
@@ -62,6 +63,7 @@ class KeyedStateBackend:
         track_changes: bool = False,
         generic_types: bool = True,
         clock: Clock = system_clock,
+        event_time: bool = True,
     ) -> None:
         self._backend = backend
         self._context = context
@@ -87,6 +89,7 @@ class KeyedStateBackend:
         self._snapshots: list[SnapshotTask] = []
         self.current = KeyContext(key_serializer, context.key_groups, context.max_parallelism)
         self._clock = clock
+        self._has_event_time = event_time
         self._watermark = BEFORE_TIME
         self._processing_time, self._event_time = StateTime(), StateTime()
         self._expiries: dict[str, StateExpiry] = {}
@@ -108,6 +111,7 @@ class KeyedStateBackend:
         track_changes: bool = False,
         generic_types: bool = True,
         clock: Clock = system_clock,
+        event_time: bool = True,
     ) -> KeyedStateBackend:
         """Open an instance, empty or restored.
 
@@ -132,6 +136,8 @@ class KeyedStateBackend:
             Whether states whose values are pickled may be registered: the option ``types.generic``.
         clock : callable, optional
             Returns processing time in milliseconds since 1970 UTC; the machine's by default.
+        event_time : bool, default True
+            Whether states that expire in event time may be registered, because `advance_watermark` is called.
 
         Raises
         ------
@@ -147,7 +153,9 @@ class KeyedStateBackend:
             for meta in (meta for handle in handles for meta in handle.states):
                 check_unchanged(meta.name, "key", meta.key_serializer, key_serializer)
             tables = backend.create_restore_operation(handles, context).restore()
-            return cls(backend, context, key_serializer, tables, track_changes, generic_types, clock)
+            return cls(
+                backend, context, key_serializer, tables, track_changes, generic_types, clock, event_time
+            )
         except BaseException:
             context.closing.close()
             raise
@@ -232,6 +240,8 @@ class KeyedStateBackend:
             Where the backend lacks this kind of state.
         GenericTypeForbiddenError
             Where its values are pickled and `open` was told to forbid that.
+        MissingEventTimeError
+            Where it expires in event time and `open` was told that there is none.
         InvalidDescriptorError
             Where an earlier look-up in this run had another time to live.
         NullNamespaceError
@@ -262,6 +272,8 @@ class KeyedStateBackend:
         if descriptor.ttl is not None:
             self._move_time()
             in_event_time = descriptor.ttl.clock is TtlClock.EVENT_TIME
+            if in_event_time and not self._has_event_time:
+                raise MissingEventTimeError(meta.name)
             line = self._event_time if in_event_time else self._processing_time
             expiry = StateExpiry(descriptor.ttl, meta.kind, line)
             meta = replace(meta, expiry=expiry.for_backend())
@@ -379,6 +391,7 @@ class KeyedStateBackend:
         current = self.current
         before = current.key, current.key_group
         keys, key_groups = current.locate(self.get_keys(descriptor.name, namespace))
+        self._move_time()
         try:
             for current.key, current.key_group in zip(keys, key_groups, strict=True):
                 # The function may have gone to another namespace.

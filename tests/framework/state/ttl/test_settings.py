@@ -14,6 +14,7 @@ from keyedstate.backend import StateKind
 from keyedstate.state import (
     IncrementalCleanup,
     InvalidDescriptorError,
+    InvalidDurationError,
     InvalidTtlError,
     ListState,
     MapState,
@@ -48,7 +49,7 @@ def test_a_duration_is_given_as_text_timedelta_or_milliseconds(duration, ms):
 
 
 @pytest.mark.parametrize(
-    "duration", [0, -1, "0 days", dt.timedelta(0), dt.timedelta(microseconds=999), 2**63, True, 1.5]
+    "duration", [0, -1, "0 days", dt.timedelta(0), dt.timedelta(microseconds=999), 2**63]
 )
 def test_a_time_to_live_that_is_not_a_positive_number_is_refused(duration):
     """TTL-18."""
@@ -56,9 +57,11 @@ def test_a_time_to_live_that_is_not_a_positive_number_is_refused(duration):
         Ttl.of(duration)
 
 
-@pytest.mark.parametrize("duration", ["", "days", "7", "7 fortnights", "-7 days", "1.5 h", None, b"7 days"])
+@pytest.mark.parametrize(
+    "duration", ["", "days", "7", "7 fortnights", "-7 days", "1.5 h", None, b"7 days", True, 1.5]
+)
 def test_what_is_no_duration_is_refused_with_an_example_of_one(duration):
-    with pytest.raises(InvalidTtlError, match="'7 days'"):
+    with pytest.raises(InvalidDurationError, match="'7 days'"):
         Ttl.of(duration)
 
 

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import enum
-import re
 from dataclasses import dataclass, fields
 
 from keyedstate.state.clock import END_OF_TIME
+from keyedstate.state.durations import Duration, milliseconds
 from keyedstate.state.errors import InvalidTtlError
-
-_UNITS_MS = {
-    "ms": 1,
-    "millisecond": 1,
-    "s": 1000,
-    "second": 1000,
-    "min": 60_000,
-    "minute": 60_000,
-    "h": 3_600_000,
-    "hour": 3_600_000,
-    "d": 86_400_000,
-    "day": 86_400_000,
-    "week": 604_800_000,
-}
-_TEXT = re.compile(r"\s*(\d+)\s*([a-z]+?)(s?)\s*", re.ASCII)
 
 
 class UpdateType(enum.Enum):
@@ -139,7 +123,7 @@ class Ttl:
     @classmethod
     def of(
         cls,
-        duration: str | int | dt.timedelta,
+        duration: Duration,
         *,
         update: UpdateType = UpdateType.ON_CREATE_AND_WRITE,
         visibility: Visibility = Visibility.NEVER_RETURN_EXPIRED,
@@ -153,10 +137,10 @@ class Ttl:
 
         Raises
         ------
-        InvalidTtlError
+        InvalidTtlError, InvalidDurationError
         """
         return cls(
-            _milliseconds(duration),
+            milliseconds(duration),
             update,
             visibility,
             clock,
@@ -165,20 +149,3 @@ class Ttl:
             full_snapshot,
             expiry_index,
         )
-
-
-def _milliseconds(duration: object) -> int:
-    if isinstance(duration, dt.timedelta):
-        return duration // dt.timedelta(milliseconds=1)
-    if duration.__class__ is int:
-        return duration
-    match = _TEXT.fullmatch(duration.lower()) if isinstance(duration, str) else None
-    if match is not None:
-        number, unit, plural = match.groups()
-        factor = _UNITS_MS.get(unit) or _UNITS_MS.get(unit + plural)
-        if factor is not None:
-            return int(number) * factor
-    raise InvalidTtlError(
-        f"{duration!r} is no duration; give a whole number with a unit (ms, s, min, h, d, week or their long "
-        "names), as in '7 days', a timedelta, or milliseconds as an int"
-    )
