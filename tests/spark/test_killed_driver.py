@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from keyedstate import types
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, read_operator_state
+from keyedstate.state import BroadcastState, OperatorListState, OperatorStateBackend
+
 JOB = Path(__file__).with_name("fragile_job.py")
+RULES_JOB = Path(__file__).with_name("fragile_rules_job.py")
 FAILS_ONCE, WAITS_TO_BE_KILLED = -1, -2
 DEADLINE_S = 150.0
 
@@ -36,11 +41,11 @@ def write_input(folder: Path) -> dict[str, int]:
     return counts
 
 
-def start(folder: Path, backend: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, backend: str, job: Path = JOB, *arguments: str) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, str(JOB), str(folder), backend],
+            [sys.executable, str(job), str(folder), backend, *arguments],
             stdout=log,
             stderr=log,
             env=environment,
@@ -92,3 +97,51 @@ def test_a_killed_driver_and_a_failed_task_lose_and_double_nothing(
     metadata = [json.loads(path.read_text()) for path in (tmp_path / "state").glob("counts/chk-*/_metadata")]
     used = {part["identity"]["nonce"] for document in metadata for part in document["body"]["parts"]}
     assert data == used
+
+
+def test_a_killed_driver_loses_and_doubles_nothing_of_operator_and_broadcast_state(
+    spark: SparkSession, tmp_path: Path, one_backend: str
+) -> None:
+    """And goes on at another parallelism: each element of the operator list is on one task, rules on all."""
+    expected = write_input(tmp_path)
+    (tmp_path / "rules").mkdir()
+    for epoch in range(4):
+        path = tmp_path / "rules" / f"{epoch}.json"
+        path.write_text(json.dumps({"epoch": epoch}) + "\n")
+        os.utime(path, (1_000_000_000 + epoch, 1_000_000_000 + epoch))
+    log = tmp_path / "log"
+    killed = start(tmp_path, one_backend, RULES_JOB, "2")
+    try:
+        wait_for(tmp_path / "waiting", killed, log)
+    finally:
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+    assert (tmp_path / "failed").exists(), "a task of the second epoch was to fail"
+    assert not (tmp_path / "state" / "counts" / "chk-2").exists(), "the third epoch was to be killed"
+
+    restarted = start(tmp_path, one_backend, RULES_JOB, "3")
+    try:
+        assert restarted.wait(DEADLINE_S) == 0, log.read_text()[-4000:]
+    finally:
+        if restarted.poll() is None:
+            os.killpg(restarted.pid, signal.SIGKILL)
+
+    rows = spark.read.parquet(str(tmp_path / "output")).collect()
+    given = sorted(f"{row.k} {row.n}" for row in rows)
+    assert given == sorted(f"{key} {n + 1}" for key, count in expected.items() for n in range(count))
+    # Each row saw the rule of its own micro-batch, and each rule was counted once.
+    assert {(row.rule - row.epoch, row.times - row.epoch) for row in rows} == {(0, 1)}
+    folder = OperatorFolder(CheckpointStorage.open(str(tmp_path / "state")), "counts")
+    metadata = folder.read_metadata(3)
+    assert metadata is not None and metadata.parallelism == 3
+    parts = [part.operator_state for part in metadata.parts]
+    tasks = [
+        OperatorStateBackend(read_operator_state(folder.storage, parts, task, 3, restarted=False))
+        for task in range(3)
+    ]
+    kept = [task.get_state(OperatorListState("given", types.STRING)).get() for task in tasks]
+    assert sorted(element for task in kept for element in task) == given
+    rules = BroadcastState("rules", types.STRING, types.INT64)
+    assert [dict(task.get_state(rules).items()) for task in tasks] == [{"epoch": 3, "times": 4}] * 3
+    used = {path for part in metadata.parts for path in part.data_files}
+    assert used <= set(folder.data_files())

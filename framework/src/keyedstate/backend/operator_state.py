@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from keyedstate.backend.meta import StateKind, StateMeta
 from keyedstate.backend.table import EntryBatch
-from keyedstate.types import INT64, VOID, SerializerSnapshot, TypeSerializer
+from keyedstate.types import INT64, VOID, SerializerSnapshot, TypeSerializer, refuse_generic
 
 #: The one key group under which operator state is written: it belongs to no key.
 OPERATOR_KEY_GROUP = 0
@@ -62,6 +62,16 @@ class OperatorStateMeta:
     def entries_meta(self) -> StateMeta:
         """The state as files and sinks know it: each element, or each entry of the map, is an entry."""
         return StateMeta(self.name, StateKind.VALUE, self.key_serializer, VOID, self.value_serializer)
+
+    def refuse_generic(self) -> None:
+        """Refuse a state with pickled parts, for ``types.generic=forbid``.
+
+        Raises
+        ------
+        GenericTypeForbiddenError
+        """
+        refuse_generic(self.name, self.key_serializer)
+        refuse_generic(self.name, self.value_serializer)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON face that manifests carry."""

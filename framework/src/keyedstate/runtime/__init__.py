@@ -6,6 +6,7 @@ from keyedstate.runtime.function import (
     Context,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
+    check_function,
 )
 from keyedstate.runtime.operator import KeyedOperator, key_serializer_for
 
@@ -17,5 +18,6 @@ __all__ = [
     "KeyedOperator",
     "KeyedProcessFunction",
     "ProcessFunctionError",
+    "check_function",
     "key_serializer_for",
 ]

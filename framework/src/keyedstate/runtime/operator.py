@@ -128,6 +128,8 @@ class KeyedOperator:
     def process_broadcast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run a `KeyedBroadcastProcessFunction` over every row of the broadcast side and yield its output.
 
+        Another function has no broadcast side, and nothing is read then.
+
         Parameters
         ----------
         batches : iterable of pyarrow.RecordBatch
@@ -139,7 +141,8 @@ class KeyedOperator:
             As `process`.
         """
         function = self._function
-        assert isinstance(function, KeyedBroadcastProcessFunction)
+        if not isinstance(function, KeyedBroadcastProcessFunction):
+            return
         context = BroadcastContext(self._context)
         self._context.key = None
         self._backend.current.clear()

@@ -1,6 +1,7 @@
 """Keyed process functions on Spark DataFrames."""
 
 from keyedstate.spark.errors import (
+    BroadcastFrameError,
     ClassicSparkRequiredError,
     DuplicateUidError,
     FunctionTransportError,
@@ -17,6 +18,7 @@ from keyedstate.spark.errors import (
 from keyedstate.spark.frame import KeyedFrame, keyed
 
 __all__ = [
+    "BroadcastFrameError",
     "ClassicSparkRequiredError",
     "DuplicateUidError",
     "FunctionTransportError",

@@ -57,6 +57,14 @@ class OutputDeclarationError(KeyedFrameError):
         )
 
 
+class BroadcastFrameError(KeyedFrameError):
+    """A second DataFrame whose rows cannot be given to every task."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the broadcast DataFrame cannot be used: {reason}.")
+
+
 class ClassicSparkRequiredError(KeyedFrameError):
     """A DataFrame of Spark Connect."""
 

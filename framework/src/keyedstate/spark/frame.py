@@ -27,16 +27,22 @@ from keyedstate.config import (
 )
 from keyedstate.keygroups import check_parallelism, default_max_parallelism
 from keyedstate.plugins import Backend
-from keyedstate.runtime import InvalidFunctionError, KeyedProcessFunction
+from keyedstate.runtime import (
+    InvalidFunctionError,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    check_function,
+)
 from keyedstate.spark.acknowledge import acknowledgements_of
+from keyedstate.spark.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.configuration import choose_backend, frozen, read_configuration
-from keyedstate.spark.errors import ClassicSparkRequiredError, MissingUidError
+from keyedstate.spark.errors import BroadcastFrameError, ClassicSparkRequiredError, MissingUidError
 from keyedstate.spark.identity import epoch_on_driver
 from keyedstate.spark.preflight import check_executors
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_columns_of, key_types, parse_output
 from keyedstate.spark.task import Checkpointing, OperatorPlan, pack_function
-from keyedstate.state import declared_states
+from keyedstate.state import declared_operator_states, declared_states
 from keyedstate.types import refuse_generic
 
 if TYPE_CHECKING:
@@ -86,8 +92,7 @@ def keyed(
     On the batch DataFrame of a `foreachBatch` function an operator with a uid keeps state as on a streaming
     one; without a uid it begins anew in every micro-batch.
     """
-    if type(df).__module__.startswith("pyspark.sql.connect"):
-        raise ClassicSparkRequiredError()
+    _refuse_connect(df)
     columns = key_columns_of(df, key_columns)
     if uid is None and df.isStreaming:
         raise MissingUidError()
@@ -98,12 +103,45 @@ class KeyedFrame:
     """A DataFrame whose rows have keys; made by `keyed`."""
 
     def __init__(
-        self, df: DataFrame, key_columns: list[str], uid: str | None, config: Mapping[str, object] | None
+        self,
+        df: DataFrame,
+        key_columns: list[str],
+        uid: str | None,
+        config: Mapping[str, object] | None,
+        broadcast: DataFrame | None = None,
     ) -> None:
         self._df = df
         self._key_columns = key_columns
         self._uid = uid
         self._config = config
+        self._broadcast = broadcast
+
+    def broadcast(self, df: DataFrame) -> KeyedFrame:
+        """Give every task each row of a second, small DataFrame (Flink connects a broadcast stream).
+
+        Parameters
+        ----------
+        df : DataFrame
+            A batch one is read when `process` is called, and its rows are processed before the first row of a
+            key: once in each run of a streaming query.  Of a streaming one, the rows of a micro-batch are
+            processed before the micro-batch's rows of keys.
+
+        Returns
+        -------
+        KeyedFrame
+            For a `keyedstate.runtime.KeyedBroadcastProcessFunction`.
+
+        Raises
+        ------
+        BroadcastFrameError
+            Where there is a broadcast DataFrame already.
+        ClassicSparkRequiredError
+            For a DataFrame of Spark Connect.
+        """
+        _refuse_connect(df)
+        if self._broadcast is not None:
+            raise BroadcastFrameError("it is the second one; make one of both, with a column that tells them")
+        return KeyedFrame(self._df, self._key_columns, self._uid, self._config, df)
 
     def process(self, function: KeyedProcessFunction, schema: str | StructType) -> DataFrame:
         """Run a process function over the rows of each key.
@@ -125,7 +163,10 @@ class KeyedFrame:
         Raises
         ------
         InvalidFunctionError, FunctionTransportError
-            For a function that is none or cannot be sent to tasks.
+            For a function that is none, has a broadcast side where the frame has none or the other way round,
+            or cannot be sent to tasks.
+        BroadcastFrameError
+            For a broadcast DataFrame that cannot be used.
         OutputDeclarationError
             For a schema that cannot be used.
         ConfigError, PluginError
@@ -139,11 +180,8 @@ class KeyedFrame:
             Where the checkpoint folder cannot be used.
         """
         spark = self._df.sparkSession
-        if not isinstance(function, KeyedProcessFunction):
-            raise InvalidFunctionError(
-                repr(function),
-                "it is not a KeyedProcessFunction; derive its class from it and pass an instance",
-            )
+        check_function(function)
+        self._check_sides(function)
         declared, output = parse_output(spark, schema)
         packed = pack_function(function)
         config = read_configuration(spark, self._config)
@@ -151,6 +189,8 @@ class KeyedFrame:
         if not chosen.generic_types:
             for state in declared_states(function):
                 refuse_generic(state.name, state.serializer)
+            for operator_state in declared_operator_states(function):
+                operator_state.meta.refuse_generic()
         parallelism = config.get(PARALLELISM) or int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
         stored = None
         folder = self._folder(spark, config)
@@ -173,9 +213,28 @@ class KeyedFrame:
             max_parallelism=max_parallelism,
             settings=frozen(config),
             checkpointing=None if folder is None else _checkpointing(spark, config, folder, chosen.backend),
+            broadcast=None if self._broadcast is None else broadcast_side_of(self._df, self._broadcast),
         )
-        keyed_rows = with_plain_names(with_key_group(self._df, self._key_columns, max_parallelism))
-        return route(keyed_rows, parallelism, max_parallelism).mapInArrow(_task_of(plan), declared)
+        rows = with_key_group(self._df, self._key_columns, max_parallelism)
+        if self._broadcast is not None and self._broadcast.isStreaming:
+            rows = with_broadcast_rows(rows, self._broadcast, parallelism, max_parallelism)
+        else:
+            rows = with_plain_names(rows)
+        return route(rows, parallelism, max_parallelism).mapInArrow(_task_of(plan), declared)
+
+    def _check_sides(self, function: KeyedProcessFunction) -> None:
+        name = type(function).__name__
+        two_sided = isinstance(function, KeyedBroadcastProcessFunction)
+        if two_sided and self._broadcast is None:
+            raise InvalidFunctionError(
+                name, "it has a broadcast side; give it rows with keyed(...).broadcast(rows)"
+            )
+        if self._broadcast is not None and not two_sided:
+            raise InvalidFunctionError(
+                name,
+                "it has no broadcast side; derive its class from KeyedBroadcastProcessFunction, or leave out "
+                ".broadcast()",
+            )
 
     def _folder(self, spark: SparkSession, config: Configuration) -> OperatorFolder | None:
         """Return where the operator's checkpoints go; None where it keeps none."""
@@ -184,6 +243,11 @@ class KeyedFrame:
         if not self._df.isStreaming and epoch_on_driver(spark.sparkContext) is None:
             return None
         return OperatorFolder(CheckpointStorage.open(config[CHECKPOINT_DIR]), self._uid)
+
+
+def _refuse_connect(df: DataFrame) -> None:
+    if type(df).__module__.startswith("pyspark.sql.connect"):
+        raise ClassicSparkRequiredError()
 
 
 def _checkpointing(

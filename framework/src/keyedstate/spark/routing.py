@@ -42,9 +42,14 @@ def with_plain_names(frame: DataFrame) -> DataFrame:
 
     Only where a name needs it are the columns numbered; the last one, the key group's, keeps its name.
     """
-    *columns, key_group = frame.columns
-    if not any(character in name for name in columns for character in ".`"):
+    if not any(character in name for name in frame.columns for character in ".`"):
         return frame
+    return numbered(frame)
+
+
+def numbered(frame: DataFrame) -> DataFrame:
+    """Return the frame of `with_key_group` with numbers for names; the last, the key group's, is kept."""
+    *columns, key_group = frame.columns
     return frame.toDF(*(f"__keyedstate_column_{number}" for number in range(len(columns))), key_group)
 
 

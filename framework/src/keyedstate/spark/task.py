@@ -20,13 +20,14 @@ import cloudpickle
 import pyarrow as pa
 from pyspark import Accumulator
 
-from keyedstate.backend import StateHandle
+from keyedstate.backend import RestoredOperatorState, StateHandle
 from keyedstate.checkpoint import (
     Acknowledgement,
     AttemptManifest,
     CheckpointMetadata,
     CheckpointStorage,
     OperatorFolder,
+    OperatorStateFile,
     SegmentFile,
     SegmentHandle,
     SegmentWriter,
@@ -34,6 +35,8 @@ from keyedstate.checkpoint import (
     claim,
     find_restore_point,
     handles_for,
+    read_operator_state,
+    write_operator_state,
 )
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for, operator_index_for_key_group
@@ -45,6 +48,7 @@ from keyedstate.runtime import (
 )
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.acknowledge import Update, acknowledge
+from keyedstate.spark.broadcast import BroadcastSide
 from keyedstate.spark.configuration import backend_in_task
 from keyedstate.spark.errors import (
     DuplicateUidError,
@@ -54,7 +58,8 @@ from keyedstate.spark.errors import (
 )
 from keyedstate.spark.identity import attempt_identity, operator_of, task_context
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
-from keyedstate.state import KeyedStateBackend, SnapshotTask
+from keyedstate.spark.spool import BatchSpool
+from keyedstate.state import KeyedStateBackend, OperatorStateBackend, SnapshotTask
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,8 @@ class OperatorPlan:
         The configuration, as `keyedstate.spark.configuration.frozen` gives it.
     checkpointing : Checkpointing or None
         None for a batch DataFrame: the operator begins without state and keeps none.
+    broadcast : BroadcastSide or None
+        The rows that every task gets, where there are any.
     """
 
     function: bytes
@@ -114,6 +121,7 @@ class OperatorPlan:
     max_parallelism: int
     settings: tuple[tuple[str, Any], ...]
     checkpointing: Checkpointing | None
+    broadcast: BroadcastSide | None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one partition; what `mapInArrow` calls."""
@@ -136,8 +144,10 @@ class OperatorPlan:
         partition = operator_index_for_key_group(key_group, self.parallelism, self.max_parallelism)
         key_groups = key_group_range_for(partition, self.parallelism, self.max_parallelism)
         with contextlib.closing(self._open_backend(key_groups, [])) as backend:
-            operator = self._operator(backend, None)
-            yield from _evaluate(operator, self._checked(key_groups, chain((first,), filled)))
+            operator = self._operator(backend, self._operator_states(), partition, None)
+            with BatchSpool(_local_folder()) as spool:
+                sides = self._sides(self._checked(key_groups, chain((first,), filled)), spool)
+                yield from _evaluate(operator, *sides)
 
     def _run_epoch(self, where: Checkpointing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         identity = attempt_identity(where.uid, where.operator_id, self.parallelism, self.max_parallelism)
@@ -152,12 +162,20 @@ class OperatorPlan:
         key_groups = key_group_range_for(identity.partition, self.parallelism, self.max_parallelism)
         clock = time.perf_counter
         began = clock()
+        goes_on = restore_point is not None and restore_point.run_id == identity.run_id
         with contextlib.closing(self._restored_backend(folder, restore_point, key_groups)) as backend:
+            operator_states = self._restored_operator_states(folder, restore_point, identity)
             restored = clock()
-            operator = self._operator(backend, identity.epoch)
-            yield from _evaluate(operator, self._checked(key_groups, batches))
+            operator = self._operator(backend, operator_states, identity.partition, identity.epoch)
+            with BatchSpool(_local_folder()) as spool:
+                sides = self._sides(self._checked(key_groups, batches), spool, goes_on=goes_on)
+                yield from _evaluate(operator, *sides)
             processed = clock()
             snapshot, segment = _write_snapshot(backend, folder, identity, key_groups, where.compression)
+            operator_state, operator_sync_ms = _write_operator_states(
+                operator_states, folder, identity, where.compression
+            )
+            sync_ms = snapshot.synchronous_ms + operator_sync_ms
             written = clock()
             chosen = backend_in_task(self.settings)
             manifest = AttemptManifest(
@@ -171,12 +189,13 @@ class OperatorPlan:
                 rows_in=operator.rows_in,
                 rows_out=operator.rows_out,
                 largest_event_time=None,
-                sync_ms=snapshot.synchronous_ms,
-                write_ms=(written - processed) * 1000.0 - snapshot.synchronous_ms,
+                sync_ms=sync_ms,
+                write_ms=(written - processed) * 1000.0 - sync_ms,
                 restore_ms=(restored - began) * 1000.0,
                 process_ms=(processed - restored) * 1000.0,
-                bytes=segment.bytes,
+                bytes=segment.bytes + (operator_state.segment.bytes if operator_state else 0),
                 key_columns=self.key_columns,
+                operator_state=operator_state,
             )
         path = folder.write_manifest(manifest)
         acknowledge(where.accumulator, where.folder, Acknowledgement(identity, path))
@@ -205,7 +224,51 @@ class OperatorPlan:
                 handles_in_use.callback(handle.close)
             return self._open_backend(key_groups, handles)
 
-    def _operator(self, backend: KeyedStateBackend, epoch: int | None) -> KeyedOperator:
+    def _operator_states(self, restored: Iterable[RestoredOperatorState] = ()) -> OperatorStateBackend:
+        generic_types = backend_in_task(self.settings).generic_types
+        return OperatorStateBackend(restored, generic_types=generic_types)
+
+    def _restored_operator_states(
+        self, folder: OperatorFolder, restore_point: CheckpointMetadata | None, identity: TaskIdentity
+    ) -> OperatorStateBackend:
+        if restore_point is None:
+            return self._operator_states()
+        restored = read_operator_state(
+            folder.storage,
+            [part.operator_state for part in restore_point.parts],
+            identity.partition,
+            self.parallelism,
+            restarted=restore_point.run_id != identity.run_id,
+        )
+        return self._operator_states(restored)
+
+    def _sides(
+        self, batches: Iterator[pa.RecordBatch], spool: BatchSpool, *, goes_on: bool = False
+    ) -> tuple[Iterable[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+        """Return the rows of the broadcast side and, to be read after them, those of keys.
+
+        Parameters
+        ----------
+        batches : iterator of pyarrow.RecordBatch
+            All that Spark gives the task.
+        spool : BatchSpool
+        goes_on : bool
+            Whether the run has had an epoch before: it has processed the rows of a batch DataFrame already.
+        """
+        side, broadcast_rows = self.broadcast, iter(())
+        if side is not None and side.rows is None:
+            broadcast_rows, batches = side.separate(batches, spool)
+        elif side is not None and side.rows is not None and (side.each_epoch or not goes_on):
+            broadcast_rows = side.batches(side.rows)
+        return broadcast_rows, (batch.rename_columns(self.columns) for batch in batches)
+
+    def _operator(
+        self,
+        backend: KeyedStateBackend,
+        operator_states: OperatorStateBackend,
+        partition: int,
+        epoch: int | None,
+    ) -> KeyedOperator:
         try:
             function = cloudpickle.loads(self.function)
         except Exception as error:  # whatever importing the user's modules raises
@@ -217,6 +280,9 @@ class OperatorPlan:
             key_group_column=KEY_GROUP_COLUMN,
             output=self.output,
             epoch=epoch,
+            operator_states=operator_states,
+            task=partition,
+            parallelism=self.parallelism,
         )
 
     def _checked(
@@ -231,7 +297,7 @@ class OperatorPlan:
                 owner = operator_index_for_key_group(stray, self.parallelism, self.max_parallelism)
                 uid = None if self.checkpointing is None else self.checkpointing.uid
                 raise MisroutedRowsError(uid, task_context().partitionId(), self.parallelism, stray, owner)
-            yield batch.rename_columns(self.columns)
+            yield batch
 
     def _refuse_reordered_key(self, uid: str, restore_point: CheckpointMetadata | None) -> None:
         """Refuse the same key columns in another order: their types may agree, and no key would be found."""
@@ -257,10 +323,13 @@ def pack_function(function: KeyedProcessFunction) -> bytes:
     return packed
 
 
-def _evaluate(operator: KeyedOperator, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _evaluate(
+    operator: KeyedOperator, broadcast_rows: Iterable[pa.RecordBatch], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Run the operator over its rows; its function is closed also where it, or its reader, gives up."""
     try:
         operator.open()
+        yield from operator.process_broadcast(broadcast_rows)
         yield from operator.process(batches)
     except BaseException:
         # The first error is the one to report.
@@ -295,6 +364,18 @@ def _write_snapshot(
     except BaseException:
         writer.abort()
         raise
+
+
+def _write_operator_states(
+    states: OperatorStateBackend, folder: OperatorFolder, identity: TaskIdentity, compression: str
+) -> tuple[OperatorStateFile | None, float]:
+    """Write the operator state, where there is any; return also how many ms the synchronous part took."""
+    snapshot = states.snapshot(identity.epoch)
+    if snapshot is None:
+        return None, 0.0
+    path = folder.operator_data_path(identity)
+    file = write_operator_state(folder.storage, path, states.metas(), snapshot.run, compression)
+    return file, snapshot.synchronous_ms
 
 
 def _refuse_second_operator(folder: OperatorFolder, identity: TaskIdentity) -> None:

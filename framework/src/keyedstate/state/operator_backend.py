@@ -27,7 +27,7 @@ from keyedstate.state.adoption import Conversion
 from keyedstate.state.errors import StateConversionError, StateKindMismatchError, StateMigrationError
 from keyedstate.state.operator_state import BroadcastSide, OperatorStateDescriptor, OperatorStateHandle
 from keyedstate.state.snapshots import SnapshotTask
-from keyedstate.types import VOID_NAMESPACE, TypeSerializer, refuse_generic
+from keyedstate.types import VOID_NAMESPACE, TypeSerializer
 
 H = TypeVar("H", bound=OperatorStateHandle)
 
@@ -172,8 +172,7 @@ class OperatorStateBackend:
             _check_same(known, meta)
             return cast(H, self._handles[meta.name])
         if not self._generic_types:
-            refuse_generic(meta.name, meta.key_serializer)
-            refuse_generic(meta.name, meta.value_serializer)
+            meta.refuse_generic()
         state = self._states.get(meta.name)
         if state is None:
             state = _State(meta)

@@ -1,0 +1,87 @@
+"""A Spark job of its own, to be killed: numbers the rows of keys by rules that change in every epoch.
+
+``python fragile_rules_job.py FOLDER BACKEND PARALLELISM``; FOLDER holds input and rules, and gets output,
+state and checkpoints.  A task fails once, and another one waits once until the job is killed.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from keyedstate import types
+from keyedstate.runtime import BroadcastContext, Context, KeyedBroadcastProcessFunction
+from keyedstate.spark import keyed
+from keyedstate.state import BroadcastState, OperatorListState, ValueState
+
+FAILS_ONCE = -1
+WAITS_TO_BE_KILLED = -2
+
+
+class FragileRules(KeyedBroadcastProcessFunction):
+    """Treats two values in a special way, always behind the rules and other rows of the same partition."""
+
+    n = ValueState("n", types.INT64, default=0)
+    rules = BroadcastState("rules", types.STRING, types.INT64)
+    given = OperatorListState("given", types.STRING)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def process_broadcast(self, row: Any, ctx: BroadcastContext) -> None:
+        self.rules.put("epoch", row.epoch)
+        self.rules.put("times", (self.rules.get("times") or 0) + 1)
+
+    def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+        context = TaskContext.get()
+        assert context is not None
+        self.n.update(self.n.value() + 1)
+        self.given.add(f"{ctx.key} {self.n.value()}")
+        if row.v == FAILS_ONCE and context.attemptNumber() == 0:
+            (self.folder / "failed").touch()
+            raise RuntimeError("the first attempt")
+        if row.v == WAITS_TO_BE_KILLED and not (self.folder / "waiting").exists():
+            (self.folder / "waiting").touch()
+            threading.Event().wait(120)
+        yield ctx.key, self.n.value(), ctx.epoch, self.rules.get("epoch"), self.rules.get("times")
+
+
+def main(folder: Path, backend: str, parallelism: str) -> None:
+    spark = (
+        SparkSession.builder.master("local[2, 3]")  # a task may fail twice
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.keyedstate.backend", backend)
+        .config("spark.keyedstate.parallelism", parallelism)
+        .config("spark.keyedstate.checkpoint.dir", str(folder / "state"))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    read = spark.readStream.option("maxFilesPerTrigger", 1)
+    rows = read.schema("k string, v long").json(str(folder / "input"))
+    rules = read.schema("epoch long").json(str(folder / "rules"))
+    (
+        keyed(rows, "k", uid="counts")
+        .broadcast(rules)
+        .process(FragileRules(folder), "k string, n long, epoch long, rule long, times long")
+        .writeStream.format("parquet")
+        .option("path", str(folder / "output"))
+        .option("checkpointLocation", str(folder / "spark"))
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
