@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 from keyedstate.backend import AnyStateTable, EntryBatch, StateKind, StateMeta
 from keyedstate.errors import KeyedStateError
-from keyedstate.state.errors import StateConversionError, StateKindMismatchError, StateMigrationError
+from keyedstate.state.errors import StateConversionError, StateKindMismatchError
+from keyedstate.state.serializer_provider import SerializerProvider
 from keyedstate.state.ttl.layout import conversion_between, layout_of
 from keyedstate.types import TypeSerializer
 from keyedstate.types.maps import MapSerializer
@@ -31,42 +32,41 @@ def adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
     name = requested.name
     if restored.kind is not requested.kind:
         raise StateKindMismatchError(name, restored.kind.value, requested.kind.value, restored=True)
-    key = check_unchanged(name, "key", restored.key_serializer, requested.key_serializer)
-    namespace = check_unchanged(
-        name, "namespace", restored.namespace_serializer, requested.namespace_serializer
-    )
+
+    def going_on(
+        part: str, written: TypeSerializer[Any], declared: TypeSerializer[Any], may_migrate: bool = False
+    ) -> TypeSerializer[Any]:
+        provider = SerializerProvider(name, part, restored=written, may_migrate=may_migrate)
+        provider.register(declared)
+        return provider.current
+
+    key = going_on("key", restored.key_serializer, requested.key_serializer)
+    namespace = going_on("namespace", restored.namespace_serializer, requested.namespace_serializer)
     layout = layout_of(requested.kind)
     old, new = map(layout.plain_type, (restored.value_serializer, requested.value_serializer))
-    if requested.kind is StateKind.MAP and isinstance(old, MapSerializer) and isinstance(new, MapSerializer):
-        check_unchanged(name, "map key", old.key_serializer, new.key_serializer)
-    verdict = new.resolve_compatibility(old.snapshot())
-    if verdict.is_incompatible:
-        raise StateMigrationError(name, "value", old, new, verdict.reason)
+    if isinstance(old, MapSerializer) and isinstance(new, MapSerializer) and requested.kind is StateKind.MAP:
+        going_on("map key", old.key_serializer, new.key_serializer)
+    plain = going_on("value", old, new, may_migrate=True)
     value = requested.value_serializer
-    if verdict.serializer is not None:
-        value = verdict.serializer
+    if plain is not new:
+        value = plain
         if layout.is_timed(requested.value_serializer):
-            value = layout.timed_type(value, layout.clock_of(requested.value_serializer))
+            value = layout.timed_type(plain, layout.clock_of(requested.value_serializer))
     return StateMeta(name, requested.kind, key, namespace, value, requested.expiry)
 
 
-def check_unchanged(
-    state: str, part: str, written: TypeSerializer[Any], requested: TypeSerializer[Any]
-) -> TypeSerializer[Any]:
-    """Return the serializer with which keys, namespaces or map keys go on, or refuse their new type.
+def check_keys(restored: StateMeta, key_serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+    """Return the serializer with which the keys of a restored state go on, or refuse that of the program.
+
+    The program's is known before any snapshot is opened, and long before its states are registered.
 
     Raises
     ------
     StateMigrationError
     """
-    # The declared serializer is asked, not its snapshot: a reconfigured one has to know the user's classes.
-    verdict = requested.resolve_compatibility(written.snapshot())
-    if verdict.is_after_migration:
-        reason = f"a {part} type cannot migrate, since entries are found by it"
-        raise StateMigrationError(state, part, written, requested, reason)
-    if verdict.is_incompatible:
-        raise StateMigrationError(state, part, written, requested, verdict.reason)
-    return verdict.serializer or requested
+    provider = SerializerProvider(restored.name, "key", registered=key_serializer, may_migrate=False)
+    provider.restore(restored.key_serializer)
+    return provider.current
 
 
 def converted_table(

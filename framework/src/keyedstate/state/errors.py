@@ -85,6 +85,19 @@ class StateMigrationError(StateError):
         )
 
 
+class SerializerOrderError(StateError):
+    """A serializer of a state that is given twice, or asked for before it is there."""
+
+    def __init__(self, state: str, part: str, reason: str) -> None:
+        self.state = state
+        self.part = part
+        self.reason = reason
+        super().__init__(
+            f"the {part} type of the state {state!r} comes out of order: {reason}. Register a state once in "
+            "a run, and take the restored type of restored states only."
+        )
+
+
 class StateConversionError(StateError):
     """Restored values of the right type that the running program cannot be given."""
 

@@ -27,7 +27,7 @@ from keyedstate.backend import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import Backend
 from keyedstate.state import base as state_base
-from keyedstate.state.adoption import adapted, check_unchanged, converted_table
+from keyedstate.state.adoption import adapted, check_keys, converted_table
 from keyedstate.state.base import StateDescriptor
 from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME, Clock, StateTime, system_clock
 from keyedstate.state.context import KeyContext
@@ -151,7 +151,7 @@ class KeyedStateBackend:
         context.closing.callback(shutil.rmtree, context.local_dir, ignore_errors=True)
         try:
             for meta in (meta for handle in handles for meta in handle.states):
-                check_unchanged(meta.name, "key", meta.key_serializer, key_serializer)
+                check_keys(meta, key_serializer)
             tables = backend.create_restore_operation(handles, context).restore()
             return cls(
                 backend, context, key_serializer, tables, track_changes, generic_types, clock, event_time

@@ -26,6 +26,7 @@ from keyedstate.errors import KeyedStateError
 from keyedstate.state.adoption import Conversion
 from keyedstate.state.errors import StateConversionError, StateKindMismatchError, StateMigrationError
 from keyedstate.state.operator_state import BroadcastSide, OperatorStateDescriptor, OperatorStateHandle
+from keyedstate.state.serializer_provider import SerializerProvider
 from keyedstate.state.snapshots import SnapshotTask
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer
 
@@ -255,10 +256,9 @@ def _resolved(
     state: str, part: str, written: TypeSerializer[Any], requested: TypeSerializer[Any]
 ) -> tuple[TypeSerializer[Any], Conversion]:
     """Return the serializer with which a part goes on and what converts its objects, or refuse it."""
-    verdict = requested.resolve_compatibility(written.snapshot())
-    if verdict.is_incompatible:
-        raise StateMigrationError(state, part, written, requested, verdict.reason)
-    serializer = verdict.serializer or requested
+    provider = SerializerProvider(state, part, restored=written)
+    provider.register(requested)
+    serializer = provider.current
     return serializer, serializer.conversion_from(written)
 
 
