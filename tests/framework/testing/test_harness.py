@@ -364,6 +364,23 @@ def test_an_error_in_open_leaves_nothing_open(harness, parallelism):
         harness(Fragile("open"), schema=SCHEMA, output=SCHEMA, parallelism=parallelism)
 
 
+def test_a_function_whose_open_fails_is_closed_and_so_are_those_opened_before(harness):
+    calls = []
+
+    class Counts(Fragile):
+        def open(self, ctx):
+            calls.append(f"open {ctx.task}")
+            if ctx.task == 1:
+                raise OSError("no such database")
+
+        def close(self):
+            calls.append("close")
+
+    with pytest.raises(ProcessFunctionError, match="no such database"):
+        harness(Counts(), schema=SCHEMA, output=SCHEMA, parallelism=3)
+    assert calls == ["open 0", "open 1", "close", "close"]
+
+
 def test_an_error_in_close_is_raised_by_what_closes_and_every_instance_is_closed(backend_name):
     fragile = Harness(
         Fragile("close"), key="user", schema=SCHEMA, output=SCHEMA, backend=backend_name, parallelism=3
@@ -402,9 +419,36 @@ def test_something_else_than_a_function_is_refused(harness):
 def test_a_function_that_could_not_be_sent_to_a_task_is_refused(harness):
     function = PageViews()
     function.connection = (number for number in ())
-    with pytest.raises(FunctionCopyError, match=r"PageViews cannot be pickled.*open\(\)") as caught:
+    with pytest.raises(
+        FunctionCopyError, match=r"PageViews cannot be pickled and copied.*open\(\)"
+    ) as caught:
         harness(function, schema=ROWS, output=VIEWS)
     assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_attributes_of_a_function_are_copied_and_modules_among_them_are_not(harness):
+    function = PageViews()
+    function.math, function.names = math, ["ann"]
+    first, second = (
+        instance.function
+        for instance in harness(function, schema=ROWS, output=VIEWS, parallelism=2).instances
+    )
+    first.names.append("bob")
+    assert (first.math, second.names, function.names) == (math, ["ann"], ["ann"])
+
+
+def test_the_variables_of_a_test_are_those_that_its_function_sees(harness):
+    seen = []
+
+    class Sees(PageViews):
+        def process(self, row, ctx):
+            seen.append((ctx.task, row.user))
+
+    views = harness(Sees(), schema=ROWS, output=VIEWS, parallelism=2)
+    views.process_all([("ann", "home", 1), ("bob", "home", 1)])
+    views.end_epoch()
+    views.process(("ann", "shop", 1))
+    assert [user for _, user in seen] == ["ann", "bob", "ann"]
 
 
 def test_the_arguments_of_the_function_reach_every_copy(harness):

@@ -283,7 +283,7 @@ def test_a_value_that_cannot_be_written_is_named_and_no_file_is_left(sums, folde
             self.anything.update(values)
             values.append("text")
 
-    harness = sums(Bad(), backend="heap-cow")
+    harness = sums(Bad())
     harness.process(("ann", 1))
     with pytest.raises(UnwritableEntryError, match="anything"):
         harness.snapshot()

@@ -59,7 +59,7 @@ class InputRowError(KeyedStateError, ValueError):
 
 
 class FunctionCopyError(KeyedStateError):
-    """A process function that cannot be sent to a task of Spark, so that no instance can have it.
+    """A process function that cannot be pickled or copied, so that no instance could have its own.
 
     Attributes
     ----------
@@ -70,8 +70,9 @@ class FunctionCopyError(KeyedStateError):
     def __init__(self, function: str, error: BaseException) -> None:
         self.function = function
         super().__init__(
-            f"{function} cannot be pickled, so Spark could not send it to its tasks: {type(error).__name__}: "
-            f"{error}. Make what cannot be pickled, such as connections and locks, in its open()."
+            f"{function} cannot be pickled and copied, and Spark must send it to its tasks: "
+            f"{type(error).__name__}: {error}. Make what stands in the way, such as a connection or lock, in "
+            "its open()."
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.runtime import KeyedOperator
 from keyedstate.runtime.rows import iterate_rows
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
-from keyedstate.testing.harness.plan import InstancePlan
+from keyedstate.testing.harness.plan import InstancePlan, copy_of
 from keyedstate.testing.harness.rows import KEY_GROUP_COLUMN
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
 
@@ -73,7 +72,7 @@ class HarnessInstance:
 
     def begin_epoch(self, epoch: int) -> None:
         """Open a copy of the function."""
-        self.function = copy.deepcopy(self._plan.function)
+        self.function = copy_of(self._plan.function)
         operator = KeyedOperator(
             self.function,
             self.backend,
