@@ -97,6 +97,8 @@ class AttemptManifest:
     rows_in, rows_out : int
     largest_event_time : int or None
         Milliseconds since 1970 UTC, over the rows of this epoch; None where there is no event time.
+    watermark : int or None
+        The event time up to which all rows had come when the epoch began; None where that was not known.
     sync_ms, write_ms, restore_ms, process_ms : float
         Time of the snapshot's synchronous part, of writing it, of restoring, and of the rows.
     bytes : int
@@ -124,6 +126,7 @@ class AttemptManifest:
     bytes: int
     key_columns: tuple[tuple[str, str], ...] = ()
     operator_state: OperatorStateFile | None = None
+    watermark: int | None = None
 
     @property
     def data_files(self) -> set[str]:
@@ -150,15 +153,18 @@ class AttemptManifest:
             "process_ms": self.process_ms,
             "bytes": self.bytes,
             "key_columns": [list(column) for column in self.key_columns],
+            "watermark": self.watermark,
             "operator_state": None if self.operator_state is None else self.operator_state.to_json(),
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
-        # Written first when there was no operator state yet.
+        # Later than the first files of this format version.
+        added = ("operator_state", "watermark")
         operator_state = document.get("operator_state")
-        fields = {name: document[name] for name in cls.__dataclass_fields__ if name != "operator_state"}
+        fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
+        fields["watermark"] = document.get("watermark")
         fields["identity"] = TaskIdentity.from_json(document["identity"])
         fields["key_groups"] = KeyGroupRange(*document["key_groups"])
         fields["states"] = tuple(document["states"])
@@ -214,6 +220,22 @@ class CheckpointMetadata:
             key_columns=parts[0].key_columns,
             parts=parts,
         )
+
+    def watermark(self, delay_ms: int) -> int | None:
+        """Return the event time up to which all rows have come before the next epoch; None where unknown.
+
+        The largest event time of any row less the delay, and no less than the watermark before.
+
+        Parameters
+        ----------
+        delay_ms : int
+            How much later than a row others may come that are older.
+        """
+        known = [part.watermark for part in self.parts if part.watermark is not None]
+        known += [
+            part.largest_event_time - delay_ms for part in self.parts if part.largest_event_time is not None
+        ]
+        return max(known, default=None)
 
     def __post_init__(self) -> None:
         common = ("uid", "query_id", "run_id", "epoch", "parallelism", "max_parallelism")

@@ -76,6 +76,22 @@ class ClassicSparkRequiredError(KeyedFrameError):
         )
 
 
+class EventTimeError(KeyedFrameError):
+    """A column that cannot give rows their event time, or a delay that is none.
+
+    Attributes
+    ----------
+    column : str or None
+    reason : str
+    """
+
+    def __init__(self, column: str | None, reason: str) -> None:
+        self.column = column
+        self.reason = reason
+        where = "" if column is None else f" from the column {column!r}"
+        super().__init__(f"the event time of the rows cannot be read{where}: {reason}.")
+
+
 class FunctionTransportError(KeyedStateError):
     """A process function that cannot travel to the tasks.
 

@@ -36,13 +36,19 @@ from keyedstate.runtime import (
 from keyedstate.spark.acknowledge import acknowledgements_of
 from keyedstate.spark.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.configuration import choose_backend, frozen, read_configuration
-from keyedstate.spark.errors import BroadcastFrameError, ClassicSparkRequiredError, MissingUidError
+from keyedstate.spark.errors import (
+    BroadcastFrameError,
+    ClassicSparkRequiredError,
+    EventTimeError,
+    MissingUidError,
+)
 from keyedstate.spark.identity import epoch_on_driver
 from keyedstate.spark.preflight import check_executors
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
-from keyedstate.spark.schema import key_columns_of, key_types, parse_output
-from keyedstate.spark.task import Checkpointing, OperatorPlan, pack_function
-from keyedstate.state import declared_operator_states, declared_states
+from keyedstate.spark.schema import key_columns_of, key_types, parse_output, time_column_of
+from keyedstate.spark.task import Checkpointing, EventTime, OperatorPlan, pack_function
+from keyedstate.state import MissingEventTimeError, TtlClock, declared_operator_states, declared_states
+from keyedstate.state.durations import Duration, milliseconds
 from keyedstate.types import refuse_generic
 
 if TYPE_CHECKING:
@@ -143,7 +149,14 @@ class KeyedFrame:
             raise BroadcastFrameError("it is the second one; make one of both, with a column that tells them")
         return KeyedFrame(self._df, self._key_columns, self._uid, self._config, df)
 
-    def process(self, function: KeyedProcessFunction, schema: str | StructType) -> DataFrame:
+    def process(
+        self,
+        function: KeyedProcessFunction,
+        schema: str | StructType,
+        *,
+        time: str | None = None,
+        delay: Duration | None = None,
+    ) -> DataFrame:
         """Run a process function over the rows of each key.
 
         The configuration is read now: what is set in ``spark.conf`` later counts for frames built later.
@@ -153,6 +166,11 @@ class KeyedFrame:
         function : KeyedProcessFunction
         schema : str or StructType
             Columns of the rows that the function yields: ``"app_id string, views long"``.
+        time : str, optional
+            Name of the column with each row's event time, a timestamp or a date: for states that expire in
+            event time, and for `Context.timestamp`.
+        delay : str, timedelta or int, optional
+            How far behind the largest event time the watermark stays: ``"10 minutes"``.  With `time` only.
 
         Returns
         -------
@@ -169,6 +187,10 @@ class KeyedFrame:
             For a broadcast DataFrame that cannot be used.
         OutputDeclarationError
             For a schema that cannot be used.
+        EventTimeError, InvalidDurationError
+            For a time column or a delay that cannot be used, and for one without the other.
+        MissingEventTimeError
+            For a declared state that expires in event time, without `time`.
         ConfigError, PluginError
             For options and backends.
         GenericTypeForbiddenError
@@ -183,14 +205,11 @@ class KeyedFrame:
         check_function(function)
         self._check_sides(function)
         declared, output = parse_output(spark, schema)
+        event_time = self._event_time(time, delay)
         packed = pack_function(function)
         config = read_configuration(spark, self._config)
         chosen = choose_backend(config)
-        if not chosen.generic_types:
-            for state in declared_states(function):
-                refuse_generic(state.name, state.serializer)
-            for operator_state in declared_operator_states(function):
-                operator_state.meta.refuse_generic()
+        _check_states(function, chosen.generic_types, event_time)
         parallelism = config.get(PARALLELISM) or int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
         stored = None
         folder = self._folder(spark, config)
@@ -214,6 +233,7 @@ class KeyedFrame:
             settings=frozen(config),
             checkpointing=None if folder is None else _checkpointing(spark, config, folder, chosen.backend),
             broadcast=None if self._broadcast is None else broadcast_side_of(self._df, self._broadcast),
+            event_time=event_time,
         )
         rows = with_key_group(self._df, self._key_columns, max_parallelism)
         if self._broadcast is not None and self._broadcast.isStreaming:
@@ -221,6 +241,21 @@ class KeyedFrame:
         else:
             rows = with_plain_names(rows)
         return route(rows, parallelism, max_parallelism).mapInArrow(_task_of(plan), declared)
+
+    def _event_time(self, column: str | None, delay: Duration | None) -> EventTime | None:
+        if column is None:
+            if delay is not None:
+                raise EventTimeError(None, "there is a delay and no column; name it with time=")
+            return None
+        name = time_column_of(self._df, column)
+        if delay is None:
+            raise EventTimeError(
+                name, "no delay is given; say how late rows may come, as in delay='10 minutes', or delay=0"
+            )
+        delay_ms = milliseconds(delay)
+        if delay_ms < 0:
+            raise EventTimeError(name, f"the delay {delay!r} is negative; give 0 or more")
+        return EventTime(name, delay_ms)
 
     def _check_sides(self, function: KeyedProcessFunction) -> None:
         name = type(function).__name__
@@ -243,6 +278,18 @@ class KeyedFrame:
         if not self._df.isStreaming and epoch_on_driver(spark.sparkContext) is None:
             return None
         return OperatorFolder(CheckpointStorage.open(config[CHECKPOINT_DIR]), self._uid)
+
+
+def _check_states(function: KeyedProcessFunction, generic_types: bool, event_time: EventTime | None) -> None:
+    """Refuse declared states that no task could register."""
+    for state in declared_states(function):
+        if not generic_types:
+            refuse_generic(state.name, state.serializer)
+        if event_time is None and state.ttl is not None and state.ttl.clock is TtlClock.EVENT_TIME:
+            raise MissingEventTimeError(state.name)
+    if not generic_types:
+        for operator_state in declared_operator_states(function):
+            operator_state.meta.refuse_generic()
 
 
 def _refuse_connect(df: DataFrame) -> None:

@@ -10,11 +10,23 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    DateType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from keyedstate.runtime.operator import key_serializer_for
 from keyedstate.runtime.output import OutputSchema, OutputSchemaError
-from keyedstate.spark.errors import KeyColumnError, MissingKeyColumnError, OutputDeclarationError
+from keyedstate.spark.errors import (
+    EventTimeError,
+    KeyColumnError,
+    MissingKeyColumnError,
+    OutputDeclarationError,
+)
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.types import UnsupportedTypeError
 
@@ -46,6 +58,28 @@ def key_columns_of(frame: DataFrame, names: Sequence[str]) -> list[str]:
             "drop or rename it",
         )
     return resolved
+
+
+def time_column_of(frame: DataFrame, name: str) -> str:
+    """Return the column of event times by the name that the frame gives it.
+
+    Raises
+    ------
+    EventTimeError
+        For a column that is not there, or holds neither timestamps nor dates.
+    """
+    found = _fields_by_name(frame).get(_folded(frame, name), [])
+    if len(found) != 1:
+        columns = ", ".join(frame.columns)
+        raise EventTimeError(name, f"the DataFrame has {len(found)} columns of that name; it has {columns}")
+    (field,) = found
+    if not isinstance(field.dataType, (DateType, TimestampType, TimestampNTZType)):
+        raise EventTimeError(
+            name,
+            f"it has the type {field.dataType.simpleString()}; make a timestamp of it, for example with "
+            f"withColumn({name!r}, timestamp_millis({name}))",
+        )
+    return field.name
 
 
 def key_types(frame: DataFrame, key_columns: Sequence[str]) -> list[pa.DataType]:

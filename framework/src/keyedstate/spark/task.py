@@ -89,6 +89,20 @@ class Checkpointing:
 
 
 @dataclass(frozen=True)
+class EventTime:
+    """Where an operator has its event time from.
+
+    Attributes
+    ----------
+    column : str
+    delay_ms : int
+    """
+
+    column: str
+    delay_ms: int
+
+
+@dataclass(frozen=True)
 class OperatorPlan:
     """All that the tasks of one operator need to know; it travels inside their function.
 
@@ -109,6 +123,7 @@ class OperatorPlan:
         None for a batch DataFrame: the operator begins without state and keeps none.
     broadcast : BroadcastSide or None
         The rows that every task gets, where there are any.
+    event_time : EventTime or None
     """
 
     function: bytes
@@ -122,6 +137,7 @@ class OperatorPlan:
     settings: tuple[tuple[str, Any], ...]
     checkpointing: Checkpointing | None
     broadcast: BroadcastSide | None
+    event_time: EventTime | None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one partition; what `mapInArrow` calls."""
@@ -166,6 +182,9 @@ class OperatorPlan:
         with contextlib.closing(self._restored_backend(folder, restore_point, key_groups)) as backend:
             operator_states = self._restored_operator_states(folder, restore_point, identity)
             restored = clock()
+            watermark = self._watermark(restore_point)
+            if watermark is not None:
+                backend.advance_watermark(watermark)
             operator = self._operator(backend, operator_states, identity.partition, identity.epoch)
             with BatchSpool(_local_folder()) as spool:
                 sides = self._sides(self._checked(key_groups, batches), spool, goes_on=goes_on)
@@ -188,7 +207,8 @@ class OperatorPlan:
                 entries=backend.entries_by_state(),
                 rows_in=operator.rows_in,
                 rows_out=operator.rows_out,
-                largest_event_time=None,
+                largest_event_time=operator.largest_event_time,
+                watermark=watermark,
                 sync_ms=sync_ms,
                 write_ms=(written - processed) * 1000.0 - sync_ms,
                 restore_ms=(restored - began) * 1000.0,
@@ -199,6 +219,12 @@ class OperatorPlan:
             )
         path = folder.write_manifest(manifest)
         acknowledge(where.accumulator, where.folder, Acknowledgement(identity, path))
+
+    def _watermark(self, restore_point: CheckpointMetadata | None) -> int | None:
+        """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
+        if restore_point is None or self.event_time is None:
+            return None
+        return restore_point.watermark(self.event_time.delay_ms)
 
     def _open_backend(self, key_groups: KeyGroupRange, handles: Sequence[StateHandle]) -> KeyedStateBackend:
         chosen = backend_in_task(self.settings)
@@ -211,6 +237,7 @@ class OperatorPlan:
             handles=handles,
             local_base=_local_folder(),
             generic_types=chosen.generic_types,
+            event_time=self.event_time is not None,
         )
 
     def _restored_backend(
@@ -283,6 +310,7 @@ class OperatorPlan:
             operator_states=operator_states,
             task=partition,
             parallelism=self.parallelism,
+            time_column=None if self.event_time is None else self.event_time.column,
         )
 
     def _checked(

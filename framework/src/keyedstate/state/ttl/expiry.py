@@ -7,7 +7,7 @@ from typing import Any
 
 from keyedstate.backend import AnyStateTable, EntryBatch, Expiry, IncrementalVisitor, StateKind
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, UNKNOWN_TIME, StateTime
-from keyedstate.state.ttl.config import IncrementalCleanup, Ttl, UpdateType, Visibility
+from keyedstate.state.ttl.config import IncrementalCleanup, Ttl, TtlClock, UpdateType, Visibility
 from keyedstate.state.ttl.index import ExpiryIndex
 from keyedstate.state.ttl.layout import TtlLayout, layout_of
 
@@ -118,6 +118,7 @@ class Cleanup:
     """
 
     __slots__ = (
+        "_all_dated",
         "_began",
         "_entries",
         "_layout",
@@ -135,6 +136,8 @@ class Cleanup:
         self._time: StateTime = expiry.time
         self._layout: TtlLayout = expiry.layout
         self._ttl_ms = expiry.ttl.ms
+        #: Processing time is always known, so nothing has to be given a time.
+        self._all_dated = expiry.ttl.clock is TtlClock.PROCESSING_TIME
         self._entries = 0
         self._table: AnyStateTable | None = None
         self._visitor: IncrementalVisitor[Any, Any, Any] | None = None
@@ -162,6 +165,7 @@ class Cleanup:
             self._visitor = self._table.visitor(self._entries)
             self._began, self._oldest = time.now, END_OF_TIME
         visitor, limit = self._visitor, time.now - self._ttl_ms
+        oldest_of = layout.oldest
         seen = 0
         while seen < self._entries:
             entries = visitor.next_entries()
@@ -172,6 +176,11 @@ class Cleanup:
             seen += len(entries)
             for entry in entries:
                 stored = entry.value
+                oldest = oldest_of(stored)
+                if oldest > limit and self._all_dated:
+                    if oldest < self._oldest:
+                        self._oldest = oldest
+                    continue
                 living = layout.live(stored, limit)
                 if living is None:
                     visitor.remove(entry)
@@ -180,7 +189,7 @@ class Cleanup:
                     living = layout.dated(living, time.stamp)
                 if living is not stored:
                     visitor.update(entry, living)
-                oldest = layout.oldest(living)
+                oldest = oldest_of(living)
                 if oldest < self._oldest:
                     self._oldest = oldest
 

@@ -1,0 +1,155 @@
+"""States with a time to live on Spark: the watermark over epochs and restarts, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from keyedstate import types
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.runtime import Context, KeyedProcessFunction
+from keyedstate.spark import keyed
+from keyedstate.spark.errors import EventTimeError
+from keyedstate.state import (
+    BEFORE_TIME,
+    InvalidDurationError,
+    MissingEventTimeError,
+    Ttl,
+    TtlClock,
+    ValueState,
+)
+
+SCHEMA = "k string, before long, time long, watermark long"
+TTL_MS, DELAY_MS = 100, 20
+
+
+class LastSeen(KeyedProcessFunction):
+    """Yields the time at which the key was seen last, as long as the state knows it."""
+
+    seen = ValueState("seen", types.INT64, ttl=Ttl(TTL_MS, clock=TtlClock.EVENT_TIME, expiry_index=True))
+
+    def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+        before = self.seen.value()
+        self.seen.update(row.v)
+        yield ctx.key, before, ctx.timestamp, ctx.watermark
+
+
+class LastSeenLately(KeyedProcessFunction):
+    """The same in processing time, with a time to live that no epoch is shorter than."""
+
+    seen = ValueState("seen", types.INT64, ttl=Ttl(1))
+
+    process = LastSeen.process
+
+
+def last_seen(
+    stream: Any, backend: str, parallelism: int = 2, function: KeyedProcessFunction | None = None, **time: Any
+) -> DataFrame:
+    config = {"checkpoint.dir": str(stream.state), "parallelism": parallelism, "backend": backend}
+    rows = stream.frame().withColumn("ts", f.expr("timestamp_millis(v)"))
+    return keyed(rows, "k", uid="seen", config=config).process(function or LastSeen(), SCHEMA, **time)
+
+
+EPOCHS = [
+    [("a", 1000), ("b", 1010), ("c", 1005)],
+    [("a", 1080), ("d", 1200), ("b", 1190)],
+    [("c", 1210), ("b", 1215), ("a", 1100)],
+    [("b", 1230), ("a", 1205)],
+    [("e", 5000)],
+    [("b", 5000), ("a", 100)],
+    [("f", 5010)],
+]
+
+
+def model(epochs: list[list[tuple[str, int]]]) -> list[set[tuple[Any, ...]]]:
+    """What each epoch must put out; no key comes twice in one."""
+    seen: dict[str, tuple[int, int]] = {}
+    watermark, largest, out = BEFORE_TIME, None, []
+    for epoch in epochs:
+        if largest is not None:
+            watermark = max(watermark, largest - DELAY_MS)
+        rows = set()
+        for key, time in epoch:
+            stamp, before = seen.get(key, (BEFORE_TIME, None))
+            rows.add((key, before if stamp + TTL_MS > watermark else None, time, watermark))
+            seen[key] = max(time, watermark), time
+        largest = max([time for _, time in epoch] + ([] if largest is None else [largest]))
+        out.append(rows)
+    return out
+
+
+def test_states_expire_by_the_watermark_of_the_epochs_before_also_over_restarts(stream: Any) -> None:
+    """TTL-03: with another backend and parallelism in each run."""
+    runs = [(2, "heap-cow", 2), (2, "nested-map", 3), (3, "heap-cow", 1)]
+    first = 0
+    for epochs, backend, parallelism in runs:
+        for rows in EPOCHS[first : first + epochs]:
+            stream.add({"k": key, "v": time} for key, time in rows)
+        first += epochs
+        stream.run(last_seen(stream, backend, parallelism, time="ts", delay=f"{DELAY_MS} ms"))
+    assert [set(stream.rows[epoch]) for epoch in range(len(EPOCHS))] == model(EPOCHS)
+    metadata = OperatorFolder(CheckpointStorage.open(str(stream.state)), "seen").read_metadata(6)
+    assert metadata is not None
+    assert {part.watermark for part in metadata.parts} == {4980}
+    assert max(part.largest_event_time or 0 for part in metadata.parts) == 5010
+    assert sum(part.entries["seen"] for part in metadata.parts) == 4, "c and d went without an access"
+
+
+def test_a_larger_delay_after_a_restart_takes_no_event_time_back(stream: Any, one_backend: str) -> None:
+    stream.add([{"k": "a", "v": 1000}])
+    stream.add([{"k": "a", "v": 1000}])
+    stream.run(last_seen(stream, one_backend, time="ts", delay=0))
+    stream.add([{"k": "a", "v": 1001}])
+    stream.run(last_seen(stream, one_backend, time="ts", delay="1 hour"))
+    assert [row[3] for row in stream.all_rows()] == [BEFORE_TIME, 1000, 1000]
+
+
+def test_an_epoch_without_event_times_keeps_the_watermark(stream: Any, one_backend: str) -> None:
+    for rows in ([("a", 1000)], [("a", None)], [("b", None)], [("a", 1200)]):
+        stream.add({"k": key, "v": time} for key, time in rows)
+    stream.run(last_seen(stream, one_backend, time="ts", delay=0))
+    assert stream.all_rows() == [
+        ("a", None, 1000, BEFORE_TIME),
+        ("a", 1000, None, 1000),
+        ("b", None, None, 1000),
+        ("a", None, 1200, 1000),
+    ]
+
+
+def test_processing_time_goes_on_between_epochs(stream: Any, one_backend: str) -> None:
+    for _ in range(3):
+        stream.add([{"k": "a", "v": 1}])
+    stream.run(last_seen(stream, one_backend, function=LastSeenLately()))
+    assert stream.all_rows() == [("a", None, None, BEFORE_TIME)] * 3
+
+
+def test_a_batch_knows_the_event_times_of_its_rows(spark: SparkSession, one_backend: str) -> None:
+    rows = spark.sql("SELECT 'a' AS k, 5L AS v, DATE'1970-01-02' AS day")
+    frame = keyed(rows, "k", config={"backend": one_backend})
+    out = frame.process(LastSeen(), SCHEMA, time="DAY", delay="0 s").collect()
+    assert [tuple(row) for row in out] == [("a", None, 86_400_000, BEFORE_TIME)]
+
+
+@pytest.mark.parametrize(
+    ("time", "error", "message"),
+    [
+        ({}, MissingEventTimeError, r"'seen' expires in event time.*time='ts'"),
+        ({"time": "when", "delay": 0}, EventTimeError, r"'when': the DataFrame has 0 columns.*k, v, ts"),
+        ({"time": "v", "delay": 0}, EventTimeError, r"'v': it has the type bigint; make a timestamp"),
+        ({"time": "ts"}, EventTimeError, r"'ts': no delay is given.*delay='10 minutes'"),
+        ({"delay": "1 s"}, EventTimeError, r"there is a delay and no column; name it with time="),
+        ({"time": "ts", "delay": -1}, EventTimeError, r"'ts': the delay -1 is negative"),
+        ({"time": "ts", "delay": "soon"}, InvalidDurationError, r"'soon' is no duration"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_event_time_that_cannot_be_had_is_refused_when_the_frame_is_built(
+    spark: SparkSession, time: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    rows = spark.sql("SELECT 'a' AS k, 5L AS v, timestamp_millis(5) AS ts")
+    with pytest.raises(error, match=message):
+        keyed(rows, "k").process(LastSeen(), SCHEMA, **time)
