@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from keyedstate.runtime import (
     KeyedProcessFunction,
 )
 from keyedstate.spark import BroadcastFrameError, keyed
+from keyedstate.spark.broadcast import broadcast_side_of
 from keyedstate.state import BroadcastState, OperatorListState, UnionListState, ValueState
 
 SCHEMA = "k string, n long, factor long, task long"
@@ -280,6 +282,18 @@ def test_the_rules_of_one_source_partition_keep_their_order_and_all_tasks_see_on
     for name in "ab":
         numbers = [int(rule.split()[1]) for rule in said.split(",") if rule.startswith(name)]
         assert numbers == list(range(300))
+
+
+def test_the_order_is_that_of_the_rows_in_whichever_order_an_exchange_gives_them(spark: SparkSession) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 7)
+    side = broadcast_side_of(session.range(1), session.range(0, 100, 1, 3).selectExpr("id", "-id other"))
+    assert side.rows is not None and len(side.rows) == 15
+    pieces = list(side.rows)
+    for _ in range(3):
+        random.Random(1).shuffle(pieces)
+        found = [row for batch in side.batches(pieces) for row in batch.to_pylist()]
+        assert found == [{"id": n, "other": -n} for n in range(100)]
 
 
 def test_a_rule_changes_the_state_of_all_keys_of_every_task(

@@ -154,7 +154,7 @@ class KeyedOperator:
                         result = function.process_broadcast(row, context)
                         if result.__class__ in _SINGLE_ROWS:
                             raise _single_row("process_broadcast", result)
-                        out.extend(result or ())
+                        out.extend(() if result is None else result)
                     except Exception as error:
                         raise self._failure("process_broadcast", error) from error
                     if len(out) >= OUTPUT_BATCH_ROWS:
