@@ -211,6 +211,17 @@ def test_a_keyed_state_registered_in_open_can_be_applied_to(task):
     assert list(task.backend.get_keys("late")) == []
 
 
+def test_only_keyed_state_can_be_applied_to(task):
+    class Wrong(Rules):
+        def process_broadcast(self, row, ctx):
+            ctx.apply_to_keyed_state(self.factors, lambda key, factors: None)
+
+    with pytest.raises(
+        ProcessFunctionError, match="is no keyed state of the function; give one such as self"
+    ):
+        read(task.open(Wrong()).process_broadcast([rules(a=1)]))
+
+
 def test_more_output_of_the_broadcast_side_than_one_batch_holds_keeps_its_order(task):
     class Many(Rules):
         def process_broadcast(self, row, ctx):

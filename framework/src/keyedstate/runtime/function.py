@@ -129,9 +129,16 @@ class BroadcastContext:
             A keyed state of the function: ``self.count``.
         function : callable
             May read, change and clear state of the key, that of other states too.
+
+        Raises
+        ------
+        TypeError
+            For what is no keyed state of the function.
         """
-        context = self._context
-        context._backend.apply_to_all_keys(context._states[state.name], function)
+        descriptor = self._context._states.get(getattr(state, "name", ""))
+        if descriptor is None:
+            raise TypeError(f"{state!r} is no keyed state of the function; give one such as self.count")
+        self._context._backend.apply_to_all_keys(descriptor, function)
 
 
 class KeyedProcessFunction:

@@ -27,16 +27,12 @@ from keyedstate.checkpoint import (
     CheckpointMetadata,
     CheckpointStorage,
     OperatorFolder,
-    OperatorStateFile,
-    SegmentFile,
     SegmentHandle,
-    SegmentWriter,
     TaskIdentity,
     claim,
     find_restore_point,
     handles_for,
     read_operator_state,
-    write_operator_state,
 )
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for, operator_index_for_key_group
@@ -58,8 +54,9 @@ from keyedstate.spark.errors import (
 )
 from keyedstate.spark.identity import attempt_identity, operator_of, task_context
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
+from keyedstate.spark.saving import save_state
 from keyedstate.spark.spool import BatchSpool
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend, SnapshotTask
+from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 
 
 @dataclass(frozen=True)
@@ -190,11 +187,7 @@ class OperatorPlan:
                 sides = self._sides(self._checked(key_groups, batches), spool, goes_on=goes_on)
                 yield from _evaluate(operator, *sides)
             processed = clock()
-            snapshot, segment = _write_snapshot(backend, folder, identity, key_groups, where.compression)
-            operator_state, operator_sync_ms = _write_operator_states(
-                operator_states, folder, identity, where.compression
-            )
-            sync_ms = snapshot.synchronous_ms + operator_sync_ms
+            saved = save_state(backend, operator_states, folder, identity, where.compression)
             written = clock()
             chosen = backend_in_task(self.settings)
             manifest = AttemptManifest(
@@ -203,19 +196,19 @@ class OperatorPlan:
                 backend=chosen.backend.name,
                 backend_version=chosen.backend.description.version,
                 states=tuple(meta.to_json() for meta in backend.metas()),
-                segments=(segment,),
+                segments=(saved.segment,),
                 entries=backend.entries_by_state(),
                 rows_in=operator.rows_in,
                 rows_out=operator.rows_out,
                 largest_event_time=operator.largest_event_time,
                 watermark=watermark,
-                sync_ms=sync_ms,
-                write_ms=(written - processed) * 1000.0 - sync_ms,
+                sync_ms=saved.synchronous_ms,
+                write_ms=(written - processed) * 1000.0 - saved.synchronous_ms,
                 restore_ms=(restored - began) * 1000.0,
                 process_ms=(processed - restored) * 1000.0,
-                bytes=segment.bytes + (operator_state.segment.bytes if operator_state else 0),
+                bytes=saved.bytes,
                 key_columns=self.key_columns,
-                operator_state=operator_state,
+                operator_state=saved.operator_state,
             )
         path = folder.write_manifest(manifest)
         acknowledge(where.accumulator, where.folder, Acknowledgement(identity, path))
@@ -375,35 +368,6 @@ def _keep_cause(error: KeyedStateError) -> None:
     if error.__cause__ is not None and os.environ.get("SPARK_SIMPLIFIED_TRACEBACK"):
         cause = "".join(traceback.format_exception(error.__cause__))
         error.args = (f"the error below was caused by\n\n{cause}\n{error}",)
-
-
-def _write_snapshot(
-    backend: KeyedStateBackend,
-    folder: OperatorFolder,
-    identity: TaskIdentity,
-    key_groups: KeyGroupRange,
-    compression: str,
-) -> tuple[SnapshotTask, SegmentFile]:
-    snapshot = backend.snapshot(identity.epoch)
-    writer = SegmentWriter(folder.storage, folder.data_path(identity), key_groups, compression)
-    try:
-        snapshot.run(writer)
-        return snapshot, writer.finish()
-    except BaseException:
-        writer.abort()
-        raise
-
-
-def _write_operator_states(
-    states: OperatorStateBackend, folder: OperatorFolder, identity: TaskIdentity, compression: str
-) -> tuple[OperatorStateFile | None, float]:
-    """Write the operator state, where there is any; return also how many ms the synchronous part took."""
-    snapshot = states.snapshot(identity.epoch)
-    if snapshot is None:
-        return None, 0.0
-    path = folder.operator_data_path(identity)
-    file = write_operator_state(folder.storage, path, states.metas(), snapshot.run, compression)
-    return file, snapshot.synchronous_ms
 
 
 def _refuse_second_operator(folder: OperatorFolder, identity: TaskIdentity) -> None:
