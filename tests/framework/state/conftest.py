@@ -41,6 +41,8 @@ class Instances:
     plugin : Backend
     options : dict
         What chooses and configures the variant.
+    storage : CheckpointStorage
+        Where snapshots are written.
     """
 
     def __init__(self, variant: str, folder: Path) -> None:
@@ -49,7 +51,7 @@ class Instances:
         self._registry = PluginRegistry(config)
         self.plugin = self._registry.choose()
         self._options = config.plugin_options(self._registry.options, self.plugin.name)
-        self._storage = CheckpointStorage.open(str(folder))
+        self.storage = CheckpointStorage.open(str(folder))
         self._numbers = itertools.count()
         self._opened: list[KeyedStateBackend] = []
 
@@ -84,7 +86,7 @@ class Instances:
 
     def writer(self, backend: KeyedStateBackend, compression: str = "zstd") -> SegmentWriter:
         path = f"segment-{next(self._numbers)}.seg"
-        return SegmentWriter(self._storage, path, backend.key_groups, compression)
+        return SegmentWriter(self.storage, path, backend.key_groups, compression)
 
     def write(self, backend: KeyedStateBackend, task: SnapshotTask) -> SegmentHandle:
         writer = self.writer(backend)
@@ -92,7 +94,7 @@ class Instances:
         return self.finish(writer)
 
     def finish(self, writer: SegmentWriter) -> SegmentHandle:
-        return SegmentHandle.open(self._storage, writer.finish())
+        return SegmentHandle.open(self.storage, writer.finish())
 
     def snapshot(self, backend: KeyedStateBackend) -> SegmentHandle:
         return self.write(backend, backend.snapshot(next(self._numbers)))

@@ -147,6 +147,27 @@ class SnapshotOrderError(CheckpointError):
         )
 
 
+class UnreadableStateError(CheckpointError):
+    """A state in a file whose types are not known here, or not in the version that the file has.
+
+    Attributes
+    ----------
+    path : str
+        The file, with its storage.
+    state : str
+    reason : str
+    """
+
+    def __init__(self, path: str, state: str, reason: str) -> None:
+        self.path = path
+        self.state = state
+        self.reason = reason
+        super().__init__(
+            f"the state {state!r} in the file {path} cannot be read, and nothing of the file was used: "
+            f"{reason}"
+        )
+
+
 class UnwritableEntryError(CheckpointError):
     """An entry that the serializers of its state cannot write.
 

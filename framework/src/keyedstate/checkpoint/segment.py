@@ -16,6 +16,7 @@ from keyedstate.checkpoint.errors import (
     CheckpointError,
     CorruptSegmentError,
     SnapshotOrderError,
+    UnreadableStateError,
     UnwritableEntryError,
 )
 from keyedstate.checkpoint.segment_format import (
@@ -29,7 +30,7 @@ from keyedstate.checkpoint.segment_format import (
 )
 from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFile
 from keyedstate.config import CHECKPOINT_COMPRESSION
-from keyedstate.errors import InvalidOptionError
+from keyedstate.errors import InvalidOptionError, KeyedStateError
 from keyedstate.keygroups import KeyGroupOutOfRangeError, KeyGroupRange
 from keyedstate.types import TypeSerializer
 from keyedstate.types.errors import ColumnSizeError, ValueTypeError
@@ -328,12 +329,28 @@ class SegmentHandle(StateHandle):
 
     @property
     def states(self) -> Sequence[StateMeta]:
-        """The states in the file, with the serializers that wrote them; raises as `StateMeta.from_json`."""
+        """The states in the file, with the serializers that wrote them.
+
+        Raises
+        ------
+        UnreadableStateError
+            Where a type, or its version, is not known here.
+        """
         return tuple(self._meta_of_states().values())
 
     def _meta_of_states(self) -> dict[str, StateMeta]:
         if self._metas is None:
-            self._metas = {state: StateMeta.from_json(index.meta) for state, index in self._streams.items()}
+            metas = {}
+            for state, index in self._streams.items():
+                try:
+                    metas[state] = StateMeta.from_json(index.meta)
+                except KeyedStateError as error:
+                    raise UnreadableStateError(self._location, state, str(error)) from error
+                except (LookupError, TypeError, ValueError) as error:
+                    reason = f"its description is of another form ({type(error).__name__}: {error})"
+                    way_out = "A newer keyedstate may have written it: upgrade this one."
+                    raise UnreadableStateError(self._location, state, f"{reason}. {way_out}") from error
+            self._metas = metas
         return self._metas
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:

@@ -17,6 +17,7 @@ Flink's names and null rules and run per record, so they look nothing up that ca
 from __future__ import annotations
 
 import copy
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Generic, TypeVar
@@ -102,7 +103,7 @@ class StateHandle:
 
     def _column(self, values: Iterable[Any], keys: list[Any], name: str = "values") -> list[Any]:
         """Return a column of a bulk call as a list, or refuse it where it is not as long as the keys."""
-        column = list(values)
+        column = listed(self._name, values, name)
         if len(column) != len(keys):
             raise ValueError(
                 f"{len(keys)} keys and {len(column)} {name} for the state {self._name!r}; "
@@ -201,9 +202,20 @@ def check_type(state: str, parameter: str, given: object) -> None:
         )
 
 
-def check_value(state: str, serializer: TypeSerializer[Any], value: object) -> None:
-    """Raise `StateValueError` with the state's name unless the value is of the type."""
+def check_value(state: str, serializer: TypeSerializer[Any], value: object, place: str = "") -> None:
+    """Raise `StateValueError` with the state's name, and the value's place, unless it is of the type."""
     try:
         serializer.check(value)
     except ValueTypeError as error:
-        raise StateValueError(state, str(error)) from None
+        raise StateValueError(state, str(error.within(place))) from None
+
+
+def listed(state: str, values: Any, name: str) -> list[Any]:
+    """Return several values as a list, or refuse what is none with the state's name."""
+    try:
+        iterator = iter(values)
+    except TypeError:
+        raise StateValueError(
+            state, f"a list of {name} is needed, got {reprlib.repr(values)}. Give a list, also for one."
+        ) from None
+    return list(iterator)

@@ -12,7 +12,7 @@ from keyedstate.keygroups import KeyGroupRange, key_group_for_hash
 from keyedstate.murmur3 import InvalidKeyValueError, hash_value
 from keyedstate.murmur3 import key_groups as key_groups_of
 from keyedstate.state.errors import NoCurrentKeyError
-from keyedstate.types import TypeSerializer
+from keyedstate.types import TypeSerializer, ValueTypeError
 
 
 class _NoKey:
@@ -100,11 +100,11 @@ class KeyContext:
         """
         serializer = self._serializer
         found = list(keys)
-        if serializer.needs_canonical:
-            found = list(map(serializer.canonical, found))
         if not serializer.are_values(found):
             for key in found:
-                serializer.check(key)
+                self.refuse(key)
+        if serializer.needs_canonical:
+            found = list(map(serializer.canonical, found))
         if key_groups is None:
             key_groups = key_groups_of([serializer.to_arrow(found)], self._max_parallelism)
         groups: list[int] = key_groups.tolist() if isinstance(key_groups, np.ndarray) else list(key_groups)
@@ -116,6 +116,13 @@ class KeyContext:
             for key, group in zip(found, groups, strict=True):
                 self.check_own(key, group)
         return found, groups
+
+    def refuse(self, key: object) -> None:
+        """Raise ValueTypeError with the key's place, unless it is of the key type."""
+        try:
+            self._serializer.check(key)
+        except ValueTypeError as error:
+            raise error.within("the key") from None
 
     def check_own(self, key: object, key_group: int) -> None:
         """Raise ValueError unless the key group is one of this instance's."""

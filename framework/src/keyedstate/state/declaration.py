@@ -20,7 +20,8 @@ class Declaration(Generic[H]):
     """
 
     def __init__(self, name: str) -> None:
-        if not name:
+        given: object = name
+        if not isinstance(given, str) or not given:
             raise InvalidDescriptorError(name, "its name must be a non-empty string")
         self.name = name
         self._attribute = name

@@ -17,7 +17,7 @@ class InvalidDescriptorError(StateError):
     def __init__(self, state: object, reason: str) -> None:
         self.state = str(state)
         self.reason = reason
-        super().__init__(f"the declaration of the state {state!r} is invalid: {reason}.")
+        super().__init__(f"the declaration of the state {state!r} is invalid: {reason.rstrip('.')}.")
 
 
 class InvalidDurationError(KeyedStateError):

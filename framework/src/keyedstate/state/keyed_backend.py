@@ -28,7 +28,7 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import Backend
 from keyedstate.state import base as state_base
 from keyedstate.state.adoption import adapted, check_keys, converted_table
-from keyedstate.state.base import StateDescriptor
+from keyedstate.state.base import StateDescriptor, check_value
 from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME, Clock, StateTime, system_clock
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import (
@@ -175,10 +175,19 @@ class KeyedStateBackend:
         key : object
         key_group : int, optional
             Its key group where the caller knows it; otherwise it is computed as Spark does.
+
+        Raises
+        ------
+        ValueTypeError
+            Where the key is not of the key type.
+        ValueError
+            Where it belongs to another instance.
         """
-        if self._key_serializer.needs_canonical:
-            key = self._key_serializer.canonical(key)
-        self._key_serializer.check(key)
+        serializer = self._key_serializer
+        if not serializer.is_value(key):
+            self.current.refuse(key)
+        if serializer.needs_canonical:
+            key = serializer.canonical(key)
         if key_group is None:
             key_group = self.current.key_group_of(key)
         self.current.check_own(key, key_group)
@@ -245,9 +254,13 @@ class KeyedStateBackend:
         InvalidDescriptorError
             Where an earlier look-up in this run had another time to live.
         NullNamespaceError
+        StateValueError
+            Where the namespace is not of its type.
         """
         if namespace is None or namespace_serializer is None:
             raise NullNamespaceError(descriptor.name)
+        if not namespace_serializer.is_value(namespace):
+            check_value(descriptor.name, namespace_serializer, namespace, "the namespace")
         handle = self._handles.get(descriptor.name)
         meta = StateMeta(
             descriptor.name,
@@ -364,7 +377,13 @@ class KeyedStateBackend:
         """Yield each key that has an entry in one namespace of a state; nothing for an unknown state.
 
         Works on restored states before they are registered.
+
+        Raises
+        ------
+        NullNamespaceError
         """
+        if namespace is None:
+            raise NullNamespaceError(state)
         table = self._tables.get(state)
         return iter(()) if table is None else table.keys(namespace)
 

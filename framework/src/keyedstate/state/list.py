@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.state.base import StateDescriptor, check_type, stretches
+from keyedstate.state.base import StateDescriptor, check_type, listed, stretches
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import StateValueError
 from keyedstate.state.merging import MergingStateHandle
@@ -164,7 +164,7 @@ class ListStateHandle(MergingStateHandle, Generic[T]):
                 f"a list is needed, got {values!r:.50}. Give a list; add() takes one element, and clear() "
                 "removes all.",
             )
-        new = list(values)
+        new = listed(self._name, values, "elements")
         if not all(map(self._is_element, new)):
             raise self._refusal(new)
         return new

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value, stretches
+from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value, listed, stretches
 from keyedstate.state.context import KeyContext
-from keyedstate.state.errors import UnorderedKeyError
+from keyedstate.state.errors import StateValueError, UnorderedKeyError
 from keyedstate.state.map_iterator import MapStateIterator
 from keyedstate.state.order import SortKey, sort_key
 from keyedstate.state.ttl.config import Ttl
@@ -42,18 +43,43 @@ class MapStateHandle(StateHandle, Generic[K, V]):
     # -- one entry ----------------------------------------------------------------------------------------
 
     def get(self, key: K) -> V | None:
-        """Return the value under a map key, or None."""
+        """Return the value under a map key, or None.
+
+        Raises
+        ------
+        StateValueError
+            Where nothing can be under the key, since it is not of the declared type.
+        """
         entries = self._entries()
-        if entries is None:
-            return None
-        return entries.get(key if self._canonical is None else self._canonical(key))
+        try:
+            if entries is not None:
+                found = entries.get(key if self._canonical is None else self._key(key))
+                if found is not None:
+                    return found
+        except TypeError:  # it has no hash
+            self._check_key(key)
+            raise
+        # Only now: a key that is there needs no look at its type.
+        self._check_key(key)
+        return None
 
     def contains(self, key: K) -> bool:
-        """Return whether a map key is there, also one whose value is None."""
+        """Return whether a map key is there, also one whose value is None.
+
+        Raises
+        ------
+        StateValueError
+            As `get`.
+        """
         entries = self._entries()
-        if entries is None:
-            return False
-        return (key if self._canonical is None else self._canonical(key)) in entries
+        try:
+            if entries is not None and (key if self._canonical is None else self._key(key)) in entries:
+                return True
+        except TypeError:  # it has no hash
+            self._check_key(key)
+            raise
+        self._check_key(key)
+        return False
 
     def put(self, key: K, value: V | None) -> None:
         """Set the value under a map key.
@@ -75,7 +101,14 @@ class MapStateHandle(StateHandle, Generic[K, V]):
             entries[key] = value
 
     def remove(self, key: K) -> None:
-        """Remove a map key if it is there."""
+        """Remove a map key if it is there.
+
+        Raises
+        ------
+        StateValueError
+            Where it is not of the declared type.
+        """
+        self._check_key(key)
         context = self._context
         entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if entries is None:
@@ -87,13 +120,16 @@ class MapStateHandle(StateHandle, Generic[K, V]):
     # -- several entries ----------------------------------------------------------------------------------
 
     def get_all(self, keys: Iterable[K]) -> dict[K, V | None]:
-        """Return the entries of those among several map keys that are there, in their order."""
+        """Return the entries of those among several map keys that are there, in their order.
+
+        Raises
+        ------
+        StateValueError
+            Where one of them is not of the declared type.
+        """
+        wanted = self._map_keys(keys)
         entries = self._entries()
-        if entries is None:
-            return {}
-        if self._canonical is not None:
-            keys = map(self._canonical, keys)
-        return {key: entries[key] for key in keys if key in entries}
+        return {} if entries is None else {key: entries[key] for key in wanted if key in entries}
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
         """Set several; either all of them or, where one is refused, none.
@@ -114,12 +150,19 @@ class MapStateHandle(StateHandle, Generic[K, V]):
             stored.update(new)
 
     def remove_all(self, keys: Iterable[K]) -> None:
-        """Remove those among several map keys that are there."""
+        """Remove those among several map keys that are there; all of them or, where one is refused, none.
+
+        Raises
+        ------
+        StateValueError
+            Where one of them is not of the declared type.
+        """
+        unwanted = self._map_keys(keys)
         context = self._context
         entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if entries is None:
             return
-        for key in keys if self._canonical is None else map(self._canonical, keys):
+        for key in unwanted:
             entries.pop(key, None)
         if not entries:
             self.clear()
@@ -285,12 +328,29 @@ class MapStateHandle(StateHandle, Generic[K, V]):
 
     def _key(self, key: K) -> K:
         """Return a map key as it is stored, or refuse it."""
-        check_value(self._name, self._serializer.key_serializer, key)
+        self._check_key(key)
         return key if self._canonical is None else self._canonical(key)
+
+    def _map_keys(self, keys: Iterable[K]) -> list[K]:
+        """Return several map keys as they are stored, or refuse them."""
+        found = listed(self._name, keys, "map keys")
+        self._check_map_keys(found)
+        return found if self._canonical is None else list(map(self._canonical, found))
+
+    def _check_key(self, key: K) -> None:
+        """Raise `StateValueError` unless a map key is of the declared type."""
+        if not self._is_key(key):
+            check_value(self._name, self._serializer.key_serializer, key, "the map key")
 
     def _checked(self, entries: Mapping[K, V | None]) -> dict[K, V | None]:
         """Return entries as they are stored, in a dict of their own, or refuse them."""
-        new = entries.copy() if entries.__class__ is dict else dict(entries.items())
+        if not isinstance(entries, Mapping):
+            raise StateValueError(
+                self._name,
+                f"a dict of entries is needed, got {reprlib.repr(entries)}. Give a dict; put() takes one "
+                "entry.",
+            )
+        new = dict(entries)
         self._check_map_keys(new)
         self._check_column(self._serializer.value_serializer, new.values())
         if self._canonical is None:
@@ -302,11 +362,11 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         serializer = self._serializer.key_serializer
         if not serializer.are_values(keys):
             for key in keys:
-                check_value(self._name, serializer, key)
+                self._check_key(key)
 
     def _check_entry(self, key: K, value: V | None) -> None:
         """Raise `StateValueError` unless key and value are of the declared types."""
-        check_value(self._name, self._serializer.key_serializer, key)
+        self._check_key(key)
         if value is not None:
             check_value(self._name, self._serializer.value_serializer, value)
 

@@ -46,12 +46,17 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
             self._cleanup.run()
         context = self._context
         entries = self._table.get(context.key_group, context.key, self._namespace)
-        if entries is None:
-            return None
-        if self._canonical is not None:
-            key = self._canonical(key)
-        timed = entries.get(key)
+        timed = None
+        if entries is not None:
+            if self._canonical is not None:
+                key = self._key(key)
+            try:
+                timed = entries.get(key)
+            except TypeError:  # it has no hash
+                self._check_key(key)
+                raise
         if timed is None:
+            self._check_key(key)
             return None
         if timed[0] + self._ttl_ms > now:
             if self._refreshes:
@@ -62,8 +67,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
 
     def contains(self, key: K) -> bool:
         """Return whether a map key is there and lives; as any read, it may give the entry a new time."""
-        if self._canonical is not None:
-            key = self._canonical(key)
+        key = self._key(key)
         found = self._raw()
         timed = None if found is None else found.get(key)
         if timed is None:
@@ -96,12 +100,9 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
 
     def get_all(self, keys: Iterable[K]) -> dict[K, V | None]:
         """Return the entries of those among several map keys that are there and live, in their order."""
+        wanted = self._map_keys(keys)
         entries = self._raw()
-        if entries is None:
-            return {}
-        if self._canonical is not None:
-            keys = map(self._canonical, keys)
-        return self._shown({key: entries[key] for key in keys if key in entries})
+        return {} if entries is None else self._shown({key: entries[key] for key in wanted if key in entries})
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
         """Set several, which begin to live; either all of them or, where one is refused, none."""
