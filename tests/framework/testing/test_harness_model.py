@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import hypothesis.strategies as st
@@ -13,6 +14,7 @@ from keyedstate.state import ListState, Ttl, TtlClock, ValueState
 from keyedstate.testing import Harness, HarnessSnapshot
 
 TTL_MS = 10
+DELAY_MS = 5
 MAX_PARALLELISM = 8
 KEYS = [None, "", "a", "b", "c", "\U0001f600", "key-6", "key-7"]
 
@@ -40,10 +42,12 @@ class Model:
         self.recent: dict[Any, list[tuple[int, int]]] = {}
         self.last: dict[Any, tuple[int, int]] = {}
         self.watermark = 0
+        self.largest: int | None = None
 
     def copy(self) -> Model:
         other = Model()
         other.count, other.last, other.watermark = dict(self.count), dict(self.last), self.watermark
+        other.largest = self.largest
         other.recent = {key: list(values) for key, values in self.recent.items()}
         return other
 
@@ -56,18 +60,31 @@ class Model:
 
     def process(self, key: Any, n: int, now: int, timestamp: int | None) -> tuple[Any, ...]:
         before = self.last_of(key)
+        if timestamp is not None:
+            self.largest = timestamp if self.largest is None else max(self.largest, timestamp)
         self.count[key] = self.count.get(key, 0) + 1
         self.recent.setdefault(key, []).append((now, n))
         self.last[key] = max(self.watermark, self.watermark if timestamp is None else timestamp), n
         return key, self.count[key], self.recent_of(key, now), before
+
+    def end_epoch(self) -> None:
+        if self.largest is not None:
+            self.watermark = max(self.watermark, self.largest - DELAY_MS)
+        self.largest = None
+
+
+def instant(ms: int | None) -> dt.datetime | None:
+    return None if ms is None else dt.datetime.fromtimestamp(ms / 1000, dt.timezone.utc)
 
 
 STEPS = st.lists(
     st.one_of(
         st.tuples(
             st.just("rows"),
-            st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 9)), max_size=6),
-            st.none() | st.integers(0, 60),
+            st.lists(
+                st.tuples(st.sampled_from(KEYS), st.integers(0, 9), st.none() | st.integers(0, 60)),
+                max_size=6,
+            ),
         ),
         st.tuples(st.just("clock"), st.integers(0, 12)),
         st.tuples(st.just("watermark"), st.integers(0, 60)),
@@ -94,7 +111,9 @@ def test_a_harness_does_what_plain_dicts_do(backend_name: str, steps: list[tuple
     harness = Harness(
         Modelled(),
         key="user",
-        schema="user string, n long",
+        schema="user string, n long, at timestamp",
+        time="at",
+        delay=DELAY_MS,
         output=output,
         backend=backend_name,
         max_parallelism=MAX_PARALLELISM,
@@ -103,9 +122,10 @@ def test_a_harness_does_what_plain_dicts_do(backend_name: str, steps: list[tuple
         harness.advance_watermark(0)
         for step, *details in steps:
             if step == "rows":
-                rows, timestamp = details
-                expected = [model.process(key, n, now, timestamp) for key, n in rows]
-                assert list(map(tuple, harness.process_all(rows, timestamp=timestamp))) == expected
+                (rows,) = details
+                expected = [model.process(key, n, now, time) for key, n, time in rows]
+                found = harness.process_all([(key, n, instant(time)) for key, n, time in rows])
+                assert list(map(tuple, found)) == expected
             elif step == "clock":
                 now += details[0]
                 harness.advance_processing_time(details[0])
@@ -122,6 +142,7 @@ def test_a_harness_does_what_plain_dicts_do(backend_name: str, steps: list[tuple
                 harness.rescale(details[0])
             elif step == "epoch":
                 epoch += 1
+                model.end_epoch()
                 harness.end_epoch()
             assert (harness.epoch, harness.watermark, harness.processing_time) == (
                 epoch,

@@ -8,11 +8,23 @@ import pytest
 
 from keyedstate import types
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.state import ListState, MapState, ReducingState, Ttl, TtlClock, UpdateType, ValueState
+from keyedstate.state import (
+    InvalidDurationError,
+    ListState,
+    MapState,
+    MissingEventTimeError,
+    ReducingState,
+    Ttl,
+    TtlClock,
+    UpdateType,
+    ValueState,
+)
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, ManualClock
-from keyedstate.testing import HarnessClosedError, HarnessSettingError
+from keyedstate.testing import HarnessClosedError, HarnessSchemaError, HarnessSettingError
 
 ROWS = "user string, n long"
+EVENT_ROWS = "user string, n long, at timestamp"
+TIMES = "user string, at long, watermark long"
 
 
 class Sessions(KeyedProcessFunction):
@@ -41,10 +53,21 @@ class EventSessions(KeyedProcessFunction):
         yield ctx.key, self.count.value()
 
 
+class Times(KeyedProcessFunction):
+    """Tells the event time of each row, and the watermark."""
+
+    def open(self, ctx):
+        self.opened_at = ctx.watermark
+
+    def process(self, row, ctx):
+        yield ctx.key, ctx.timestamp, ctx.watermark
+
+
 @pytest.fixture
 def sessions(harness):
     def make(function=None, **arguments):
-        return harness(function or Sessions(), **{"schema": ROWS, "output": ROWS, **arguments})
+        output = TIMES if isinstance(function, Times) else ROWS
+        return harness(function or Sessions(), **{"schema": ROWS, "output": output, **arguments})
 
     return make
 
@@ -59,7 +82,8 @@ def test_time_stands_still_until_it_is_moved(sessions):
     assert harness.processing_time == 0
     harness.advance_processing_time(5)
     harness.advance_processing_time(dt.timedelta(seconds=1))
-    assert harness.processing_time == 1005
+    harness.advance_processing_time("2 min")
+    assert harness.processing_time == 121_005
     harness.set_processing_time(dt.datetime(1970, 1, 2, tzinfo=dt.timezone.utc))
     assert harness.processing_time == 86_400_000
     harness.advance_processing_time(-1)
@@ -181,19 +205,31 @@ def test_any_other_clock_is_read_and_cannot_be_moved(sessions):
 # -- event time ----------------------------------------------------------------------------------------
 
 
-def test_state_in_event_time_expires_by_the_watermark_and_not_by_the_clock(sessions):
-    harness = sessions(EventSessions(), parallelism=2)
+def at(ms: int) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(milliseconds=ms)
+
+
+@pytest.fixture
+def event_sessions(sessions):
+    def make(function=None, **arguments):
+        return sessions(function or EventSessions(), **{"schema": EVENT_ROWS, "time": "at", **arguments})
+
+    return make
+
+
+def test_state_in_event_time_expires_by_the_watermark_and_not_by_the_clock(event_sessions):
+    harness = event_sessions(parallelism=2)
     harness.advance_watermark(1_000)
-    harness.process_all([("ann", 1), ("bob", 1)])
-    harness.advance_processing_time(10_000)
+    harness.process_all([("ann", 1, None), ("bob", 1, None)])
+    harness.advance_processing_time("10 s")
     harness.advance_watermark(1_099)
-    assert harness.process(("ann", 1)) == [("ann", 2)]
+    assert harness.process(("ann", 1, None)) == [("ann", 2)]
     harness.advance_watermark(1_100)
-    assert harness.process_all([("ann", 1), ("bob", 1)]) == [("ann", 3), ("bob", 1)]
+    assert harness.process_all([("ann", 1, None), ("bob", 1, None)]) == [("ann", 3), ("bob", 1)]
 
 
-def test_the_watermark_never_goes_back(sessions):
-    harness = sessions(EventSessions())
+def test_the_watermark_never_goes_back(event_sessions):
+    harness = event_sessions()
     assert harness.watermark == BEFORE_TIME
     harness.advance_watermark(1_000)
     harness.advance_watermark(500)
@@ -202,66 +238,136 @@ def test_the_watermark_never_goes_back(sessions):
     assert harness.watermark == 7_200_000
 
 
-def test_a_row_ahead_of_the_watermark_lives_from_its_own_timestamp(sessions):
-    harness = sessions(EventSessions())
+def test_a_row_ahead_of_the_watermark_lives_from_its_own_time(event_sessions):
+    harness = event_sessions()
     harness.advance_watermark(1_000)
-    harness.process(("ann", 1), timestamp=1_500)
-    harness.process_all([("bob", 1), ("cyd", 1)], timestamp=dt.datetime.fromtimestamp(1.2, dt.timezone.utc))
-    harness.process(("dan", 1), timestamp=10)
-    harness.process(("eve", 1))
+    harness.process_all(
+        [("ann", 1, at(1_500)), ("bob", 1, at(1_200)), ("cyd", 1, at(1_200)), ("dan", 1, at(10))]
+    )
+    harness.process(("eve", 1, None))
     counts = [harness.state(EventSessions.count, user) for user in ("ann", "bob", "cyd", "dan", "eve")]
     for watermark, living in [(1_099, 5), (1_100, 3), (1_299, 3), (1_300, 1), (1_599, 1), (1_600, 0)]:
         harness.advance_watermark(watermark)
         assert [count.value() for count in counts] == [1] * living + [0] * (5 - living), watermark
 
 
-def test_the_timestamp_of_a_row_is_not_that_of_what_a_test_writes_afterwards(sessions):
-    harness = sessions(EventSessions())
+def test_the_time_of_a_row_is_not_that_of_what_a_test_writes_afterwards(event_sessions):
+    harness = event_sessions()
     harness.advance_watermark(1_000)
     handle = harness.state(EventSessions.count, "bob")
-    harness.process(("ann", 1), timestamp=5_000)
+    harness.process(("ann", 1, at(5_000)))
     handle.update(7)
     harness.advance_watermark(1_100)
     assert (handle.value(), harness.state(EventSessions.count, "ann").value()) == (0, 1)
 
 
-def test_the_watermark_is_in_snapshots(sessions):
-    harness = sessions(EventSessions())
+def test_the_watermark_is_in_snapshots(event_sessions):
+    harness = event_sessions()
     harness.advance_watermark(1_000)
-    harness.process(("ann", 1))
+    harness.process(("ann", 1, None))
     snapshot = harness.snapshot()
     assert snapshot.watermark == 1_000
     harness.advance_watermark(2_000)
     assert harness.state(EventSessions.count, "ann").value() == 0
     harness.restore(snapshot, parallelism=2)
     assert harness.watermark == 1_000
-    assert harness.process(("ann", 1)) == [("ann", 2)]
-    again = sessions(EventSessions(), restore=snapshot)
+    assert harness.process(("ann", 1, None)) == [("ann", 2)]
+    again = event_sessions(restore=snapshot)
     assert again.state(EventSessions.count, "ann").value() == 1
     again.advance_watermark(END_OF_TIME)
     assert again.state(EventSessions.count, "ann").value() == 0
 
 
+def test_with_a_delay_the_watermark_follows_the_rows_when_an_epoch_ends(event_sessions):
+    harness = event_sessions(Times(), delay="1 s", parallelism=3)
+    assert harness.process_all([("ann", 0, at(5_000)), ("bob", 0, None)]) == [
+        ("ann", 5_000, BEFORE_TIME),
+        ("bob", None, BEFORE_TIME),
+    ]
+    harness.process(("cyd", 0, at(3_000)))
+    assert harness.watermark == BEFORE_TIME
+    harness.end_epoch()
+    assert harness.process(("ann", 0, at(4_500))) == [("ann", 4_500, 4_000)]
+    assert [instance.function.opened_at for instance in harness.instances] == [4_000] * 3
+    harness.end_epoch()
+    assert harness.watermark == 4_000
+    harness.advance_watermark(10_000)
+    harness.process(("ann", 0, at(10_500)))
+    harness.end_epoch()
+    harness.end_epoch()
+    assert harness.watermark == 10_000
+
+
+def test_the_largest_event_time_of_an_epoch_is_in_snapshots(event_sessions):
+    harness = event_sessions(Times(), delay=0)
+    harness.process(("ann", 0, at(-5)))
+    snapshot = harness.snapshot()
+    harness.process(("ann", 0, at(7)))
+    harness.restore(snapshot)
+    harness.end_epoch()
+    assert harness.watermark == -5
+    assert event_sessions(Times(), delay=0, restore=snapshot).watermark == BEFORE_TIME
+
+
+def test_an_epoch_without_any_time_leaves_the_watermark_where_it_is(event_sessions):
+    harness = event_sessions(Times(), delay=0)
+    harness.process(("ann", 0, None))
+    harness.end_epoch()
+    assert harness.watermark == BEFORE_TIME
+
+
+def test_without_a_delay_only_the_test_moves_the_watermark(event_sessions):
+    harness = event_sessions(Times())
+    harness.process(("ann", 0, at(5_000)))
+    harness.end_epoch()
+    assert harness.watermark == BEFORE_TIME
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date"])
+def test_any_column_of_times_has_event_times(event_sessions, kind):
+    harness = event_sessions(Times(), schema=f"user string, n long, at {kind}")
+    day = {"timestamp": at(86_400_000), "timestamp_ntz": dt.datetime(1970, 1, 2), "date": dt.date(1970, 1, 2)}
+    assert harness.process(("ann", 0, day[kind])) == [("ann", 86_400_000, BEFORE_TIME)]
+
+
+def test_a_column_of_other_values_or_none_at_all_is_refused(event_sessions):
+    with pytest.raises(HarnessSchemaError, match="'time': the column 'n' has the type int64"):
+        event_sessions(time="n")
+    with pytest.raises(HarnessSchemaError, match=r"'time': 'att' is none of .*Did you mean 'at'"):
+        event_sessions(time="att")
+
+
+def test_where_rows_have_no_event_time_nothing_may_ask_for_it(sessions):
+    with pytest.raises(MissingEventTimeError, match="'count' expires in event time"):
+        sessions(EventSessions())
+    with pytest.raises(HarnessSettingError, match=r"event time of the rows is not known\. Name the column"):
+        sessions().advance_watermark(1)
+    with pytest.raises(HarnessSettingError, match="event time of the rows is not known"):
+        sessions(delay="1 s")
+
+
 # -- times that are none -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("time", [1.5, "7 days", None, True, dt.datetime(2024, 1, 1), dt.date(2024, 1, 1)])
-def test_what_is_no_time_is_refused_and_moves_nothing(sessions, time):
-    harness = sessions()
+@pytest.mark.parametrize("time", [1.5, "seven", None, True, dt.datetime(2024, 1, 1), dt.date(2024, 1, 1)])
+def test_what_is_no_time_is_refused_and_moves_nothing(event_sessions, time):
+    harness = event_sessions()
     with pytest.raises(HarnessSettingError, match="the watermark is"):
         harness.advance_watermark(time)
     with pytest.raises(HarnessSettingError, match="the processing time is"):
         harness.set_processing_time(time)
-    with pytest.raises(HarnessSettingError, match="the duration is"):
+    with pytest.raises(InvalidDurationError, match="is no duration"):
         harness.advance_processing_time(time)
     if time is not None:
-        with pytest.raises(HarnessSettingError, match="the timestamp is"):
-            harness.process(("ann", 1), timestamp=time)
-    assert (harness.watermark, harness.processing_time, harness.outputs) == (BEFORE_TIME, 0, [])
+        with pytest.raises(InvalidDurationError, match="is no duration"):
+            event_sessions(delay=time)
+    with pytest.raises(HarnessSettingError, match="the delay is -1, which is negative"):
+        event_sessions(delay=-1)
+    assert (harness.watermark, harness.processing_time) == (BEFORE_TIME, 0)
 
 
-def test_a_closed_harness_moves_no_time(sessions):
-    harness = sessions()
+def test_a_closed_harness_moves_no_time(event_sessions):
+    harness = event_sessions()
     harness.close()
     for move in (harness.advance_processing_time, harness.set_processing_time, harness.advance_watermark):
         with pytest.raises(HarnessClosedError):

@@ -12,7 +12,7 @@ class HarnessSchemaError(KeyedStateError, ValueError):
 
     Attributes
     ----------
-    argument : {"schema", "output", "broadcast", "key"}
+    argument : {"schema", "output", "broadcast", "key", "time"}
     reason : str
     """
 
@@ -22,7 +22,8 @@ class HarnessSchemaError(KeyedStateError, ValueError):
         super().__init__(
             f"the harness cannot use its argument {argument!r}: {reason}. A schema is a string in Spark's "
             "syntax ('user string, views long'), a dict of names and types, a pyarrow.Schema or a "
-            "StructType; a key is the name of a column, or a list of names."
+            "StructType; a key is the name of a column, or a list of names; a time is the name of a column "
+            "of timestamps or dates."
         )
 
 

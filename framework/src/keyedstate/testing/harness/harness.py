@@ -17,13 +17,14 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
 from keyedstate.state import KeyContext, StateDescriptor, StateHandle
 from keyedstate.state.clock import Clock
+from keyedstate.state.durations import Duration
 from keyedstate.testing.harness.errors import HarnessSettingError, StateNotRegisteredError
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.instances import RunningInstances
 from keyedstate.testing.harness.plan import InstancePlan
 from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
-from keyedstate.testing.harness.time import HarnessTime, instant_ms
+from keyedstate.testing.harness.time import HarnessTime
 from keyedstate.types import VOID_NAMESPACE
 
 H = TypeVar("H", bound=StateHandle)
@@ -46,6 +47,11 @@ class Harness:
         The columns of the rows: ``"user string, seconds long"``, ``{"user": types.STRING, "seconds": int}``.
     output : str, mapping, pyarrow.Schema or StructType
         The columns of what the function yields; as in ``process(function, "user string, views long")``.
+    time : str, optional
+        The column with each row's event time, a timestamp or a date; as in ``process(..., time="ts")``.
+    delay : str, timedelta or int, optional
+        How far behind the largest event time the watermark follows when an epoch ends: ``"10 minutes"``.
+        Without it only `advance_watermark` moves the watermark.
     broadcast : str, mapping, pyarrow.Schema or StructType, optional
         The columns of the rows of the broadcast side, where the function has one.
     backend : str, default "heap-cow"
@@ -87,6 +93,8 @@ class Harness:
         key: str | Sequence[str],
         schema: object,
         output: object,
+        time: str | None = None,
+        delay: Duration | None = None,
         broadcast: object = None,
         backend: str = "heap-cow",
         options: Mapping[str, object] | None = None,
@@ -97,8 +105,10 @@ class Harness:
     ) -> None:
         if max_parallelism is None:
             max_parallelism = DEFAULT_MAX_PARALLELISM if restore is None else restore.max_parallelism
-        self._rows = KeyedInputRows(schema, key)
-        self._time = HarnessTime(clock)
+        self._rows = KeyedInputRows(schema, key, time)
+        if delay is not None:
+            self._check_event_time()
+        self._time = HarnessTime(clock, delay)
         self._max_parallelism = max_parallelism
         plan = InstancePlan.of(
             function,
@@ -140,20 +150,16 @@ class Harness:
 
     # -- rows ---------------------------------------------------------------------------------------------
 
-    def process(self, row: Any, timestamp: int | dt.datetime | None = None) -> list[tuple[Any, ...]]:
+    def process(self, row: Any) -> list[tuple[Any, ...]]:
         """Process one row and return what the function yields for it; see `process_all`."""
-        return self.process_all([row], timestamp)
+        return self.process_all([row])
 
-    def process_all(
-        self, rows: Iterable[Any], timestamp: int | dt.datetime | None = None
-    ) -> list[tuple[Any, ...]]:
+    def process_all(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
         """Process rows, neighbours of one instance as one Arrow batch, and return what the function yields.
 
         Parameters
         ----------
         rows : iterable of dict, tuple or list
-        timestamp : int or datetime, optional
-            The event time of each of these rows, in milliseconds since 1970 UTC or with a time zone.
 
         Returns
         -------
@@ -171,9 +177,8 @@ class Harness:
             Where it yields something else than `output`.
         """
         instances = self._running.open
-        event_time = None if timestamp is None else instant_ms("the timestamp", timestamp)
         parts = self._rows.by_instance(list(rows), len(instances), self._max_parallelism)
-        return self._collect(instances[index].process(part, event_time) for index, part in parts)
+        return self._collect(instances[index].process(part) for index, part in parts)
 
     def process_broadcast(self, row: Any) -> list[tuple[Any, ...]]:
         """Process one row of the broadcast side on every instance; see `process_broadcast_all`."""
@@ -221,11 +226,12 @@ class Harness:
         """What the clock says, in milliseconds since 1970 UTC."""
         return self._time.clock()
 
-    def advance_processing_time(self, duration: int | dt.timedelta) -> None:
-        """Move the clock by milliseconds or a timedelta; a negative one moves it back, as clocks do.
+    def advance_processing_time(self, duration: Duration) -> None:
+        """Move the clock by ``"30 min"``, a timedelta or milliseconds; negative ones move it back.
 
         Raises
         ------
+        InvalidDurationError
         HarnessSettingError
             Where the clock is no `ManualClock`.
         """
@@ -243,7 +249,19 @@ class Harness:
         return self._time.watermark
 
     def advance_watermark(self, time: int | dt.datetime) -> None:
-        """Move event time forward to a time; an earlier one changes nothing, as in a job."""
+        """Move event time forward to a time; an earlier one changes nothing, as in a job.
+
+        Parameters
+        ----------
+        time : int or datetime
+            In milliseconds since 1970 UTC, or with a time zone.
+
+        Raises
+        ------
+        HarnessSettingError
+            Where the rows have no event time: no column was named.
+        """
+        self._check_event_time()
         with self._moving_time() as moved:
             moved.advance_watermark(time)
 
@@ -257,7 +275,8 @@ class Harness:
     def end_epoch(self) -> None:
         """End the epoch and begin the next: functions are closed, new copies opened, the state goes on.
 
-        What a function keeps on ``self`` is gone, as after a micro-batch of Spark.
+        What a function keeps on ``self`` is gone, as after a micro-batch of Spark.  With a delay the
+        watermark follows the rows of the epoch.
 
         Raises
         ------
@@ -379,6 +398,14 @@ class Harness:
         found = [row for output in outputs for row in output]
         self._outputs += found
         return found
+
+    def _check_event_time(self) -> None:
+        if self._rows.time_column is None:
+            raise HarnessSettingError(
+                "the event time of the rows",
+                "is not known",
+                "Name the column that has it, as in time='ts'.",
+            )
 
     @contextlib.contextmanager
     def _moving_time(self) -> Iterator[HarnessTime]:

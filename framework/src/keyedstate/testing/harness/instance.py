@@ -63,6 +63,7 @@ class HarnessInstance:
                 handles=handles,
                 generic_types=plan.generic_types,
                 clock=plan.time.clock,
+                event_time=plan.time_column is not None,
             )
         self.show_time()
 
@@ -83,6 +84,7 @@ class HarnessInstance:
             operator_states=self.operator_states,
             task=self._index,
             parallelism=self._parallelism,
+            time_column=self._plan.time_column,
         )
         try:
             operator.open()
@@ -93,13 +95,13 @@ class HarnessInstance:
             raise
         self._operator = operator
 
-    def process(self, batch: pa.RecordBatch, timestamp: int | None) -> list[tuple[Any, ...]]:
-        """Run the function over rows of this instance, all of one event time, and return its output."""
+    def process(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Run the function over rows of this instance and return its output."""
         assert self._operator is not None
-        self.backend.current.timestamp = timestamp
         try:
             return list(_rows(self._operator.process_batch(batch)))
         finally:
+            self._plan.time.saw(self._operator.largest_event_time)
             # What a test does next happens at the time of no row.
             self.backend.current.timestamp = None
             self.show_time()

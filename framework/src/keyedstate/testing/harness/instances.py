@@ -63,7 +63,9 @@ class RunningInstances:
             for instance in instances:
                 instance.end_epoch()
             self.epoch += 1
+            self._plan.time.end_epoch()
             for instance in instances:
+                instance.show_time()
                 instance.begin_epoch(self.epoch)
 
     def snapshot(self) -> HarnessSnapshot:
@@ -74,6 +76,7 @@ class RunningInstances:
             self._snapshots,
             epoch=self.epoch,
             watermark=self._plan.time.watermark,
+            largest_event_time=self._plan.time.largest_event_time,
             max_parallelism=self._plan.max_parallelism,
             key_columns=self._plan.key_columns,
             states=states,
@@ -102,6 +105,7 @@ class RunningInstances:
         if snapshot is not None:
             self.epoch = snapshot.epoch
             self._plan.time.watermark = snapshot.watermark
+            self._plan.time.largest_event_time = snapshot.largest_event_time
         opened: list[HarnessInstance] = []
         try:
             for index in range(parallelism):

@@ -39,6 +39,7 @@ class InstancePlan:
         The option ``types.generic``.
     key_columns : tuple of str
     key_serializer : TypeSerializer
+    time_column : str or None
     output : OutputSchema
     max_parallelism : int
     time : HarnessTime
@@ -50,6 +51,7 @@ class InstancePlan:
     generic_types: bool
     key_columns: tuple[str, ...]
     key_serializer: TypeSerializer[Any]
+    time_column: str | None
     output: OutputSchema
     max_parallelism: int
     time: HarnessTime
@@ -97,6 +99,7 @@ class InstancePlan:
             generic_types=config[TYPES_GENERIC] == "allow",
             key_columns=rows.key_columns,
             key_serializer=rows.key_serializer,
+            time_column=rows.time_column,
             output=output,
             max_parallelism=max_parallelism,
             time=time,

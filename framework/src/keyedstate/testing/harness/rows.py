@@ -12,6 +12,7 @@ import pyarrow as pa
 from keyedstate.errors import did_you_mean
 from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import key_serializer_for
+from keyedstate.runtime.event_time import is_event_time
 from keyedstate.runtime.output import OutputRowError, OutputSchema, OutputSchemaError, OutputTypeError
 from keyedstate.testing.harness.errors import HarnessSchemaError, InputRowError
 from keyedstate.testing.harness.schema import arrow_schema
@@ -75,15 +76,19 @@ class KeyedInputRows(InputRows):
     ----------
     declared : str, mapping, pyarrow.Schema or StructType
     key : str or sequence of str
+    time : str or None
+        The column with the event time.
 
     Attributes
     ----------
     key_columns : tuple of str
     key_serializer : TypeSerializer
+    time_column : str or None
     """
 
-    def __init__(self, declared: object, key: str | Sequence[str]) -> None:
+    def __init__(self, declared: object, key: str | Sequence[str], time: str | None) -> None:
         super().__init__(declared, "schema")
+        self.time_column = None if time is None else _time_column(self.schema, time)
         self.key_columns = _key_columns(self.schema, key)
         types = [_key_type(self.schema.field(name)) for name in self.key_columns]
         self.key_serializer = key_serializer_for(types)
@@ -125,15 +130,26 @@ def _key_columns(schema: pa.Schema, key: str | Sequence[str]) -> tuple[str, ...]
     if not names:
         raise HarnessSchemaError("key", "it names no column")
     for name in names:
-        if name not in schema.names:
-            columns = ", ".join(schema.names)
-            hint = did_you_mean(str(name), schema.names).rstrip("?")
-            raise HarnessSchemaError("key", f"{name!r} is none of the columns {columns}.{hint}")
+        _check_is_column(schema, name, "key")
         if names.count(name) > 1:
             raise HarnessSchemaError("key", f"the column {name!r} is named twice")
     if KEY_GROUP_COLUMN in schema.names:
         raise HarnessSchemaError("schema", f"the name {KEY_GROUP_COLUMN!r} is needed for the key groups")
     return names
+
+
+def _time_column(schema: pa.Schema, name: str) -> str:
+    _check_is_column(schema, name, "time")
+    if not is_event_time(schema.field(name).type):
+        raise HarnessSchemaError("time", f"the column {name!r} has the type {schema.field(name).type}")
+    return name
+
+
+def _check_is_column(schema: pa.Schema, name: object, argument: str) -> None:
+    if name not in schema.names:
+        columns = ", ".join(schema.names)
+        hint = did_you_mean(str(name), schema.names).rstrip("?")
+        raise HarnessSchemaError(argument, f"{name!r} is none of the columns {columns}.{hint}")
 
 
 def _key_type(field: pa.Field) -> pa.DataType:

@@ -32,6 +32,8 @@ class HarnessSnapshot:
     epoch : int
         The epoch in which it was taken.
     watermark : int
+    largest_event_time : int or None
+        Of the rows of this epoch, in milliseconds since 1970 UTC.
     max_parallelism : int
     key_columns : tuple of str
     segments : tuple of SegmentFile
@@ -42,6 +44,7 @@ class HarnessSnapshot:
 
     epoch: int
     watermark: int
+    largest_event_time: int | None
     max_parallelism: int
     key_columns: tuple[str, ...]
     segments: tuple[SegmentFile, ...]
@@ -55,6 +58,7 @@ class HarnessSnapshot:
         *,
         epoch: int,
         watermark: int,
+        largest_event_time: int | None,
         max_parallelism: int,
         key_columns: tuple[str, ...],
         states: Sequence[tuple[KeyedStateBackend, OperatorStateBackend]],
@@ -74,7 +78,16 @@ class HarnessSnapshot:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        snapshot = cls(epoch, watermark, max_parallelism, key_columns, segments, operator_files, storage)
+        snapshot = cls(
+            epoch,
+            watermark,
+            largest_event_time,
+            max_parallelism,
+            key_columns,
+            segments,
+            operator_files,
+            storage,
+        )
         weakref.finalize(snapshot, shutil.rmtree, folder, ignore_errors=True)
         return snapshot
 

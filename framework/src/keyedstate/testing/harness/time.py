@@ -6,6 +6,7 @@ import datetime as dt
 
 from keyedstate.state import KeyedStateBackend
 from keyedstate.state.clock import BEFORE_TIME, Clock, ManualClock
+from keyedstate.state.durations import Duration, milliseconds
 from keyedstate.testing.harness.errors import HarnessSettingError
 
 _1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -19,30 +20,50 @@ class HarnessTime:
     ----------
     clock : callable or None
         By default a `ManualClock` that begins at 0.
+    delay : str, timedelta, int or None
+        How far behind the largest event time the watermark follows at the end of an epoch; None where only
+        the test moves it.
 
     Attributes
     ----------
     clock : callable
     watermark : int
         In milliseconds since 1970 UTC; `BEFORE_TIME` before the first.
+    largest_event_time : int or None
+        Of the rows of this epoch.
     """
 
-    def __init__(self, clock: Clock | None) -> None:
+    def __init__(self, clock: Clock | None, delay: Duration | None) -> None:
         self.clock: Clock = ManualClock() if clock is None else clock
         self.watermark = BEFORE_TIME
+        self.largest_event_time: int | None = None
+        self._delay_ms = None if delay is None else milliseconds(delay)
+        if self._delay_ms is not None and self._delay_ms < 0:
+            raise HarnessSettingError("the delay", f"is {delay!r}, which is negative", "Give 0 or more.")
 
-    def advance(self, duration: int | dt.timedelta) -> None:
-        """Move the clock by milliseconds or a timedelta."""
-        ms = duration // _MILLISECOND if isinstance(duration, dt.timedelta) else duration
-        self._manual_clock().advance(_whole_ms("the duration", ms))
+    def advance(self, duration: Duration) -> None:
+        """Move the clock."""
+        self._manual_clock().advance(milliseconds(duration))
 
     def set(self, time: int | dt.datetime) -> None:
         """Set the clock."""
-        self._manual_clock().now = instant_ms("the processing time", time)
+        self._manual_clock().now = _instant_ms("the processing time", time)
 
     def advance_watermark(self, time: int | dt.datetime) -> None:
         """Move event time forward; an earlier watermark changes nothing."""
-        self.watermark = max(self.watermark, instant_ms("the watermark", time))
+        self.watermark = max(self.watermark, _instant_ms("the watermark", time))
+
+    def saw(self, event_time: int | None) -> None:
+        """Note the largest event time of some rows."""
+        if event_time is not None:
+            largest = self.largest_event_time
+            self.largest_event_time = event_time if largest is None else max(event_time, largest)
+
+    def end_epoch(self) -> None:
+        """Let the watermark follow the rows of the epoch, as a job does between two epochs."""
+        if self._delay_ms is not None and self.largest_event_time is not None:
+            self.advance_watermark(self.largest_event_time - self._delay_ms)
+        self.largest_event_time = None
 
     def show_to(self, backend: KeyedStateBackend) -> None:
         """Let the states of an instance see the present times."""
@@ -58,7 +79,7 @@ class HarnessTime:
         return self.clock
 
 
-def instant_ms(what: str, time: int | dt.datetime) -> int:
+def _instant_ms(what: str, time: int | dt.datetime) -> int:
     """Return a point in time as milliseconds since 1970 UTC.
 
     Raises
@@ -68,14 +89,9 @@ def instant_ms(what: str, time: int | dt.datetime) -> int:
     """
     if isinstance(time, dt.datetime):
         if time.tzinfo is None:
-            raise HarnessSettingError(
-                what, f"is {time!r}, which has no time zone", "Give it one, such as UTC."
-            )
+            way_out = "Give it one, such as UTC."
+            raise HarnessSettingError(what, f"is {time!r}, which has no time zone", way_out)
         return (time - _1970) // _MILLISECOND
-    return _whole_ms(what, time)
-
-
-def _whole_ms(what: str, ms: object) -> int:
-    if ms.__class__ is not int:
-        raise HarnessSettingError(what, f"is {ms!r}", "Give whole milliseconds, or a datetime or timedelta.")
-    return ms
+    if time.__class__ is not int:
+        raise HarnessSettingError(what, f"is {time!r}", "Give milliseconds since 1970 UTC, or a datetime.")
+    return time
