@@ -307,12 +307,38 @@ def test_values_that_pyarrow_would_bend_are_refused_with_their_row(
         (types.DATE, pa.array([0, 2932897], pa.int32()).cast(pa.date32())),
         (types.TIMESTAMP_NTZ, pa.array([None, 253402300800], pa.timestamp("s"))),
         (types.TIMESTAMP, pa.array([-(2**63)], pa.int64()).cast(pa.timestamp("us", "UTC"))),
+        (types.TIMESTAMP, pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("s", "UTC"))),
+        (types.TIMESTAMP_NTZ, pa.array([-(2**62)], pa.int64()).cast(pa.timestamp("ms"))),
+        (types.TIMESTAMP_NTZ, pa.array([-62135596801], pa.timestamp("s"))),
     ],
     ids=str,
 )
 def test_years_that_python_has_not_are_refused(serializer: TypeSerializer[Any], array: pa.Array) -> None:
     with pytest.raises(ValueTypeError, match="of the years 1 to 9999"):
         serializer.from_arrow(array)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+@pytest.mark.parametrize("number", [2**62, -(2**62)])
+def test_durations_that_64_bits_of_microseconds_do_not_hold_are_refused(unit: str, number: int) -> None:
+    array = pa.array([0, number], pa.int64()).cast(pa.duration(unit))
+    with pytest.raises(ValueTypeError, match=f"at most 292,000 years.*got int {number}. So many {unit} are"):
+        types.DURATION.from_arrow(array)
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("s", 10**6), ("ms", 1000), ("us", 1)])
+def test_times_and_durations_of_coarser_units_are_read(unit: str, factor: int) -> None:
+    numbers = [0, None, 5, -7, (2**63 - 1) // factor]
+    column = pa.array(numbers, pa.int64()).cast(pa.duration(unit))
+    assert types.DURATION.from_arrow(column) == [
+        None if number is None else dt.timedelta(microseconds=number * factor) for number in numbers
+    ]
+    seconds = [-62135596800, None, 0, 253402300799]
+    instants = pa.array(seconds, pa.timestamp("s")).cast(pa.timestamp(unit))
+    assert types.TIMESTAMP_NTZ.from_arrow(instants) == [
+        None if second is None else dt.datetime(1970, 1, 1) + dt.timedelta(seconds=second)
+        for second in seconds
+    ]
 
 
 def test_the_first_and_the_last_instant_are_read() -> None:

@@ -180,6 +180,17 @@ class OfUnhashable:
     values: set[list[int]]
 
 
+def not_yet() -> int:
+    raise LookupError("not yet")
+
+
+@dataclass
+class OfUnreadyDefault:
+    """Its default can be made while the program runs, and not before."""
+
+    count: int = field(default_factory=not_yet)
+
+
 @dataclass
 class OfDict(dict):  # type: ignore[type-arg]
     a: int = 0
@@ -219,6 +230,7 @@ class OfDict(dict):  # type: ignore[type-arg]
         (complex, "no type is known"),
         (typing.Callable[[int], int], "no type is known"),
         (typing.TypeVar("T"), "no type is known"),
+        (OfUnreadyDefault, r"OfUnreadyDefault is not supported: making it raised LookupError: not yet. Give"),
         ("int", "'int' is not supported: it names a type and is none"),
         (list["Plain"], "it names a type and is none"),
         ([], "no type is known"),

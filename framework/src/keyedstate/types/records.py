@@ -334,8 +334,18 @@ def _defaults_of(
     found: dict[str, Default] = {}
     for name, serializer in zip(names, serializers, strict=True):
         default = _default_of(fields[name])
+        if default is None:
+            continue
+        try:
+            value = default()
+        except Exception as error:  # whatever the user's factory raises
+            raise UnsupportedTypeError(
+                f"the default of the field {name!r} of {class_name(cls)}",
+                f"making it raised {type(error).__name__}: {error}",
+                "Give the field a default that can be made at any time, or none.",
+            ) from error
         # `count: int = None` has a default that is no value.
-        if default is not None and serializer.is_value(default()):
+        if serializer.is_value(value):
             found[name] = default
     return found
 

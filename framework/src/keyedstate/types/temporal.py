@@ -30,6 +30,8 @@ _FIRST_US, _LAST_US = _FIRST_DAY * _DAY_MS * 1000, (_LAST_DAY + 1) * _DAY_MS * 1
 _NAIVE_EPOCH = dt.datetime(1970, 1, 1)
 _UTC_EPOCH = _NAIVE_EPOCH.replace(tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
+#: By unit of an Arrow type.
+_MICROS = {"s": 1_000_000, "ms": 1000, "us": 1}
 #: The shortest duration that 64 bits of microseconds do not hold.
 _DURATION_LIMIT = dt.timedelta(microseconds=2**63)
 
@@ -123,10 +125,11 @@ class _InstantSerializer(SingletonSerializer[dt.datetime]):
         return self._epoch + dt.timedelta(microseconds=total)
 
     def read_column(self, array: pa.Array) -> list[dt.datetime | None]:
-        if array.type.unit != "us":
-            array = array.cast(pa.timestamp("us", array.type.tz))
-        micros = plain_numbers(array.cast(pa.int64()), 0)
-        _require_years(micros, _FIRST_US, _LAST_US, repr(self))
+        factor = _MICROS[array.type.unit]
+        numbers = plain_numbers(array.cast(pa.int64()), 0)
+        # Before they are multiplied: seconds beyond these years may be beyond 64 bits of microseconds.
+        _require_years(numbers, _FIRST_US // factor, _LAST_US // factor, repr(self))
+        micros = numbers * factor
         # Adding NumPy's timedeltas to the epoch takes a thirtieth of the time of to_pylist, which looks up
         # the zone for every value, and a seventh of that of datetime.replace.
         return put_nones(list(map(self._epoch.__add__, micros.astype("timedelta64[us]").tolist())), array)
@@ -284,8 +287,18 @@ class DurationSerializer(SingletonSerializer[dt.timedelta]):
         return bool(pa.types.is_duration(arrow_type) and arrow_type.unit != "ns")
 
     def read_column(self, array: pa.Array) -> list[dt.timedelta | None]:
-        micros = plain_numbers(array.cast(pa.duration("us")).cast(pa.int64()), 0)
-        return put_nones(list(map(_timedelta, micros.tolist())), array)
+        factor = _MICROS[array.type.unit]
+        numbers = plain_numbers(array.cast(pa.int64()), 0)
+        limit = (2**63 - 1) // factor
+        if factor > 1 and len(numbers) and (numbers.min() < -limit or numbers.max() > limit):
+            stranger = int(numbers[(numbers < -limit) | (numbers > limit)][0])
+            unit = array.type.unit
+            raise ValueTypeError.of(
+                f"{self!r} ({self.constraint})",
+                stranger,
+                f"So many {unit} are more: filter these rows, or cast the column to a number.",
+            )
+        return put_nones(list(map(_timedelta, (numbers * factor).tolist())), array)
 
     def write_column(self, values: Sequence[dt.timedelta | None]) -> pa.Array:
         require_types(values, frozenset((dt.timedelta, type(None))))
