@@ -91,6 +91,13 @@ def test_the_string_has_every_type_that_rows_have_in_spark():
     )
 
 
+def test_nested_values_of_a_row_can_be_put_out_again(echo):
+    schema = "user string, counts map<string, long>, places array<struct<x: int, names: array<string>>>"
+    row = ("ann", {"a": 1, "b": None}, [{"x": 1, "names": ["b"]}, None])
+    (out,) = echo(schema).process(row)
+    assert (out.counts, out.places) == ({"a": 1, "b": None}, [(1, ["b"]), None])
+
+
 class Keep(KeyedProcessFunction):
     """Keeps every row on itself."""
 
@@ -117,7 +124,7 @@ def test_values_of_every_type_reach_the_function():
         harness.process_all([values, nulls])
         row, none = harness.instances[0].function.rows
     assert row[:10] == values[:10]
-    assert (dict(row.counts), row.place) == ({"a": 1}, (1, None))
+    assert (row.counts, row.place.x, row.place) == ({"a": 1}, 1, (1, None))
     assert none == nulls
 
 
@@ -221,3 +228,22 @@ def test_a_large_call_is_one_batch_for_one_instance(echo):
     harness = echo("user string, n long")
     rows = [(f"user-{number % 1000}", number) for number in range(50_000)]
     assert harness.process_all(rows) == rows
+
+
+def test_values_stay_with_their_rows_where_the_rows_go_to_several_instances(echo):
+    """A part of a batch begins at an offset in every column, nested ones too."""
+    schema = (
+        "user string, n long, flag boolean, price decimal(10, 2), at timestamp, tags array<string>, "
+        "counts map<string, long>, place struct<x: long, names: array<string>>"
+    )
+    instant = dt.datetime(2024, 2, 29, tzinfo=dt.timezone.utc)
+    rows = [
+        (
+            f"user-{n}", n, n % 3 == 0, Decimal(n), instant + dt.timedelta(hours=n), [f"tag-{n}"] * (n % 4),
+            {f"key-{n}": n}, (n, [f"name-{n}"] * (n % 3)),
+        )
+        if n % 5
+        else (f"user-{n}", *[None] * 7)
+        for n in range(60)
+    ]  # fmt: skip
+    assert echo(schema, parallelism=5).process_all(rows) == rows

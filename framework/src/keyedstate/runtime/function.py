@@ -159,6 +159,7 @@ class KeyedProcessFunction:
         ----------
         row : tuple
             The row's values, also by column name (``row.origin``) and as a dict (``row.as_dict()``).
+            Structs are such rows too, arrays lists and maps dicts.
         ctx : Context
 
         Returns

@@ -18,7 +18,7 @@ from keyedstate.runtime.function import (
     check_function,
 )
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.rows import column_values, iterate_rows
+from keyedstate.runtime.rows import iterate_rows
 from keyedstate.state import (
     KeyedStateBackend,
     OperatorStateBackend,
@@ -226,8 +226,8 @@ class KeyedOperator:
         columns = [batch.column(name) for name in self._key_columns]
         lists = []
         for column in columns:
-            values = column_values(column)
             serializer = from_arrow_type(column.type)
+            values = serializer.from_arrow(column)
             if serializer.needs_canonical:
                 canonical = serializer.canonical
                 values = [None if value is None else canonical(value) for value in values]
