@@ -436,6 +436,10 @@ def keyed_range(spark: SparkSession) -> Any:
             "the second one",
         ),
         (
+            lambda spark: keyed_range(spark).broadcast([("EUR", 100)]),
+            "it is a list; make a DataFrame with createDataFrame()",
+        ),
+        (
             lambda spark: keyed_range(spark).broadcast(spark.range(1).select()).process(Factors(), SCHEMA),
             "it has no column",
         ),

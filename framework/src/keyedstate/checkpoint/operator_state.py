@@ -113,20 +113,19 @@ def read_operator_state(
     Returns
     -------
     list of (OperatorStateMeta, list of EntryBatch)
-        Every state of the checkpoint is there, those of which the task gets nothing without batches.
+        Every state of the parts in question is there, those of which the task gets nothing without batches.
 
     Raises
     ------
     CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
         Where a file, which is named, cannot be read.
     """
+    if not restarted and parallelism == len(parts):
+        parts = [part if number == task else None for number, part in enumerate(parts)]
     metas = [{meta.name: meta for meta in part.metas()} if part else {} for part in parts]
+    kinds = {name: meta.kind for part in metas for name, meta in part.items()}
     counts = [part.segment.entries if part else {} for part in parts]
-    if restarted or parallelism != len(parts):
-        kinds = {name: meta.kind for part in metas for name, meta in part.items()}
-        shares = redistribute(kinds, counts, task, parallelism)
-    else:
-        shares = [Share(state, task, 0, count) for state, count in counts[task].items() if count]
+    shares = redistribute(kinds, counts, task, parallelism)
     # First what is known of every state: a task that gets nothing of one still knows that it is there.
     restored: list[RestoredOperatorState] = [(meta, ()) for part in metas for meta in part.values()]
     for number, of_part in groupby(shares, key=lambda share: share.part):

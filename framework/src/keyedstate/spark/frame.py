@@ -140,11 +140,13 @@ class KeyedFrame:
         Raises
         ------
         BroadcastFrameError
-            Where there is a broadcast DataFrame already.
+            For what is no DataFrame, and where there is a broadcast DataFrame already.
         ClassicSparkRequiredError
             For a DataFrame of Spark Connect.
         """
         _refuse_connect(df)
+        if not isinstance(df, DataFrame):
+            raise BroadcastFrameError(f"it is a {type(df).__name__}; make a DataFrame with createDataFrame()")
         if self._broadcast is not None:
             raise BroadcastFrameError("it is the second one; make one of both, with a column that tells them")
         return KeyedFrame(self._df, self._key_columns, self._uid, self._config, df)
