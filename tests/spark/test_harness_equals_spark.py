@@ -14,12 +14,23 @@ from pyspark.sql import SparkSession
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.operator_state import read_operator_state
 from keyedstate.cli.demo.flights import SPARK_SCHEMA, write_flights
 from keyedstate.cli.demo.functions import OUTPUT_SCHEMA, AircraftLog
-from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
 from keyedstate.spark import keyed
 from keyedstate.spark.schema import parse_output
-from keyedstate.state import ListState, MapState, ReducingState, Ttl, TtlClock, ValueState
+from keyedstate.state import (
+    BroadcastState,
+    ListState,
+    MapState,
+    OperatorListState,
+    OperatorStateBackend,
+    ReducingState,
+    Ttl,
+    TtlClock,
+    ValueState,
+)
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.testing import Harness, HarnessSchemaError, HarnessSnapshot
 from keyedstate.testing.harness.schema import arrow_schema
@@ -205,3 +216,64 @@ def content(harness: Harness) -> dict[str, dict[Any, Any]]:
 def read(handle: Any) -> Any:
     found = handle.value() if hasattr(handle, "value") else handle.get()
     return found if found is None or isinstance(found, int) else list(found)
+
+
+class Rules(KeyedBroadcastProcessFunction):
+    """Multiplies numbers by a factor of the broadcast side; notes in a list of each task how many it had."""
+
+    factors = BroadcastState("factors", types.STRING, types.INT64)
+    rows = OperatorListState("rows", types.INT64)
+    sum = ValueState("sum", types.INT64, default=0)
+
+    def process_broadcast(self, row: Any, ctx: Any) -> Any:
+        self.factors.put(row.name, row.factor)
+        yield f"rule {row.name} on {ctx.task} of {ctx.parallelism}", row.factor
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        self.rows.add(row.v)
+        self.sum.update(self.sum.value() + row.v * self.factors.get(row.k[:1]))
+        yield ctx.key, self.sum.value()
+
+
+def test_the_broadcast_side_and_operator_state_are_the_same(spark: SparkSession, stream: Any) -> None:
+    rules = [("a", 3), ("b", 5)]
+    epochs = [[{"k": f"{'ab'[n % 2]}{n % 7}", "v": n + 100 * epoch} for n in range(40)] for epoch in range(2)]
+    for rows in epochs:
+        stream.add(rows)
+    config = {"checkpoint.dir": str(stream.state), "parallelism": PARALLELISM}
+    frame = keyed(stream.frame(), "k", uid="rules", config=config)
+    frame = frame.broadcast(spark.createDataFrame(rules, "name string, factor long").coalesce(1))
+    stream.run(frame.process(Rules(), "key string, sum long"))
+
+    harness = Harness(
+        Rules(),
+        key="k",
+        schema="k string, v long",
+        output="key string, sum long",
+        broadcast="name string, factor long",
+        parallelism=PARALLELISM,
+    )
+    with harness:
+        harness.process_broadcast_all(rules)
+        for epoch, rows in enumerate(epochs):
+            harness.process_all(rows)
+            found, expected = defaultdict(list), defaultdict(list)
+            for row in harness.take_outputs():
+                found[row[0]].append(tuple(row))
+            for row in stream.rows[epoch]:
+                expected[row[0]].append(row)
+            assert found == expected
+            harness.end_epoch()
+        metadata = OperatorFolder(CheckpointStorage.open(stream.state), "rules").read_metadata(1)
+        assert metadata is not None
+        files = tuple(part.operator_state for part in metadata.parts)
+        for part, instance in zip(files, harness.instances, strict=True):
+            assert part is not None
+            assert part.segment.entries == instance.operator_states.entries_by_state()
+        storage = OperatorFolder(CheckpointStorage.open(stream.state), "rules").storage
+        harness.rescale(5)
+        for task, instance in enumerate(harness.instances):
+            restored = OperatorStateBackend(read_operator_state(storage, files, task, 5))
+            assert list(restored.get_state(Rules.rows).get()) == list(instance.function.rows.get())
+            assert dict(restored.get_state(Rules.factors).items()) == dict(rules)
+            assert dict(instance.function.factors.items()) == dict(rules)
