@@ -231,6 +231,7 @@ class OfDict(dict):  # type: ignore[type-arg]
         (typing.Callable[[int], int], "no type is known"),
         (typing.TypeVar("T"), "no type is known"),
         (OfUnreadyDefault, r"OfUnreadyDefault is not supported: making it raised LookupError: not yet. Give"),
+        (typing.Literal["a", "b"], "names some values and not their type. Write the type of the values"),
         ("int", "'int' is not supported: it names a type and is none"),
         (list["Plain"], "it names a type and is none"),
         ([], "no type is known"),

@@ -77,6 +77,10 @@ _REFUSALS: dict[object, tuple[str, str]] = {
         "a value of several types has no column",
         "Use one dataclass with record_of(..., subclasses=[...]), or pickled().",
     ),
+    typing.Literal: (
+        "it names some values and not their type",
+        "Write the type of the values, such as str, or make them an enum.",
+    ),
     collections.abc.Sequence: ("several classes are sequences", "Write list[...]."),
     collections.abc.Iterable: ("several classes are iterables", "Write list[...]."),
     collections.abc.Mapping: ("several classes are mappings", "Write dict[..., ...]."),
