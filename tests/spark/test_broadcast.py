@@ -296,6 +296,38 @@ def test_the_order_is_that_of_the_rows_in_whichever_order_an_exchange_gives_them
         assert found == [{"id": n, "other": -n} for n in range(100)]
 
 
+def test_more_rows_of_keys_than_wait_in_memory_come_behind_the_rules_all_the_same(
+    stream: Any, rules: Rules, one_backend: str
+) -> None:
+    """Two keys with some 40 MB of rows each, and a task keeps no more than 32 MiB in memory."""
+
+    class Sums(Factors):
+        def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+            self.n.update(self.n.value() + self.factors.get("all") * (len(row.k) == 500))
+            if row.v == 0:
+                yield ctx.task, self.n.value()
+
+    stream.add([{"k": "x", "v": 0}])
+    rules.add(("all", 7))
+    numbers = stream.frame().select(f.explode(f.expr("sequence(160000, 0)")).alias("v"))
+    wide = numbers.select(
+        f.rpad((f.col("v") % 2).cast("string"), 500, "k").alias("k"), (f.col("v") > 1).cast("long").alias("v")
+    )
+    schema = "task long, n long"
+    stream.run(factors(stream, rules.stream(), one_backend, Sums(), wide, schema, parallelism=2))
+    assert sorted(row[1] for row in stream.rows[0]) == [7 * 80_000, 7 * 80_001]
+
+
+def test_a_broadcast_frame_of_some_megabytes_travels_with_the_function(
+    spark: SparkSession, one_backend: str
+) -> None:
+    many = spark.range(150_000).selectExpr("concat('key ', id) name", "id factor")
+    frame = spark.createDataFrame([("key 149999", 1), ("key 0", 1)], "k string, v long")
+    out = keyed(frame, "k", config={"backend": one_backend, "parallelism": 1}).broadcast(many)
+    found = {row.k: row.factor for row in out.process(Factors(), SCHEMA).collect()}
+    assert found == {"key 149999": 149_999, "key 0": 0}
+
+
 def test_a_rule_changes_the_state_of_all_keys_of_every_task(
     stream: Any, rules: Rules, one_backend: str
 ) -> None:
