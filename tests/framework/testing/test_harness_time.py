@@ -306,6 +306,7 @@ def test_the_largest_event_time_of_an_epoch_is_in_snapshots(event_sessions):
     harness.restore(snapshot)
     harness.end_epoch()
     assert harness.watermark == -5
+    assert (snapshot.largest_event_time, harness.snapshot().largest_event_time) == (-5, None)
     assert event_sessions(Times(), delay=0, restore=snapshot).watermark == BEFORE_TIME
 
 
