@@ -7,12 +7,13 @@ its like changes the map: a change in place, on one task, would make the tasks d
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from keyedstate.backend import OperatorStateKind, OperatorStateMeta
 from keyedstate.state.base import check_type, check_value
-from keyedstate.state.errors import ReadOnlyBroadcastStateError
+from keyedstate.state.errors import ReadOnlyBroadcastStateError, StateValueError
 from keyedstate.state.operator_state import BroadcastSide, OperatorStateDescriptor, OperatorStateHandle
 from keyedstate.types import TypeSerializer, map_of
 
@@ -49,13 +50,33 @@ class BroadcastStateHandle(OperatorStateHandle, Generic[K, V]):
     # -- on both sides ------------------------------------------------------------------------------------
 
     def get(self, key: K) -> V | None:
-        """Return the value under a key, a copy where it is mutable, or None."""
-        value = self._entries.get(key if self._canonical is None else self._canonical(key))
-        return value if self._copy is None or value is None else self._copy(value)
+        """Return the value under a key, a copy where it is mutable, or None.
+
+        Raises
+        ------
+        StateValueError
+            Where nothing can be under the key, since it is not of the declared type.
+        """
+        try:
+            value = self._entries.get(key if self._canonical is None else self._stored(key))
+        except TypeError:  # it has no hash
+            self._check_key(key)
+            raise
+        if value is None:
+            # Only now: a key that is there needs no look at its type.
+            self._check_key(key)
+            return None
+        return value if self._copy is None else self._copy(value)
 
     def contains(self, key: K) -> bool:
-        """Return whether a key is there, also one whose value is None."""
-        return (key if self._canonical is None else self._canonical(key)) in self._entries
+        """Return whether a key is there, also one whose value is None.
+
+        Raises
+        ------
+        StateValueError
+            As `get`.
+        """
+        return self._stored(key) in self._entries
 
     def items(self) -> Iterator[tuple[K, V | None]]:
         """Iterate over the entries that are there now; the map may be changed meanwhile."""
@@ -98,12 +119,25 @@ class BroadcastStateHandle(OperatorStateHandle, Generic[K, V]):
             As `put`.
         """
         self._check_writable()
+        if not isinstance(entries, Mapping):
+            raise StateValueError(
+                self._name,
+                f"a dict of entries is needed, got {reprlib.repr(entries)}. Give a dict; put() takes one "
+                "entry.",
+            )
         self._entries.update([self._entry(key, value) for key, value in entries.items()])
 
     def remove(self, key: K) -> None:
-        """Remove a key if it is there."""
+        """Remove a key if it is there.
+
+        Raises
+        ------
+        ReadOnlyBroadcastStateError
+        StateValueError
+            Where the key is not of the declared type.
+        """
         self._check_writable()
-        self._entries.pop(key if self._canonical is None else self._canonical(key), None)
+        self._entries.pop(self._stored(key), None)
 
     def clear(self) -> None:
         """Remove all entries."""
@@ -112,12 +146,22 @@ class BroadcastStateHandle(OperatorStateHandle, Generic[K, V]):
 
     def _entry(self, key: K, value: V | None) -> tuple[K, V | None]:
         """Return key and value as they are stored, or refuse them."""
-        check_value(self._name, self._key, key)
+        key = self._stored(key)
         if value is not None:
             check_value(self._name, self._value, value)
             if self._copy is not None:
                 value = self._copy(value)
-        return (key if self._canonical is None else self._canonical(key)), value
+        return key, value
+
+    def _stored(self, key: K) -> K:
+        """Return a key as it is stored, or refuse it."""
+        self._check_key(key)
+        return key if self._canonical is None else self._canonical(key)
+
+    def _check_key(self, key: K) -> None:
+        """Raise `StateValueError` unless a key is of the declared type."""
+        if not self._key.is_value(key):
+            check_value(self._name, self._key, key, "the map key")
 
     def _check_writable(self) -> None:
         if not self._side.current:

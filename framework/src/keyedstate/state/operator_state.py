@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from keyedstate.backend import OperatorStateKind, OperatorStateMeta
-from keyedstate.state.base import check_type
+from keyedstate.state.base import check_type, listed
 from keyedstate.state.declaration import Declaration, declarations
 from keyedstate.state.errors import StateValueError
 from keyedstate.types import NullableSerializer, TypeSerializer, ValueTypeError
@@ -147,7 +147,7 @@ class OperatorListStateHandle(OperatorStateHandle, Generic[T]):
                 f"a list is needed, got {values!r:.50}. Give a list; add() takes one element, and clear() "
                 "removes all.",
             )
-        new = list(values)
+        new = listed(self._name, values, "elements")
         if not all(map(self._is_element, new)):
             raise self._refusal(new)
         return new
