@@ -57,6 +57,12 @@ def functions_of_tests_travel_by_value(request: pytest.FixtureRequest) -> Iterat
     cloudpickle.unregister_pickle_by_value(request.module)
 
 
+@pytest.fixture(autouse=True)
+def epochs_write_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small states have deltas too, so that everything here is tested with them."""
+    monkeypatch.setenv("KEYEDSTATE_CHECKPOINT_DELTA_MIN_BYTES", "0")
+
+
 @pytest.fixture
 def one_backend() -> str:
     """The backend for tests in which any will do."""

@@ -159,6 +159,21 @@ CHECKPOINT_RETAINED = integer(
 CHECKPOINT_COMPRESSION = choice(
     "checkpoint.compression", "zstd", ("zstd", "lz4", "none"), "Compression inside segment files."
 )
+CHECKPOINT_MAX_DELTAS = integer(
+    "checkpoint.max-deltas",
+    10,
+    "Epochs in a row that write what they changed and not the whole state. The whole state is also written "
+    "when what changed since weighs half as much, and when a type or the parallelism changed. 0 writes it in "
+    "every epoch.",
+    low=0,
+)
+CHECKPOINT_DELTA_MIN_BYTES = integer(
+    "checkpoint.delta-min-bytes",
+    1 << 20,
+    "State of a task that is smaller than this many bytes is always written whole: one file more to read "
+    "would cost more than it saves.",
+    low=0,
+)
 TYPES_GENERIC = choice(
     "types.generic",
     "allow",
@@ -179,6 +194,8 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     CHECKPOINT_DIR,
     CHECKPOINT_RETAINED,
     CHECKPOINT_COMPRESSION,
+    CHECKPOINT_MAX_DELTAS,
+    CHECKPOINT_DELTA_MIN_BYTES,
     TYPES_GENERIC,
 )
 

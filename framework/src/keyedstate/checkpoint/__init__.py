@@ -6,6 +6,7 @@ published checkpoint of the acknowledgements of all tasks of an epoch.  Nothing 
 """
 
 from keyedstate.checkpoint.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.delta import ChainHandle, write_delta
 from keyedstate.checkpoint.errors import (
     CheckpointError,
     CorruptManifestError,
@@ -41,6 +42,7 @@ __all__ = [
     "Acknowledgement",
     "AttemptFile",
     "AttemptManifest",
+    "ChainHandle",
     "CheckpointCoordinator",
     "CheckpointError",
     "CheckpointMetadata",
@@ -75,5 +77,6 @@ __all__ = [
     "find_restore_point",
     "handles_for",
     "read_operator_state",
+    "write_delta",
     "write_operator_state",
 ]

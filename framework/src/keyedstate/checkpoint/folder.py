@@ -13,14 +13,14 @@
 
 Names of attempts say everything that the rules of recovery and of clean-up ask, so that both list and do not
 read.  An attempt writes its started marker before its data files, and its data files before its manifest; a
-manifest names no data file but its own.  So each data file has an attempt of its name for as long as it may
-matter and no checkpoint holds it.
+manifest names no data file but its own and those of the checkpoint that it began from.  So each data file has
+an attempt of its name for as long as it may matter and no checkpoint holds it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -159,15 +159,23 @@ class OperatorFolder:
         """
         self._write(_attempt_path(identity, "started"), "started attempt", identity.to_json())
 
-    def write_manifest(self, manifest: AttemptManifest) -> str:
+    def write_manifest(self, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
         """Write down that an attempt has finished; returns the manifest's path for its acknowledgement.
 
         The attempt's data files must have been closed before.
+
+        Parameters
+        ----------
+        manifest : AttemptManifest
+        shared : collection of str
+            The data files of the checkpoint that the attempt began from: it may go on using them.
         """
         path = _attempt_path(manifest.identity, "json")
-        foreign = manifest.data_files.difference(data_paths(manifest.identity.nonce))
+        foreign = manifest.data_files.difference(data_paths(manifest.identity.nonce), shared)
         if foreign:
-            raise ValueError(f"a manifest may name its own data files only, and not {sorted(foreign)}")
+            raise ValueError(
+                f"a manifest may name its own data files and shared ones, and not {sorted(foreign)}"
+            )
         self._write(path, "attempt", manifest.to_json())
         return path
 

@@ -6,7 +6,7 @@ Values with a JSON face; `keyedstate.checkpoint.folder` puts them into files.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,10 @@ class AttemptManifest:
     states : tuple of mapping
         `StateMeta.to_json` of every state.
     segments : tuple of SegmentFile
-        Files in the operator's folder.
+        Files in the operator's folder with the whole state: as it was written by this attempt or, where there
+        are deltas, by an earlier one.
+    deltas : tuple of SegmentFile
+        Files with what changed since, in their order; the last one is this attempt's own.
     entries : mapping of str to int
         Entries per state.
     rows_in, rows_out : int
@@ -102,7 +105,7 @@ class AttemptManifest:
     sync_ms, write_ms, restore_ms, process_ms : float
         Time of the snapshot's synchronous part, of writing it, of restoring, and of the rows.
     bytes : int
-        Size of the segments, that of the operator state among them.
+        Size of what this attempt has written.
     key_columns : tuple of (str, str)
         Names and types of the key columns, as the operator was given them.
     operator_state : OperatorStateFile or None
@@ -127,12 +130,33 @@ class AttemptManifest:
     key_columns: tuple[tuple[str, str], ...] = ()
     operator_state: OperatorStateFile | None = None
     watermark: int | None = None
+    deltas: tuple[SegmentFile, ...] = ()
+
+    def may_be_extended(self, max_deltas: int, min_bytes: int) -> bool:
+        """Return whether another delta may follow, and not the whole state.
+
+        Parameters
+        ----------
+        max_deltas, min_bytes : int
+            The options ``checkpoint.max-deltas`` and ``checkpoint.delta-min-bytes``.
+        """
+        whole = sum(segment.bytes for segment in self.segments)
+        changed = sum(delta.bytes for delta in self.deltas)
+        return len(self.deltas) < max_deltas and whole >= min_bytes and 2 * changed <= whole
+
+    def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
+        """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
+
+        The files of one chain are read with one type; states that are not here yet may come.
+        """
+        mine = {state["name"]: state for state in self.states}
+        return all(mine.get(state["name"], state) == state for state in states)
 
     @property
     def data_files(self) -> set[str]:
         """The paths of all files that hold the state."""
         operator_state = () if self.operator_state is None else (self.operator_state.segment,)
-        return {segment.path for segment in (*self.segments, *operator_state)}
+        return {segment.path for segment in (*self.segments, *self.deltas, *operator_state)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON face."""
@@ -143,6 +167,7 @@ class AttemptManifest:
             "backend_version": self.backend_version,
             "states": [dict(state) for state in self.states],
             "segments": [segment.to_json() for segment in self.segments],
+            "deltas": [delta.to_json() for delta in self.deltas],
             "entries": dict(self.entries),
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
@@ -161,10 +186,11 @@ class AttemptManifest:
     def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
         # Later than the first files of this format version.
-        added = ("operator_state", "watermark")
+        added = ("operator_state", "watermark", "deltas")
         operator_state = document.get("operator_state")
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
         fields["watermark"] = document.get("watermark")
+        fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
         fields["identity"] = TaskIdentity.from_json(document["identity"])
         fields["key_groups"] = KeyGroupRange(*document["key_groups"])
         fields["states"] = tuple(document["states"])

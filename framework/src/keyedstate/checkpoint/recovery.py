@@ -26,6 +26,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from keyedstate.backend import StateMeta
+from keyedstate.checkpoint.delta import ChainHandle
 from keyedstate.checkpoint.errors import (
     CheckpointError,
     CorruptManifestError,
@@ -37,8 +39,8 @@ from keyedstate.checkpoint.errors import (
     SupersededRunError,
 )
 from keyedstate.checkpoint.folder import OWNER, START_EMPTY, AttemptFile, OperatorFolder
-from keyedstate.checkpoint.manifest import CheckpointMetadata, Owner, TaskIdentity
-from keyedstate.checkpoint.segment import SegmentHandle
+from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle
 from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 
@@ -127,7 +129,7 @@ def find_restore_point(folder: OperatorFolder, identity: TaskIdentity) -> Checkp
 
 def handles_for(
     metadata: CheckpointMetadata, storage: CheckpointStorage, key_groups: KeyGroupRange
-) -> list[SegmentHandle]:
+) -> list[SegmentHandle | ChainHandle]:
     """Open the segments of a checkpoint that hold any of some key groups.
 
     Parameters
@@ -143,17 +145,33 @@ def handles_for(
     CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
         Where a file, which is named, cannot be read; no handle stays open.
     """
-    handles: list[SegmentHandle] = []
+    handles: list[SegmentHandle | ChainHandle] = []
     try:
         for part in metadata.parts:
             for segment in part.segments:
                 if segment.key_groups.intersection(key_groups):
-                    handles.append(SegmentHandle.open(storage, segment, key_groups))
+                    handles.append(_open_chain(storage, segment, part, key_groups))
     except BaseException:
         for handle in handles:
             handle.close()
         raise
     return handles
+
+
+def _open_chain(
+    storage: CheckpointStorage, base: SegmentFile, part: AttemptManifest, key_groups: KeyGroupRange
+) -> SegmentHandle | ChainHandle:
+    opened = [SegmentHandle.open(storage, base, key_groups)]
+    try:
+        if not part.deltas:
+            return opened[0]
+        # Key groups of one stream only: a delta has no order by key group.
+        opened += [SegmentHandle.open(storage, delta) for delta in part.deltas]
+        return ChainHandle(opened[0], opened[1:], [StateMeta.from_json(dict(state)) for state in part.states])
+    except BaseException:
+        for handle in opened:
+            handle.close()
+        raise
 
 
 def _new_owner(identity: TaskIdentity, first_epoch: int, runs: tuple[str, ...]) -> Owner:

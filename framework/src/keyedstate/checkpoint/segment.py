@@ -323,6 +323,11 @@ class SegmentHandle(StateHandle):
             raise
 
     @property
+    def location(self) -> str:
+        """The file's address, for people."""
+        return self._location
+
+    @property
     def key_groups(self) -> KeyGroupRange:
         """The key groups that the file covers."""
         return self._key_groups
@@ -371,7 +376,9 @@ class SegmentHandle(StateHandle):
                 yield EntryBatch(
                     _canonical(meta.namespace_serializer, columns.column(0)),
                     _canonical(meta.key_serializer, columns.column(1)),
-                    _values(meta.value_serializer, columns.column(2)),
+                    canonical_values(
+                        meta.value_serializer, meta.value_serializer.from_arrow(columns.column(2))
+                    ),
                 )
         except (pa.ArrowException, OSError) as error:
             raise CorruptSegmentError(self._location, f"{place} is no Arrow stream ({error})") from error
@@ -407,9 +414,8 @@ def _canonical(serializer: TypeSerializer[Any], column: pa.Array) -> list[Any]:
     return list(map(serializer.canonical, found)) if serializer.needs_canonical else found
 
 
-def _values(serializer: TypeSerializer[Any], column: pa.Array) -> list[Any]:
-    """Return values; a map's own keys are looked up too."""
-    found = serializer.from_arrow(column)
+def canonical_values(serializer: TypeSerializer[Any], found: Sequence[Any]) -> Sequence[Any]:
+    """Return values in the form in which tables hold them: a map's own keys are looked up too."""
     if isinstance(serializer, MapSerializer) and serializer.key_serializer.needs_canonical:
         canonical = serializer.key_serializer.canonical
         return [value and {canonical(key): item for key, item in value.items()} for value in found]

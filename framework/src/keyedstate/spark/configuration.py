@@ -10,7 +10,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from keyedstate.config import SPARK_PREFIX, TYPES_GENERIC, Configuration
+from keyedstate.config import (
+    CHECKPOINT_DELTA_MIN_BYTES,
+    CHECKPOINT_MAX_DELTAS,
+    SPARK_PREFIX,
+    TYPES_GENERIC,
+    Configuration,
+)
 from keyedstate.plugins import Backend, PluginRegistry
 
 
@@ -24,11 +30,15 @@ class ChosenBackend:
     options : mapping
     generic_types : bool
         The option ``types.generic``.
+    max_deltas, delta_min_bytes : int
+        The options ``checkpoint.max-deltas`` and ``checkpoint.delta-min-bytes``.
     """
 
     backend: Backend
     options: Mapping[str, Any]
-    generic_types: bool = True
+    generic_types: bool
+    max_deltas: int
+    delta_min_bytes: int
 
 
 def read_configuration(spark: SparkSession, explicit: Mapping[str, object] | None) -> Configuration:
@@ -62,7 +72,13 @@ def choose_backend(config: Configuration) -> ChosenBackend:
     registry = PluginRegistry(config)
     backend = registry.choose()
     options = config.plugin_options(registry.options, backend.name)
-    return ChosenBackend(backend, options, config[TYPES_GENERIC] == "allow")
+    return ChosenBackend(
+        backend,
+        options,
+        config[TYPES_GENERIC] == "allow",
+        config[CHECKPOINT_MAX_DELTAS],
+        config[CHECKPOINT_DELTA_MIN_BYTES],
+    )
 
 
 @lru_cache(maxsize=8)

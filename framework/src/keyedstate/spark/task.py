@@ -24,6 +24,7 @@ from keyedstate.backend import RestoredOperatorState, StateHandle
 from keyedstate.checkpoint import (
     Acknowledgement,
     AttemptManifest,
+    ChainHandle,
     CheckpointMetadata,
     CheckpointStorage,
     OperatorFolder,
@@ -176,7 +177,17 @@ class OperatorPlan:
         clock = time.perf_counter
         began = clock()
         goes_on = restore_point is not None and restore_point.run_id == identity.run_id
-        with contextlib.closing(self._restored_backend(folder, restore_point, key_groups)) as backend:
+        chosen = backend_in_task(self.settings)
+        before = None
+        if restore_point is not None and restore_point.parallelism == self.parallelism:
+            before = restore_point.parts[identity.partition]
+            if not before.may_be_extended(chosen.max_deltas, chosen.delta_min_bytes):
+                before = None
+        with contextlib.closing(
+            self._restored_backend(folder, restore_point, key_groups, track_changes=before is not None)
+        ) as backend:
+            if before is not None:
+                backend.begin_epoch(identity.epoch)
             operator_states = self._restored_operator_states(folder, restore_point, identity)
             restored = clock()
             watermark = self._watermark(restore_point)
@@ -187,16 +198,16 @@ class OperatorPlan:
                 sides = self._sides(self._checked(key_groups, batches), spool, goes_on=goes_on)
                 yield from _evaluate(operator, *sides)
             processed = clock()
-            saved = save_state(backend, operator_states, folder, identity, where.compression)
+            saved = save_state(backend, operator_states, folder, identity, where.compression, before)
             written = clock()
-            chosen = backend_in_task(self.settings)
             manifest = AttemptManifest(
                 identity=identity,
                 key_groups=key_groups,
                 backend=chosen.backend.name,
                 backend_version=chosen.backend.description.version,
                 states=tuple(meta.to_json() for meta in backend.metas()),
-                segments=(saved.segment,),
+                segments=saved.segments,
+                deltas=saved.deltas,
                 entries=backend.entries_by_state(),
                 rows_in=operator.rows_in,
                 rows_out=operator.rows_out,
@@ -210,7 +221,7 @@ class OperatorPlan:
                 key_columns=self.key_columns,
                 operator_state=saved.operator_state,
             )
-        path = folder.write_manifest(manifest)
+        path = folder.write_manifest(manifest, () if before is None else before.data_files)
         acknowledge(where.accumulator, where.folder, Acknowledgement(identity, path))
 
     def _watermark(self, restore_point: CheckpointMetadata | None) -> int | None:
@@ -219,7 +230,9 @@ class OperatorPlan:
             return None
         return restore_point.watermark(self.event_time.delay_ms)
 
-    def _open_backend(self, key_groups: KeyGroupRange, handles: Sequence[StateHandle]) -> KeyedStateBackend:
+    def _open_backend(
+        self, key_groups: KeyGroupRange, handles: Sequence[StateHandle], *, track_changes: bool = False
+    ) -> KeyedStateBackend:
         chosen = backend_in_task(self.settings)
         return KeyedStateBackend.open(
             chosen.backend,
@@ -229,20 +242,26 @@ class OperatorPlan:
             options=chosen.options,
             handles=handles,
             local_base=_local_folder(),
+            track_changes=track_changes,
             generic_types=chosen.generic_types,
             event_time=self.event_time is not None,
         )
 
     def _restored_backend(
-        self, folder: OperatorFolder, restore_point: CheckpointMetadata | None, key_groups: KeyGroupRange
+        self,
+        folder: OperatorFolder,
+        restore_point: CheckpointMetadata | None,
+        key_groups: KeyGroupRange,
+        *,
+        track_changes: bool,
     ) -> KeyedStateBackend:
         with contextlib.ExitStack() as handles_in_use:
-            handles: list[SegmentHandle] = []
+            handles: list[SegmentHandle | ChainHandle] = []
             if restore_point is not None:
                 handles = handles_for(restore_point, folder.storage, key_groups)
             for handle in handles:
                 handles_in_use.callback(handle.close)
-            return self._open_backend(key_groups, handles)
+            return self._open_backend(key_groups, handles, track_changes=track_changes)
 
     def _operator_states(self, restored: Iterable[RestoredOperatorState] = ()) -> OperatorStateBackend:
         generic_types = backend_in_task(self.settings).generic_types

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keyedstate import types
-from keyedstate.backend import Capability
+from keyedstate.backend import Capability, StateHandle
 from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.state import KeyedStateBackend, SnapshotTask
@@ -47,7 +47,7 @@ class KeyedInstances:
 
     def open(
         self,
-        handles: Sequence[SegmentHandle] = (),
+        handles: Sequence[StateHandle] = (),
         *,
         key: types.TypeSerializer[Any] = types.INT64,
         key_groups: KeyGroupRange | None = None,
@@ -71,7 +71,7 @@ class KeyedInstances:
     def open_all(
         self,
         parallelism: int,
-        handles: Sequence[SegmentHandle] = (),
+        handles: Sequence[StateHandle] = (),
         *,
         key: types.TypeSerializer[Any] = types.INT64,
         max_parallelism: int = 16,
