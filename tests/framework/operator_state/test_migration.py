@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,6 +142,14 @@ def test_the_keys_of_a_broadcast_map_may_migrate(files):
     for _ in range(2):
         assert dict(backend.get_state(state).items()) == {1: "a", 2: "b", 2**40: "c"}
         backend = files.again(backend)
+
+
+def test_nan_is_found_under_a_migrated_key_type(files):
+    """MIG-21: there is one NaN for all float types, so keys stay in the form by which a map finds them."""
+    old = BroadcastState("s", types.tuple_of(types.FLOAT32, types.INT32), types.INT64)
+    backend = mapped(files, old, {(math.nan, 1): 1, (0.0, 2): 2})
+    handle = backend.get_state(BroadcastState("s", types.tuple_of(types.FLOAT64, types.INT64), types.INT64))
+    assert (handle.get((float("nan"), 1)), handle.get((-0.0, 2))) == (1, 2)
 
 
 def test_the_values_of_a_broadcast_map_may_migrate(files):

@@ -127,8 +127,8 @@ class OperatorStateBackend:
     Parameters
     ----------
     restored : iterable of (OperatorStateMeta, sequence of EntryBatch)
-        What a checkpoint gives this task, as `keyedstate.checkpoint.read_operator_states` returns it.  Pieces
-        of one list follow each other in its order.
+        What a checkpoint gives this task, as `keyedstate.checkpoint.read_operator_state` returns it.  Pieces
+        of one list come in its order.
     generic_types : bool, default True
         Whether states whose values are pickled may be registered: the option ``types.generic``.
 
