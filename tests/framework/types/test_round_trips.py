@@ -254,6 +254,9 @@ def test_is_value_says_what_check_says(
             assert not serializer.is_value(value)
         else:
             assert serializer.is_value(value)
+        column = [own, value, own]
+        assert serializer.are_values(column) is all(map(serializer.is_value, column))
+        assert serializer.are_values(dict.fromkeys(range(3), value).values()) is serializer.is_value(value)
 
 
 @COMMON

@@ -385,3 +385,42 @@ def test_a_value_that_holds_itself_is_refused_by_other_types() -> None:
     loop.append(loop)
     with pytest.raises(ValueTypeError, match=r"at \[0\]\[0\], got list"):
         types.list_of(types.list_of(types.INT64)).check(loop)
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 200])
+@pytest.mark.parametrize(
+    ("serializer", "make", "bad"),
+    [
+        (types.list_of(types.INT16), list, 2**15),
+        (types.list_of(types.nullable(types.INT16)), list, "x"),
+        (types.set_of(types.INT64), set, 2**63),
+        (types.map_of(types.INT32, types.INT64), lambda values: dict.fromkeys(values, 1), 2**31),
+        (types.map_of(types.STRING, types.INT8), lambda values: dict(enumerate_as_text(values)), 128),
+        (types.list_of(types.list_of(types.INT64)), lambda values: [[value] for value in values], None),
+    ],
+    ids=repr,
+)
+def test_one_wrong_part_among_few_or_many_is_found_wherever_it_is(
+    serializer: TypeSerializer[Any], make: Any, bad: Any, count: int
+) -> None:
+    good = [number % 100 for number in range(count)] if make is list else list(range(min(count, 120)))
+    assert serializer.is_value(make(good))
+    serializer.check(make(good))
+    for place in {0, len(good) // 2, len(good) - 1}:
+        value = make([*good[:place], bad, *good[place + 1 :]])
+        assert not serializer.is_value(value)
+        with pytest.raises(ValueTypeError):
+            serializer.check(value)
+
+
+def enumerate_as_text(values: list[Any]) -> Any:
+    return ((str(index), value) for index, value in enumerate(values))
+
+
+@pytest.mark.parametrize("count", [3, 50])
+def test_none_is_a_value_of_maps_of_any_size(count: int) -> None:
+    serializer = types.map_of(types.INT64, types.STRING)
+    value: dict[int, Any] = {number: None if number % 2 else "x" for number in range(count)}
+    assert serializer.is_value(value) and serializer.is_value(dict.fromkeys(range(count)))
+    value[1] = 5
+    assert not serializer.is_value(value)

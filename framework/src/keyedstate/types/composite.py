@@ -19,6 +19,8 @@ from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer
 T = TypeVar("T")
 C = TypeVar("C", bound="CompositeSerializer[Any]")
 
+#: From so many parts on it pays to judge them as a whole column (`TypeSerializer.are_values`).
+FEW = 10
 #: What `TypeSerializer.conversion_from` returns.
 Conversion: TypeAlias = "Callable[[Any], Any] | None"
 

@@ -5,15 +5,16 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.columns import offsets_of
+from keyedstate.types.columns import has_none, offsets_of
 from keyedstate.types.composite import (
+    FEW,
     ContainerSerializer,
     Conversion,
     converted,
@@ -110,13 +111,17 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
         return pa.MapArray.from_arrays(offsets, keys, items)
 
     def is_value(self, value: Any) -> bool:
-        if value.__class__ is not dict or not all(map(self.key_serializer.is_value, value)):
+        if value.__class__ is not dict:
             return False
-        is_value = self.value_serializer.is_value
-        for item in value.values():  # noqa: SIM110 (a generator takes twice the time)
-            if item is not None and not is_value(item):
-                return False
-        return True
+        if len(value) < FEW:
+            is_key, is_value = self.key_serializer.is_value, self.value_serializer.is_value
+            for key, item in value.items():
+                if not is_key(key) or (item is not None and not is_value(item)):
+                    return False
+            return True
+        items = value.values()
+        present: Collection[Any] = [item for item in items if item is not None] if has_none(items) else items
+        return self.key_serializer.are_values(value) and self.value_serializer.are_values(present)
 
     def check(self, value: object) -> None:
         if value.__class__ is not dict:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.columns import offsets_of
 from keyedstate.types.composite import (
+    FEW,
     ContainerSerializer,
     Conversion,
     read_inner,
@@ -60,8 +61,11 @@ class _ElementsSerializer(ContainerSerializer[C], Generic[C]):
         return bool(pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type))
 
     def is_value(self, value: object) -> bool:
+        if value.__class__ is not self.python_type:
+            return False
         elements: Any = value
-        return value.__class__ is self.python_type and all(map(self.element_serializer.is_value, elements))
+        element = self.element_serializer
+        return all(map(element.is_value, elements)) if len(elements) < FEW else element.are_values(elements)
 
     def _read_elements(self, array: pa.Array) -> tuple[list[Any], list[int]]:
         child, bounds = slots_of(array)
