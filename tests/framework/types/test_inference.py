@@ -180,6 +180,14 @@ class OfUnhashable:
     values: set[list[int]]
 
 
+T = typing.TypeVar("T")
+
+
+@dataclass
+class Generic(typing.Generic[T]):
+    value: T
+
+
 def not_yet() -> int:
     raise LookupError("not yet")
 
@@ -229,7 +237,12 @@ class OfDict(dict):  # type: ignore[type-arg]
         (Plain, "no type is known for it. Make it a dataclass"),
         (complex, "no type is known"),
         (typing.Callable[[int], int], "no type is known"),
-        (typing.TypeVar("T"), "no type is known"),
+        (
+            Generic,
+            r"the field 'value' of .*Generic, ~T, is not supported: fields of a generic dataclass have",
+        ),
+        (Generic[int], r"Give their types: types\.record_of\(TheClass, fields=\{...\}\)"),
+        (list[Generic[int]], r"fields of a generic dataclass"),
         (OfUnreadyDefault, r"OfUnreadyDefault is not supported: making it raised LookupError: not yet. Give"),
         (typing.Literal["a", "b"], "names some values and not their type. Write the type of the values"),
         ("int", "'int' is not supported: it names a type and is none"),
@@ -242,6 +255,12 @@ class OfDict(dict):  # type: ignore[type-arg]
 def test_what_has_no_type_is_refused_with_its_place_and_a_way_out(annotation: Any, message: str) -> None:
     with pytest.raises(UnsupportedTypeError, match=message):
         types.infer(annotation)
+
+
+def test_a_generic_dataclass_is_a_record_with_the_types_that_are_given() -> None:
+    numbers = types.record_of(Generic, fields={"value": types.INT64})
+    assert numbers.is_value(Generic(5)) and not numbers.is_value(Generic("a"))
+    assert numbers.from_bytes(numbers.to_bytes(Generic(5))) == Generic(5)
 
 
 def test_a_field_whose_annotation_does_not_say_enough_can_be_given() -> None:

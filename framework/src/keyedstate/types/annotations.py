@@ -153,6 +153,14 @@ def from_annotation(annotation: Any, where: str = "", within: tuple[type, ...] =
         found = _of_class(annotation, where, within)
         if found is not None:
             return found
+    generic = isinstance(origin, type) and dataclasses.is_dataclass(origin)
+    if generic or isinstance(annotation, typing.TypeVar):
+        raise _named(
+            where,
+            _shown(annotation),
+            "fields of a generic dataclass have no types of their own",
+            "Give their types: types.record_of(TheClass, fields={...}).",
+        )
     # NewType, the type statement of Python 3.12, and what that makes generic, such as newer NDArray[...].
     meant = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
     if meant is not None:
