@@ -80,6 +80,10 @@ TYPES: dict[TypeSerializer[Any], Callable[[int], Any]] = {
     types.record_of(Click, subclasses=[LongClick]): lambda n: LongClick(str(n), n / 2, [], color=Color.BLUE),
     types.pickled(): lambda n: {"n": [n]},
     ttl(types.list_of(types.INT64)): lambda n: (n, [n]),
+    types.TtlListSerializer(types.INT64, "event time"): lambda n: types.TimedList([n], [n]),
+    types.TtlMapSerializer(types.INT64, types.STRING, "event time"): lambda n: types.TimedDict(
+        {n: str(n)}, {n: n}
+    ),
 }
 
 

@@ -35,6 +35,7 @@ from keyedstate.keygroups import KeyGroupOutOfRangeError, KeyGroupRange
 from keyedstate.types import TypeSerializer
 from keyedstate.types.errors import ColumnSizeError, ValueTypeError
 from keyedstate.types.maps import MapSerializer
+from keyedstate.types.ttl import TtlMapSerializer
 
 __all__ = ["SegmentFile", "SegmentHandle", "SegmentWriter"]
 
@@ -416,7 +417,9 @@ def _canonical(serializer: TypeSerializer[Any], column: pa.Array) -> list[Any]:
 
 def canonical_values(serializer: TypeSerializer[Any], found: Sequence[Any]) -> Sequence[Any]:
     """Return values in the form in which tables hold them: a map's own keys are looked up too."""
-    if isinstance(serializer, MapSerializer) and serializer.key_serializer.needs_canonical:
-        canonical = serializer.key_serializer.canonical
-        return [value and {canonical(key): item for key, item in value.items()} for value in found]
+    if (
+        isinstance(serializer, (MapSerializer, TtlMapSerializer))
+        and serializer.key_serializer.needs_canonical
+    ):
+        return [value and serializer.with_canonical_keys(value) for value in found]
     return found

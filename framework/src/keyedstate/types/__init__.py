@@ -32,7 +32,7 @@ from keyedstate.types.sequences import ListSerializer, SetSerializer, list_of, s
 from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
 from keyedstate.types.temporal import DATE, DURATION, TIME, TIMESTAMP, TIMESTAMP_NTZ
 from keyedstate.types.text import BYTES, STRING
-from keyedstate.types.ttl import TtlSerializer
+from keyedstate.types.ttl import TimedDict, TimedList, TtlListSerializer, TtlMapSerializer, TtlSerializer
 from keyedstate.types.tuples import TupleSerializer, tuple_of
 from keyedstate.types.uuids import UUID
 from keyedstate.types.void import VOID, VOID_NAMESPACE, VoidNamespace
@@ -78,6 +78,10 @@ __all__ = [
     "RowSerializer",
     "SerializerSnapshot",
     "SetSerializer",
+    "TimedDict",
+    "TimedList",
+    "TtlListSerializer",
+    "TtlMapSerializer",
     "TtlSerializer",
     "TupleSerializer",
     "TypeSerializer",

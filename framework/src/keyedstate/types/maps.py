@@ -151,6 +151,11 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
         copy = self.value_serializer.copy
         return {key: None if item is None else copy(item) for key, item in value.items()}
 
+    def with_canonical_keys(self, value: dict[K, V | None]) -> dict[K, V | None]:
+        """Return a map whose keys are in the form by which they are looked up."""
+        key_of = self.key_serializer.canonical
+        return {key_of(key): item for key, item in value.items()}
+
     def canonical(self, value: dict[K, V | None]) -> dict[K, V | None]:
         if not self.needs_canonical:
             return value

@@ -1,16 +1,19 @@
-"""Values with the time from which their time to live counts, in the layout of Flink's ``TtlSerializer``."""
+"""Values, lists and maps with the times from which their time to live counts (Flink's ``TtlSerializer``)."""
 
 # ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.columns import offsets_of
 from keyedstate.types.composite import (
     CompositeSerializer,
     ContainerSerializer,
@@ -18,13 +21,20 @@ from keyedstate.types.composite import (
     converted,
     read_inner,
     restore_inner,
+    slots_of,
     write_inner,
 )
 from keyedstate.types.errors import UnsupportedTypeError, ValueTypeError
+from keyedstate.types.maps import map_of
+from keyedstate.types.nullable import nullable
+from keyedstate.types.sequences import list_of
 from keyedstate.types.serializer import TypeSerializer, register_serializer_type
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
+_STAMP, _VALUE = itemgetter(0), itemgetter(1)
 _LONG = range(-(2**63), 2**63)
 
 
@@ -103,17 +113,25 @@ class TtlSerializer(ContainerSerializer["tuple[int, T]"], Generic[T]):
         )
 
     def read_dense(self, array: pa.Array) -> list[tuple[int, T]]:
+        stamps, values = self.read_parts(array)
+        return list(zip(stamps.to_pylist(), values, strict=True))
+
+    def read_parts(self, array: pa.Array) -> tuple[pa.Array, list[T]]:
+        """Return the timestamps, as a column of integers, and the values of an array without null slots."""
         # Not field(): a sliced struct array hides its nulls and its offset there.
         stamps, values = array.flatten()
-        timestamps: list[int] = stamps.view(pa.int64()).to_pylist()
-        return list(zip(timestamps, read_inner(self.value_serializer, values, "value"), strict=True))
+        return stamps.view(pa.int64()), read_inner(self.value_serializer, values, "value")
 
     def write_dense(self, values: Sequence[tuple[int, T]]) -> pa.Array:
         for value in values:
             if len(value) != 2:
                 raise self.mismatch(value)
-        stamps = pa.array(map(itemgetter(0), values), pa.int64(), size=len(values))
-        column = write_inner(self.value_serializer, list(map(itemgetter(1), values)))
+        stamps = pa.array(map(_STAMP, values), pa.int64(), size=len(values))
+        return self.write_parts(stamps, list(map(_VALUE, values)))
+
+    def write_parts(self, stamps: pa.Array, values: Sequence[T]) -> pa.Array:
+        """Return the column of timestamps, a column of integers, and values."""
+        column = write_inner(self.value_serializer, values)
         return pa.StructArray.from_arrays(
             [stamps.view(pa.timestamp("ms", "UTC")), column], names=["timestamp", "value"]
         )
@@ -145,8 +163,263 @@ class TtlSerializer(ContainerSerializer["tuple[int, T]"], Generic[T]):
         return value[0], converted(conversions[0], value[1])
 
 
+class TimedList(list[T]):
+    """A list with the timestamp of each element in `stamps`.
+
+    Beside each other and not in pairs: a read is then a copy of the list, and a timestamp takes 8 bytes.
+    """
+
+    __slots__ = ("stamps",)
+
+    stamps: array[int]
+
+    def __init__(self, elements: Iterable[T], stamps: Iterable[int]) -> None:
+        super().__init__(elements)
+        self.stamps = array("q", stamps)
+
+
+class TimedDict(dict[K, V]):
+    """A dict with the timestamp of each entry, by its key, in `stamps`; both have the same order.
+
+    Beside each other and not in pairs: to iterate over the map is then to iterate over a dict.
+    """
+
+    __slots__ = ("stamps",)
+
+    stamps: dict[K, int]
+
+    def __init__(self, entries: Mapping[K, V] | Iterable[tuple[K, V]], stamps: dict[K, int]) -> None:
+        super().__init__(entries)
+        self.stamps = stamps
+
+    def __delitem__(self, key: K) -> None:
+        super().__delitem__(key)
+        del self.stamps[key]
+
+    def pop(self, key: K, *default: Any) -> Any:
+        """Remove an entry with its timestamp."""
+        self.stamps.pop(key, None)
+        return super().pop(key, *default)
+
+
+class TtlListSerializer(ContainerSerializer[TimedList[T]], Generic[T]):
+    """Lists whose elements have timestamps: written as the list of what `TtlSerializer` writes.
+
+    Parameters
+    ----------
+    element : TypeSerializer
+    clock : str
+    """
+
+    type_name = "ttl-list"
+    python_type = TimedList
+    immutable = False
+
+    def __init__(self, element: TypeSerializer[T], clock: str) -> None:
+        self._timed = TtlSerializer(element, clock)
+        self._pairs = list_of(self._timed)
+        self.element_serializer = element
+        self.clock = clock
+        self.needs_canonical = element.needs_canonical
+
+    @property
+    def inners(self) -> tuple[TypeSerializer[Any], ...]:
+        return (self.element_serializer,)
+
+    @property
+    def inner_names(self) -> tuple[str, ...]:
+        return ("element",)
+
+    def parts(self) -> tuple[object, ...]:
+        return self.element_serializer, self.clock
+
+    def __repr__(self) -> str:
+        return f"list_of({self._timed!r})"
+
+    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> TtlListSerializer[T]:
+        return TtlListSerializer(inners[0], self.clock)
+
+    def snapshot_content(self) -> dict[str, Any]:
+        return {"clock": self.clock, **super().snapshot_content()}
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return self._pairs.arrow_type
+
+    def serialize(self, value: TimedList[T], out: DataOutputView) -> None:
+        if value.__class__ is not TimedList:
+            raise self.mismatch(value)
+        self._pairs.serialize(list(zip(value.stamps, value, strict=True)), out)
+
+    def deserialize(self, source: DataInputView) -> TimedList[T]:
+        pairs = self._pairs.deserialize(source)
+        return TimedList(map(_VALUE, pairs), map(_STAMP, pairs))
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return self._pairs.reads(arrow_type)
+
+    def read_dense(self, array: pa.Array) -> list[TimedList[T]]:
+        child, bounds = slots_of(array)
+        stamps, elements = self._timed.read_parts(child)
+        numbers = stamps.to_numpy()
+        return [
+            TimedList(elements[start:end], numbers[start:end].tolist()) for start, end in pairwise(bounds)
+        ]
+
+    def write_dense(self, values: Sequence[TimedList[T]]) -> pa.Array:
+        offsets = offsets_of(map(len, values), len(values), self)
+        stamps = pa.array(chain.from_iterable(value.stamps for value in values), pa.int64())
+        pairs = self._timed.write_parts(stamps, list(chain.from_iterable(values)))
+        return pa.ListArray.from_arrays(offsets, pairs)
+
+    def check(self, value: object) -> None:
+        if not isinstance(value, TimedList) or len(value.stamps) != len(value):
+            raise self.mismatch(value)
+        for index, element in enumerate(value):
+            try:
+                self.element_serializer.check(element)
+            except ValueTypeError as error:
+                raise error.within(f"[{index}]") from None
+
+    def copy(self, value: TimedList[T]) -> TimedList[T]:
+        element = self.element_serializer
+        return TimedList(value if element.immutable else map(element.copy, value), value.stamps)
+
+    def canonical(self, value: TimedList[T]) -> TimedList[T]:
+        if not self.needs_canonical:
+            return value
+        return TimedList(map(self.element_serializer.canonical, value), value.stamps)
+
+    def convert(self, conversions: Sequence[Conversion], value: Any) -> TimedList[T]:
+        return TimedList([converted(conversions[0], element) for element in value], value.stamps)
+
+
+class TtlMapSerializer(ContainerSerializer[TimedDict[K, "V | None"]], Generic[K, V]):
+    """Maps whose entries have timestamps: written as the map of what `TtlSerializer` writes.
+
+    Values may be None, which the map's own null flag cannot say where a timestamp comes first: as bytes they
+    are nullable.
+
+    Parameters
+    ----------
+    key, value : TypeSerializer
+    clock : str
+    """
+
+    type_name = "ttl-map"
+    python_type = TimedDict
+    immutable = False
+
+    def __init__(self, key: TypeSerializer[K], value: TypeSerializer[V], clock: str) -> None:
+        values: TypeSerializer[Any] = value if value.null_is_value else nullable(value)
+        self._timed = TtlSerializer(values, clock)
+        self._pairs = map_of(key, self._timed)
+        self.key_serializer = key
+        self.value_serializer = value
+        self.clock = clock
+        self.needs_canonical = self._pairs.needs_canonical
+
+    @property
+    def inners(self) -> tuple[TypeSerializer[Any], ...]:
+        return self.key_serializer, self.value_serializer
+
+    @property
+    def inner_names(self) -> tuple[str, ...]:
+        return "key", "value"
+
+    def parts(self) -> tuple[object, ...]:
+        return self.key_serializer, self.value_serializer, self.clock
+
+    def __repr__(self) -> str:
+        return f"map_of({self.key_serializer!r}, {self._timed!r})"
+
+    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> TtlMapSerializer[K, V]:
+        return TtlMapSerializer(inners[0], inners[1], self.clock)
+
+    def snapshot_content(self) -> dict[str, Any]:
+        return {"clock": self.clock, **super().snapshot_content()}
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return self._pairs.arrow_type
+
+    def serialize(self, value: TimedDict[K, V | None], out: DataOutputView) -> None:
+        if value.__class__ is not TimedDict:
+            raise self.mismatch(value)
+        stamps = value.stamps
+        self._pairs.serialize({key: (stamps[key], item) for key, item in value.items()}, out)
+
+    def deserialize(self, source: DataInputView) -> TimedDict[K, V | None]:
+        pairs = self._pairs.deserialize(source).items()
+        return TimedDict(
+            {key: pair[1] for key, pair in pairs if pair}, {key: pair[0] for key, pair in pairs if pair}
+        )
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return self._pairs.reads(arrow_type)
+
+    def read_dense(self, array: pa.Array) -> list[TimedDict[K, V | None]]:
+        entries, bounds = slots_of(array)
+        keys = read_inner(self.key_serializer, entries.field(0), "keys")
+        stamps, values = self._timed.read_parts(entries.field(1))
+        numbers = stamps.to_pylist()
+        return [
+            TimedDict(
+                zip(keys[start:end], values[start:end], strict=True),
+                dict(zip(keys[start:end], numbers[start:end], strict=True)),
+            )
+            for start, end in pairwise(bounds)
+        ]
+
+    def write_dense(self, values: Sequence[TimedDict[K, V | None]]) -> pa.Array:
+        offsets = offsets_of(map(len, values), len(values), self)
+        keys = write_inner(self.key_serializer, list(chain.from_iterable(values)))
+        stamps = pa.array([value.stamps[key] for value in values for key in value], pa.int64())
+        pairs = self._timed.write_parts(stamps, list(chain.from_iterable(map(dict.values, values))))
+        return pa.MapArray.from_arrays(offsets, keys, pairs)
+
+    def check(self, value: object) -> None:
+        if not isinstance(value, TimedDict) or value.stamps.keys() != value.keys():
+            raise self.mismatch(value)
+        map_of(self.key_serializer, self.value_serializer).check(dict(value))
+
+    def copy(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
+        if self.value_serializer.immutable:
+            return TimedDict(value, value.stamps.copy())
+        copy = self.value_serializer.copy
+        entries = {key: None if item is None else copy(item) for key, item in value.items()}
+        return TimedDict(entries, value.stamps.copy())
+
+    def canonical(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
+        if not self.needs_canonical:
+            return value
+        key_of, value_of = self.key_serializer.canonical, self.value_serializer.canonical
+        return TimedDict(
+            {key_of(key): None if item is None else value_of(item) for key, item in value.items()},
+            {key_of(key): stamp for key, stamp in value.stamps.items()},
+        )
+
+    def with_canonical_keys(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
+        """Return a map whose keys are in the form by which they are looked up."""
+        key_of = self.key_serializer.canonical
+        return TimedDict(
+            {key_of(key): item for key, item in value.items()},
+            {key_of(key): stamp for key, stamp in value.stamps.items()},
+        )
+
+    def convert(self, conversions: Sequence[Conversion], value: Any) -> TimedDict[K, V | None]:
+        key_of, value_of = conversions
+        return TimedDict(
+            {
+                converted(key_of, key): None if item is None else converted(value_of, item)
+                for key, item in value.items()
+            },
+            {converted(key_of, key): stamp for key, stamp in value.stamps.items()},
+        )
+
+
 def _is_timed(serializer: TypeSerializer[Any]) -> bool:
-    if isinstance(serializer, TtlSerializer):
+    if isinstance(serializer, (TtlSerializer, TtlListSerializer, TtlMapSerializer)):
         return True
     return isinstance(serializer, CompositeSerializer) and any(map(_is_timed, serializer.inners))
 
@@ -155,4 +428,15 @@ def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
     return TtlSerializer(restore_inner(document, "value"), str(document["clock"]))
 
 
+def _restore_list(document: Mapping[str, Any]) -> TypeSerializer[Any]:
+    return TtlListSerializer(restore_inner(document, "element"), str(document["clock"]))
+
+
+def _restore_map(document: Mapping[str, Any]) -> TypeSerializer[Any]:
+    key, value = restore_inner(document, "key"), restore_inner(document, "value")
+    return TtlMapSerializer(key, value, str(document["clock"]))
+
+
 register_serializer_type(TtlSerializer.type_name, _restore, TtlSerializer.snapshot_version)
+register_serializer_type(TtlListSerializer.type_name, _restore_list, TtlListSerializer.snapshot_version)
+register_serializer_type(TtlMapSerializer.type_name, _restore_map, TtlMapSerializer.snapshot_version)

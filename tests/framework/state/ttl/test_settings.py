@@ -24,7 +24,15 @@ from keyedstate.state import (
     ValueState,
     Visibility,
 )
-from keyedstate.types import TtlSerializer, UnsupportedTypeError, ValueTypeError
+from keyedstate.types import (
+    TimedDict,
+    TimedList,
+    TtlListSerializer,
+    TtlMapSerializer,
+    TtlSerializer,
+    UnsupportedTypeError,
+    ValueTypeError,
+)
 
 
 @pytest.mark.parametrize(
@@ -216,10 +224,13 @@ def test_a_duplicated_serializer_keeps_timestamp_and_value_and_shares_no_buffer(
     assert duplicate.snapshot() == original.snapshot()
     value = {
         StateKind.VALUE: (1, "a"),
-        StateKind.LIST: [(1, "a")],
-        StateKind.MAP: {"k": (1, "a")},
+        StateKind.LIST: TimedList(["a"], [1]),
+        StateKind.MAP: TimedDict({"k": "a"}, {"k": 1}),
     }[descriptor.kind]
-    assert duplicate.from_bytes(original.to_bytes(value)) == value
+    copied = duplicate.from_bytes(original.to_bytes(value))
+    assert copied == value
+    if descriptor.kind is not StateKind.VALUE:
+        assert copied.stamps == value.stamps
     assert duplicate.to_bytes(value) == original.to_bytes(value)
     results = []
 
@@ -236,3 +247,93 @@ def test_a_duplicated_serializer_keeps_timestamp_and_value_and_shares_no_buffer(
 
 def test_a_serializer_without_parts_of_its_own_need_not_be_duplicated():
     assert TIMED.duplicate() is TIMED
+
+
+# -- lists and maps ---------------------------------------------------------------------------------------
+
+LISTS = TtlListSerializer(types.STRING, "processing time")
+MAPS = TtlMapSerializer(types.FLOAT64, types.list_of(types.INT64), "event time")
+
+
+def parts(value):
+    """Return a value with its timestamps, which its own equality leaves out."""
+    return None if value is None else (value, value.stamps)
+
+
+TIMED_LISTS = [TimedList(["a", "b"], [1, 2**63 - 1]), None, TimedList([], []), TimedList(["c"], [-5])]
+TIMED_MAPS = [
+    TimedDict({1.0: [1], 2.0: None}, {1.0: 7, 2.0: -8}),
+    TimedDict({}, {}),
+    None,
+    TimedDict({0.5: []}, {0.5: 9}),
+]
+
+
+@pytest.mark.parametrize(("serializer", "values"), [(LISTS, TIMED_LISTS), (MAPS, TIMED_MAPS)])
+def test_columns_of_lists_and_maps_keep_each_timestamp(serializer, values):
+    column = serializer.to_arrow(values)
+    assert column.type == serializer.arrow_type
+    for found, expected in (
+        (serializer.from_arrow(column), values),
+        (serializer.from_arrow(column.slice(1, 2)), values[1:3]),
+        (serializer.from_arrow(pa.chunked_array([column, column])), values * 2),
+        (serializer.from_arrow(serializer.to_arrow([])), []),
+    ):
+        assert list(map(parts, found)) == list(map(parts, expected))
+    pairs = {"timestamp": pa.timestamp("ms", "UTC")}
+    struct = column.type.value_type if serializer is LISTS else column.type.item_type
+    assert struct.field("timestamp").type == pairs["timestamp"] and struct.num_fields == 2
+
+
+@pytest.mark.parametrize(("serializer", "values"), [(LISTS, TIMED_LISTS), (MAPS, TIMED_MAPS)])
+def test_bytes_of_lists_and_maps_have_each_timestamp_before_its_value(serializer, values):
+    """SER-09."""
+    for value in filter(None, values):
+        assert parts(serializer.from_bytes(serializer.to_bytes(value))) == parts(value)
+    assert LISTS.to_bytes(TimedList(["a"], [1])).hex() == "00000001" + "0000000000000001" + "0261"
+    key = "3ff0000000000000"
+    assert (
+        MAPS.to_bytes(TimedDict({1.0: [1]}, {1.0: 2})).hex()
+        == "00000001" + key + "00" + "0000000000000002" + "00" + "00000001" + "0000000000000001"
+    )
+
+
+def test_copies_of_lists_and_maps_share_neither_values_nor_timestamps():
+    elements, entries = TimedList(["a"], [1]), TimedDict({1.0: [1]}, {1.0: 1})
+    copied_list, copied_map = LISTS.copy(elements), MAPS.copy(entries)
+    copied_list.append("b")
+    copied_list.stamps.append(2)
+    copied_map[1.0].append(2)
+    copied_map.stamps[1.0] = 5
+    assert parts(elements) == (["a"], TimedList([], [1]).stamps) and parts(entries) == ({1.0: [1]}, {1.0: 1})
+    assert type(elements.copy()) is list and type(entries.copy()) is dict
+
+
+def test_a_map_forgets_a_timestamp_with_its_entry():
+    entries = TimedDict({1.0: 1, 2.0: 2, 3.0: 3}, {1.0: 1, 2.0: 2, 3.0: 3})
+    assert entries.pop(1.0) == 1 and entries.pop(9.0, None) is None
+    del entries[2.0]
+    with pytest.raises(KeyError):
+        entries.pop(9.0)
+    assert parts(entries) == ({3.0: 3}, {3.0: 3})
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, ["a"], TimedList(["a"], []), TimedList([1], [1]), {1.0: None}, TimedDict({1.0: None}, {})]
+)
+def test_what_lacks_a_timestamp_or_has_another_type_is_refused(wrong):
+    for serializer in (LISTS, MAPS):
+        assert not serializer.is_value(wrong)
+        with pytest.raises(ValueTypeError):
+            serializer.check(wrong)
+
+
+def test_lists_and_maps_are_known_by_clock_and_types():
+    """SER-09."""
+    for serializer in (LISTS, MAPS):
+        assert serializer.snapshot().restore_serializer() == serializer
+    assert TtlListSerializer(types.STRING, "event time") != LISTS
+    with pytest.raises(UnsupportedTypeError, match="time to live"):
+        TtlListSerializer(TIMED, "event time")
+    with pytest.raises(UnsupportedTypeError, match="time to live"):
+        TtlMapSerializer(types.STRING, LISTS, "event time")

@@ -1,4 +1,4 @@
-"""Where the timestamps are: before a value, before each element of a list, before each value of a map.
+"""Where the timestamps are: before a value, beside the elements of a list, beside the entries of a map.
 
 Expiry is said by a limit everywhere: what has a timestamp up to the limit is expired.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import compress
 from operator import itemgetter
 from typing import Any
 
@@ -15,12 +16,14 @@ from keyedstate.state.clock import UNKNOWN_TIME
 from keyedstate.types import (
     ListSerializer,
     MapSerializer,
-    NullableSerializer,
+    TimedDict,
+    TimedList,
+    TtlListSerializer,
+    TtlMapSerializer,
     TtlSerializer,
     TypeSerializer,
     list_of,
     map_of,
-    nullable,
 )
 
 
@@ -96,94 +99,83 @@ class _TimedValue(TtlLayout):
 
 class _TimedList(TtlLayout):
     def is_timed(self, serializer: TypeSerializer[Any]) -> bool:
-        return isinstance(serializer, ListSerializer) and isinstance(
-            serializer.element_serializer, TtlSerializer
-        )
+        return isinstance(serializer, TtlListSerializer)
 
     def timed_type(self, plain: TypeSerializer[Any], clock: str) -> TypeSerializer[Any]:
         assert isinstance(plain, ListSerializer)
-        return list_of(TtlSerializer(plain.element_serializer, clock))
+        return TtlListSerializer(plain.element_serializer, clock)
 
     def plain_type(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-        if isinstance(serializer, ListSerializer) and isinstance(
-            serializer.element_serializer, TtlSerializer
-        ):
-            return list_of(serializer.element_serializer.value_serializer)
+        if isinstance(serializer, TtlListSerializer):
+            return list_of(serializer.element_serializer)
         return serializer
 
     def clock_of(self, timed: TypeSerializer[Any]) -> str:
-        assert isinstance(timed, ListSerializer)
-        element = timed.element_serializer
-        assert isinstance(element, TtlSerializer)
-        return element.clock
+        assert isinstance(timed, TtlListSerializer)
+        return timed.clock
 
     def timed(self, plain: Any, stamp: int) -> Any:
-        return [(stamp, element) for element in plain]
+        return TimedList(plain, (stamp,) * len(plain))
 
     def plain(self, stored: Any) -> Any:
-        return [element for _, element in stored]
+        return list(stored)
 
     def live(self, stored: Any, limit: int) -> Any:
-        living = [element for element in stored if element[0] > limit]
-        return stored if len(living) == len(stored) else living or None
+        stamps = stored.stamps
+        if min(stamps) > limit:
+            return stored
+        kept = [stamp > limit for stamp in stamps]
+        return TimedList(compress(stored, kept), compress(stamps, kept)) if any(kept) else None
 
     def oldest(self, stored: Any) -> Any:
-        return min(map(itemgetter(0), stored))
+        return min(stored.stamps)
 
     def dated(self, stored: Any, stamp: int) -> Any:
-        if all(written != UNKNOWN_TIME for written, _ in stored):
+        if UNKNOWN_TIME not in stored.stamps:
             return stored
-        return [(stamp if written == UNKNOWN_TIME else written, element) for written, element in stored]
+        return TimedList(stored, [stamp if written == UNKNOWN_TIME else written for written in stored.stamps])
 
 
 class _TimedMap(TtlLayout):
     def is_timed(self, serializer: TypeSerializer[Any]) -> bool:
-        return isinstance(serializer, MapSerializer) and isinstance(
-            serializer.value_serializer, TtlSerializer
-        )
+        return isinstance(serializer, TtlMapSerializer)
 
     def timed_type(self, plain: TypeSerializer[Any], clock: str) -> TypeSerializer[Any]:
         assert isinstance(plain, MapSerializer)
-        # Values of a map may be None; with a timestamp before them the map's own null flag cannot say so.
-        values = plain.value_serializer
-        if not values.null_is_value:
-            values = nullable(values)
-        return map_of(plain.key_serializer, TtlSerializer(values, clock))
+        return TtlMapSerializer(plain.key_serializer, plain.value_serializer, clock)
 
     def plain_type(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-        if isinstance(serializer, MapSerializer) and isinstance(serializer.value_serializer, TtlSerializer):
-            values = serializer.value_serializer.value_serializer
-            if isinstance(values, NullableSerializer):
-                values = values.inner_serializer
-            return map_of(serializer.key_serializer, values)
+        if isinstance(serializer, TtlMapSerializer):
+            return map_of(serializer.key_serializer, serializer.value_serializer)
         return serializer
 
     def clock_of(self, timed: TypeSerializer[Any]) -> str:
-        assert isinstance(timed, MapSerializer)
-        value = timed.value_serializer
-        assert isinstance(value, TtlSerializer)
-        return value.clock
+        assert isinstance(timed, TtlMapSerializer)
+        return timed.clock
 
     def timed(self, plain: Any, stamp: int) -> Any:
-        return {key: (stamp, value) for key, value in plain.items()}
+        return TimedDict(plain, dict.fromkeys(plain, stamp))
 
     def plain(self, stored: Any) -> Any:
-        return {key: value for key, (_, value) in stored.items()}
+        return dict(stored)
 
     def live(self, stored: Any, limit: int) -> Any:
-        living = {key: value for key, value in stored.items() if value[0] > limit}
-        return stored if len(living) == len(stored) else living or None
+        stamps = stored.stamps
+        if min(stamps.values()) > limit:
+            return stored
+        kept = {key: stamp for key, stamp in stamps.items() if stamp > limit}
+        return TimedDict({key: stored[key] for key in kept}, kept) if kept else None
 
     def oldest(self, stored: Any) -> Any:
-        return min(map(itemgetter(0), stored.values()))
+        return min(stored.stamps.values())
 
     def dated(self, stored: Any, stamp: int) -> Any:
-        if all(written != UNKNOWN_TIME for written, _ in stored.values()):
+        if UNKNOWN_TIME not in stored.stamps.values():
             return stored
-        return {
-            key: (stamp if written == UNKNOWN_TIME else written, value)
-            for key, (written, value) in stored.items()
+        stamps = {
+            key: stamp if written == UNKNOWN_TIME else written for key, written in stored.stamps.items()
         }
+        return TimedDict(stored, stamps)
 
 
 _VALUE = _TimedValue()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
 from keyedstate.state.context import KeyContext
 from keyedstate.state.list import ListState, ListStateHandle
 from keyedstate.state.ttl.expiry import StateExpiry
+from keyedstate.types import TimedList
 
 T = TypeVar("T")
 
@@ -16,7 +17,7 @@ T = TypeVar("T")
 class TtlListStateHandle(ListStateHandle[T]):
     """A list per key and namespace; each element lives from when it was added.
 
-    Stored are pairs of a timestamp and an element.  A read leaves expired elements among living ones where
+    Stored is a `TimedList`.  A read leaves expired elements among living ones where
     they are; the last one that expires takes the list with it.
     """
 
@@ -33,21 +34,32 @@ class TtlListStateHandle(ListStateHandle[T]):
         self._expiry.accessed()
         context = self._context
         stored = self._table.get(context.key_group, context.key, self._namespace)
-        return [] if stored is None else self._shown(context.key_group, context.key, stored)
+        if stored is None:
+            return []
+        if self._all_live:
+            return cast("list[T]", stored.copy())
+        return self._shown(context.key_group, context.key, stored)
 
     def get_internal(self) -> list[T] | None:
         """Return the elements that live, or None where there is none."""
         return self.get() or None
 
-    def _shown(self, group: int, key: Any, stored: list[tuple[int, T]]) -> list[T]:
+    @property
+    def _all_live(self) -> bool:
+        """Whether it is known without looking that nothing is expired, and reads change nothing."""
+        expiry = self._expiry
+        return not expiry.refreshes and expiry.time.now < expiry.cleanup.all_live_until
+
+    def _shown(self, group: int, key: Any, stored: TimedList[T]) -> list[T]:
+        """Return what a read of a stored list shows, and do to it what a read does."""
         limit = self._expiry.limit
-        living = [element for stamp, element in stored if stamp > limit]
+        living = [element for element, stamp in zip(stored, stored.stamps, strict=True) if stamp > limit]
         if not living:
             self._table.remove(group, key, self._namespace)
         elif self._expiry.refreshes:
             self._table.put(group, key, self._namespace, self._timed(living))
         if self._expiry.shows_expired and len(living) < len(stored):
-            return [element for _, element in stored]
+            return stored.copy()
         return living
 
     def add(self, value: T) -> None:
@@ -60,7 +72,8 @@ class TtlListStateHandle(ListStateHandle[T]):
         if stored is None:
             self._append(context.key_group, context.key, self._timed([value]))
         else:
-            stored.append((self._expiry.time.stamp, value))
+            stored.append(value)
+            stored.stamps.append(self._expiry.time.stamp)
 
     def add_all(self, values: Iterable[T]) -> None:
         """Append several elements, which begin to live; all of them or, where one is refused, none."""
@@ -71,13 +84,14 @@ class TtlListStateHandle(ListStateHandle[T]):
         context = self._context
         self._append(context.key_group, context.key, self._timed(new))
 
-    def _append(self, group: int, key: Any, new: list[tuple[int, T]]) -> None:
+    def _append(self, group: int, key: Any, new: TimedList[T]) -> None:
         stored = self._table.get_for_update(group, key, self._namespace)
         if stored is None:
             self._table.put(group, key, self._namespace, new)
             self._written(group, key)
         else:
             stored.extend(new)
+            stored.stamps.extend(new.stamps)
 
     def update(self, values: Iterable[T]) -> None:
         """Replace the list by other elements, which begin to live; no element is the same as `clear`."""
@@ -99,17 +113,10 @@ class TtlListStateHandle(ListStateHandle[T]):
         self._expiry.accessed()
         keys, groups = self._context.locate(keys, key_groups)
         found = self._table.get_many(groups, keys, self._namespace)
-        limit, plain = self._expiry.limit, not self._expiry.refreshes
+        if self._all_live:
+            return [[] if stored is None else stored.copy() for stored in found]
         shown: list[list[T]] = []
-        for group, key, stored in zip(groups, keys, found, strict=True):
-            if stored is None:
-                shown.append([])
-                continue
-            if plain:
-                living = [element for stamp, element in stored if stamp > limit]
-                if len(living) == len(stored):
-                    shown.append(living)
-                    continue
+        for group, key in zip(groups, keys, strict=True):
             # Looked up anew: of a key that comes twice the first has removed or rewritten the list.
             stored = self._table.get(group, key, self._namespace)
             shown.append([] if stored is None else self._shown(group, key, stored))
@@ -122,8 +129,8 @@ class TtlListStateHandle(ListStateHandle[T]):
         keys, groups = self._context.locate(keys, key_groups)
         column = self._checked(self._column(values, keys))
         self._expiry.accessed()
-        for group, key, element in zip(groups, keys, self._timed(column), strict=True):
-            self._append(group, key, [element])
+        for group, key, element in zip(groups, keys, column, strict=True):
+            self._append(group, key, self._timed([element]))
 
     def update_many(
         self, keys: Iterable[Any], lists: Iterable[Iterable[T]], key_groups: Sequence[int] | None = None
@@ -146,9 +153,14 @@ class TtlListStateHandle(ListStateHandle[T]):
 
     # -- within -------------------------------------------------------------------------------------------
 
-    def _timed(self, values: list[T]) -> list[tuple[int, T]]:
-        stamp = self._expiry.time.stamp
-        return [(stamp, value) for value in values]
+    def _timed(self, values: list[T]) -> TimedList[T]:
+        return TimedList(values, (self._expiry.time.stamp,) * len(values))
+
+    def _merge(self, merged: list[T], stored: list[T]) -> list[T]:
+        assert isinstance(merged, TimedList) and isinstance(stored, TimedList)
+        merged.extend(stored)
+        merged.stamps.extend(stored.stamps)
+        return merged
 
     def _written(self, group: int, key: Any) -> None:
         if self._expiry.index is not None:

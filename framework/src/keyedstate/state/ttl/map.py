@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
@@ -12,17 +11,16 @@ from keyedstate.state.errors import NothingToRemoveError
 from keyedstate.state.map import MapState, MapStateHandle
 from keyedstate.state.map_iterator import MapStateEntry, MapStateIterator
 from keyedstate.state.ttl.expiry import StateExpiry
+from keyedstate.types import TimedDict
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-_VALUE = itemgetter(1)
 
 
 class TtlMapStateHandle(MapStateHandle[K, V]):
     """A map per key and namespace; each entry lives from when it was put.
 
-    Stored are pairs of a timestamp and a value.  Whoever comes upon an expired entry removes it.
+    Stored is a `TimedDict`.  Whoever comes upon an expired entry removes it.
     """
 
     __slots__ = ("_cleanup", "_expiry", "_refreshes", "_time", "_ttl_ms")
@@ -41,42 +39,50 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
 
     def get(self, key: K) -> V | None:
         """Return the value under a map key, or None; an expired one is removed."""
-        now = self._time.now
-        if now >= self._cleanup.due:
-            self._cleanup.run()
+        now, cleanup = self._time.now, self._cleanup
+        if now >= cleanup.due:
+            cleanup.run()
+        all_live = now < cleanup.all_live_until and not self._refreshes
         context = self._context
         entries = self._table.get(context.key_group, context.key, self._namespace)
-        timed = None
+        stamp = None
         if entries is not None:
             if self._canonical is not None:
                 key = self._key(key)
             try:
-                timed = entries.get(key)
+                if not all_live:
+                    stamp = entries.stamps.get(key)
+                elif (value := entries.get(key)) is not None:
+                    return cast("V", value)
             except TypeError:  # it has no hash
                 self._check_key(key)
                 raise
-        if timed is None:
+        if entries is None or stamp is None:
             self._check_key(key)
             return None
-        if timed[0] + self._ttl_ms > now:
+        value = cast("V | None", entries[key])
+        if stamp + self._ttl_ms > now:
             if self._refreshes:
-                self._for_update()[key] = self._time.stamp, timed[1]
-            return cast("V | None", timed[1])
+                self._for_update().stamps[key] = self._time.stamp
+            return value
         self._drop([key])
-        return timed[1] if self._expiry.shows_expired else None
+        return value if self._expiry.shows_expired else None
 
     def contains(self, key: K) -> bool:
         """Return whether a map key is there and lives; as any read, it may give the entry a new time."""
+        if self._time.now >= self._cleanup.due:
+            self._cleanup.run()
         key = self._key(key)
-        found = self._raw()
-        timed = None if found is None else found.get(key)
-        if timed is None:
+        context = self._context
+        entries = self._table.get(context.key_group, context.key, self._namespace)
+        stamp = None if entries is None else entries.stamps.get(key)
+        if stamp is None:
             return False
-        if timed[0] <= self._expiry.limit:
+        if stamp + self._ttl_ms <= self._time.now:
             self._drop([key])
             return self._expiry.shows_expired
         if self._refreshes:
-            self._for_update()[key] = self._time.stamp, timed[1]
+            self._for_update().stamps[key] = self._time.stamp
         return True
 
     def put(self, key: K, value: V | None) -> None:
@@ -91,10 +97,12 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         context = self._context
         entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if entries is None:
-            self._table.put(context.key_group, context.key, self._namespace, {key: (time.stamp, value)})
+            entries = TimedDict({key: value}, {key: time.stamp})
+            self._table.put(context.key_group, context.key, self._namespace, entries)
             self._written(context.key_group, context.key)
         else:
-            entries[key] = time.stamp, value
+            entries[key] = value
+            entries.stamps[key] = time.stamp
 
     # -- several entries ----------------------------------------------------------------------------------
 
@@ -102,7 +110,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         """Return the entries of those among several map keys that are there and live, in their order."""
         wanted = self._map_keys(keys)
         entries = self._raw()
-        return {} if entries is None else self._shown({key: entries[key] for key in wanted if key in entries})
+        return {} if entries is None else self._shown(entries, [key for key in wanted if key in entries])
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
         """Set several, which begin to live; either all of them or, where one is refused, none."""
@@ -110,28 +118,32 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         if not new:
             return
         self._expiry.accessed()
-        stamp = self._time.stamp
-        timed = {key: (stamp, value) for key, value in new.items()}
+        stamps = dict.fromkeys(new, self._time.stamp)
         context = self._context
         stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if stored is None:
+            timed = TimedDict(new, stamps)
             self._table.put(context.key_group, context.key, self._namespace, timed)
             self._written(context.key_group, context.key)
         else:
-            stored.update(timed)
+            stored.update(new)
+            stored.stamps.update(stamps)
 
     def size(self) -> int:
         """Return the number of entries that live; they get no new time."""
-        limit = self._expiry.limit
-        return sum(stamp > limit for stamp, _ in (self._raw() or {}).values())
+        entries = self._all_live()
+        if entries is not None:
+            return len(entries)
+        entries, limit = self._raw(), self._expiry.limit
+        return 0 if entries is None else sum(stamp > limit for stamp in entries.stamps.values())
 
     def is_empty(self) -> bool:
         """Return whether no entry lives.
 
         Flink's asks the map as it is stored, so there expired entries may count.
         """
-        limit = self._expiry.limit
-        return all(stamp <= limit for stamp, _ in (self._raw() or {}).values())
+        entries, limit = self._raw(), self._expiry.limit
+        return entries is None or all(stamp <= limit for stamp in entries.stamps.values())
 
     # -- all entries --------------------------------------------------------------------------------------
 
@@ -144,20 +156,15 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
 
     def items(self) -> Iterator[tuple[K, V | None]]:
         """Iterate over the entries that live as pairs."""
-        entries = self._all_live()
-        if entries is None:
-            return iter(self._entries().items())
-        return zip(entries, map(_VALUE, entries.values()), strict=True)
+        return iter(self._readable().items())
 
     def keys(self) -> Iterator[K]:
         """Iterate over the map keys of the entries that live."""
-        entries = self._all_live()
-        return iter(self._entries() if entries is None else entries)
+        return iter(self._readable())
 
     def values(self) -> Iterator[V | None]:
         """Iterate over the values of the entries that live."""
-        entries = self._all_live()
-        return iter(self._entries().values()) if entries is None else map(_VALUE, entries.values())
+        return iter(self._readable().values())
 
     # -- many keys ----------------------------------------------------------------------------------------
 
@@ -198,51 +205,56 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         for group, key, map_key, value in zip(groups, keys, map_column, column, strict=True):
             entries = table.get_for_update(group, key, namespace)
             if entries is None:
-                table.put(group, key, namespace, {map_key: (stamp, value)})
+                table.put(group, key, namespace, TimedDict({map_key: value}, {map_key: stamp}))
                 self._written(group, key)
             else:
-                entries[map_key] = stamp, value
+                entries[map_key] = value
+                entries.stamps[map_key] = stamp
 
     # -- within -------------------------------------------------------------------------------------------
 
-    def _all_live(self) -> dict[K, tuple[int, V | None]] | None:
-        """Return the stored entries where it is known without looking that all of them live."""
+    def _all_live(self) -> TimedDict[K, V | None] | None:
+        """Return the stored entries where all are known to live without a look, and reads change nothing."""
         if self._refreshes or self._time.now >= self._cleanup.all_live_until:
             return None
-        return self._raw() or {}
+        return self._raw()
+
+    def _readable(self) -> dict[K, V | None]:
+        """Return the entries that live, to be looked at only."""
+        entries = self._all_live()
+        return self._entries() if entries is None else entries
 
     def _entries(self) -> dict[K, V | None]:
-        """Return the entries that live without their timestamps, as every read shows them."""
+        """Return the entries that live, as every read shows them, in a dict of the caller's own."""
         entries = self._raw()
-        return {} if entries is None else self._shown(entries)
+        return {} if entries is None else self._shown(entries, entries)
 
-    def _raw(self) -> dict[K, tuple[int, V | None]] | None:
+    def _raw(self) -> TimedDict[K, V | None] | None:
         self._expiry.accessed()
         context = self._context
         return cast(
-            "dict[K, tuple[int, V | None]] | None",
+            "TimedDict[K, V | None] | None",
             self._table.get(context.key_group, context.key, self._namespace),
         )
 
-    def _shown(self, timed: dict[K, tuple[int, V | None]]) -> dict[K, V | None]:
-        """Return what a read of these entries shows, and do to the stored ones what a read does."""
-        limit = self._expiry.limit
-        living = {key: value for key, (stamp, value) in timed.items() if stamp > limit}
-        shown = living
-        if len(living) < len(timed):
-            if self._expiry.shows_expired:
-                shown = {key: value for key, (_, value) in timed.items()}
-            self._drop([key for key in timed if key not in living])
-        if self._refreshes and living:
-            stamp = self._time.stamp
-            self._for_update().update({key: (stamp, value) for key, value in living.items()})
+    def _shown(self, entries: TimedDict[K, V | None], keys: Collection[K]) -> dict[K, V | None]:
+        """Return what a read of some keys shows, and do to the stored entries what a read does."""
+        limit, stamps = self._expiry.limit, entries.stamps
+        expired = [key for key in keys if stamps[key] <= limit]
+        gone = set() if self._expiry.shows_expired else set(expired)
+        shown = {key: entries[key] for key in keys if key not in gone}
+        living = set(keys).difference(expired) if self._refreshes else ()
+        if expired:
+            self._drop(expired)
+        if living:
+            self._for_update().stamps.update(dict.fromkeys(living, self._time.stamp))
         return shown
 
-    def _for_update(self) -> dict[K, tuple[int, V | None]]:
+    def _for_update(self) -> TimedDict[K, V | None]:
         """Return the stored map, which is there, to be changed."""
         context = self._context
         return cast(
-            "dict[K, tuple[int, V | None]]",
+            "TimedDict[K, V | None]",
             self._table.get_for_update(context.key_group, context.key, self._namespace),
         )
 
@@ -261,7 +273,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
 class _TtlMapStateIterator(MapStateIterator[K, V]):
     """Looks for the next living entry in `has_next`, so there is nothing to remove afterwards (TTL-19)."""
 
-    __slots__ = ("_expiry",)
+    __slots__ = ("_all_live", "_expiry")
 
     def __init__(
         self,
@@ -273,30 +285,33 @@ class _TtlMapStateIterator(MapStateIterator[K, V]):
     ) -> None:
         super().__init__(name, table, address, check)
         self._expiry = expiry
+        #: Whether all entries live, and to be shown changes none; time stands still within a record.
+        self._all_live = not expiry.refreshes and expiry.time.now < expiry.cleanup.all_live_until
 
     def has_next(self) -> bool:
         """Return whether there is another entry; expired ones on the way are removed."""
         self._shown = []
-        if self._expiry.shows_expired:
+        if self._all_live or self._expiry.shows_expired:
             return super().has_next()
         limit = self._expiry.limit
         while super().has_next():
             key = self._keys[-1]
             entries: Any = self._table.get(*self._address)
-            if entries[key][0] > limit:
+            if entries.stamps[key] > limit:
                 return True
             self._remove(key)
         return False
 
     def __next__(self) -> MapStateEntry[K, V]:
         entry = super().__next__()
-        stamp, value = cast("tuple[int, V | None]", entry.value)
-        entry.value = value
-        if stamp <= self._expiry.limit:
+        if self._all_live:
+            return entry
+        entries: Any = self._table.get(*self._address)
+        if entries.stamps[entry.key] <= self._expiry.limit:
             self._remove(entry.key)
             self._shown = []
         elif self._expiry.refreshes:
-            self._store(entry.key, value)
+            self._store(entry.key, entry.value)
         return entry
 
     def remove(self) -> None:
@@ -312,6 +327,12 @@ class _TtlMapStateIterator(MapStateIterator[K, V]):
         super().remove()
 
     def _store(self, key: K, value: V | None) -> None:
-        super()._store(key, (self._expiry.time.stamp, value))  # type: ignore[arg-type]
-        if self._expiry.index is not None:
-            self._expiry.index.written(*self._address)
+        stamp = self._expiry.time.stamp
+        entries: Any = self._table.get_for_update(*self._address)
+        if entries is None:
+            self._table.put(*self._address, TimedDict({key: value}, {key: stamp}))
+            if self._expiry.index is not None:
+                self._expiry.index.written(*self._address)
+        else:
+            entries[key] = value
+            entries.stamps[key] = stamp
