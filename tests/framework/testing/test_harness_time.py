@@ -251,6 +251,18 @@ def test_a_row_ahead_of_the_watermark_lives_from_its_own_time(event_sessions):
         assert [count.value() for count in counts] == [1] * living + [0] * (5 - living), watermark
 
 
+def test_a_state_that_a_row_is_the_first_to_use_sees_the_time_of_each_row_after_it(event_sessions):
+    class Later(KeyedProcessFunction):
+        def process(self, row, ctx):
+            later = ValueState("later", types.INT64, ttl=Ttl.of("100 ms", clock=TtlClock.EVENT_TIME))
+            ctx.state(later).update(row.n)
+
+    harness = event_sessions(Later())
+    harness.process_all([("ann", 1, at(1_000)), ("bob", 2, at(5_000))])
+    harness.advance_watermark(2_000)
+    assert [harness.state("later", user).value() for user in ("ann", "bob")] == [None, 2]
+
+
 def test_the_time_of_a_row_is_not_that_of_what_a_test_writes_afterwards(event_sessions):
     harness = event_sessions()
     harness.advance_watermark(1_000)

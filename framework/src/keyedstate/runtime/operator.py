@@ -179,8 +179,8 @@ class KeyedOperator:
         key_groups = batch.column(self._key_group_column).to_numpy().tolist()
         names = [name for name in batch.schema.names if name != self._key_group_column]
         rows = iterate_rows(names, [batch.column(name) for name in names])
-        context, current, process = self._context, self._backend.current, self._function.process
-        on_record = self._backend.on_record
+        context, backend, process = self._context, self._backend, self._function.process
+        current = backend.current
         times = self._event_times(batch)
         out: list[Any] = []
         ends: list[int] = []  # ends[i]: rows of `out` after input row first + i
@@ -190,8 +190,9 @@ class KeyedOperator:
             current.key_group = key_group
             if times is not None:
                 current.timestamp = times[index]
-            if on_record is not None:
-                on_record()
+            # Looked up anew for each row: one before may have been the first to use a state that expires.
+            if backend.on_record is not None:
+                backend.on_record()
             try:
                 result = process(row, context)
                 if result is not None:

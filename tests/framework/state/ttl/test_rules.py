@@ -259,6 +259,30 @@ def test_what_is_written_before_the_first_watermark_does_not_expire_with_it(even
     assert event_rig.kind.read(event_rig.handle) == _shown(event_rig)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"incremental": IncrementalCleanup(5, every_record=True)}, {"expiry_index": True}]
+)
+def test_what_has_no_time_yet_gets_the_watermarks_and_not_that_of_another_record(rig, settings):
+    """An old record that passes by before the first watermark must not make all that is restored expire."""
+    rig.restores = False
+    rig.declare(ttl(clock=TtlClock.EVENT_TIME, **settings))
+    rig.write(0)
+    rig.backend.current.timestamp = 5
+    for key in (2, 3):
+        rig.backend.set_current_key(key)
+        rig.backend.end_epoch()
+    rig.backend.current.timestamp = None
+    rig.backend.advance_watermark(1000)
+    rig.backend.current.timestamp = 10**9
+    for key in (2, 3):
+        rig.backend.set_current_key(key)
+        rig.backend.end_epoch()
+    rig.use(1)
+    assert rig.kind.read(rig.handle) == _shown(rig)
+    rig.backend.advance_watermark(1100)
+    rig.check_empty()
+
+
 def test_at_the_end_of_event_time_everything_is_expired(event_rig):
     """TTL-07: as sums saturate, also what lives as long as can be."""
     event_rig.backend.advance_watermark(1000)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keyedstate.backend import AnyStateTable, EntryBatch, Expiry, IncrementalVisitor, StateKind
-from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, UNKNOWN_TIME, StateTime
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, StateTime
 from keyedstate.state.ttl.config import IncrementalCleanup, Ttl, TtlClock, UpdateType, Visibility
 from keyedstate.state.ttl.index import ExpiryIndex
 from keyedstate.state.ttl.layout import TtlLayout, layout_of
@@ -185,8 +185,9 @@ class Cleanup:
                 if living is None:
                     visitor.remove(entry)
                     continue
-                if time.stamp != UNKNOWN_TIME:
-                    living = layout.dated(living, time.stamp)
+                # The watermark, and not the stamp: that is the time of a record that has nothing to do with it.
+                if time.now != BEFORE_TIME:
+                    living = layout.dated(living, time.now)
                 if living is not stored:
                     visitor.update(entry, living)
                 oldest = oldest_of(living)

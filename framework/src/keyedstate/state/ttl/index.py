@@ -11,7 +11,7 @@ import heapq
 from typing import TYPE_CHECKING, Any
 
 from keyedstate.backend import AnyStateTable
-from keyedstate.state.clock import UNKNOWN_TIME
+from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME
 
 if TYPE_CHECKING:
     from keyedstate.state.ttl.expiry import StateExpiry
@@ -70,7 +70,7 @@ class ExpiryIndex:
     def expire(self) -> None:
         """Remove what is expired, but for what expired within the last 64th of the time to live."""
         time = self._expiry.time
-        if self._undated and time.stamp != UNKNOWN_TIME:
+        if self._undated and time.now != BEFORE_TIME:
             undated, self._undated = self._undated, []
             self._look_at(undated)
         while self._order and self._order[0] * self._span_ms <= time.now:
@@ -78,14 +78,14 @@ class ExpiryIndex:
 
     def _look_at(self, addresses: list[Address]) -> None:
         layout, table = self._layout, self._table
-        limit, stamp = self._expiry.limit, self._expiry.time.stamp
+        limit, now = self._expiry.limit, self._expiry.time.now
         for address in addresses:
             self._known.discard(address)
             stored = table.get(*address)
             living = None if stored is None else layout.live(stored, limit)
             if living is not None:
-                if stamp != UNKNOWN_TIME:
-                    living = layout.dated(living, stamp)
+                if now != BEFORE_TIME:
+                    living = layout.dated(living, now)
                 if living is not stored:
                     table.put(*address, living)
                 self._add(address, layout.oldest(living))
