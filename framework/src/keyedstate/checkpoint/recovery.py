@@ -166,7 +166,8 @@ def _open_chain(
         if not part.deltas:
             return opened[0]
         # Key groups of one stream only: a delta has no order by key group.
-        opened += [SegmentHandle.open(storage, delta) for delta in part.deltas]
+        for delta in part.deltas:
+            opened.append(SegmentHandle.open(storage, delta))
         return ChainHandle(opened[0], opened[1:], [StateMeta.from_json(dict(state)) for state in part.states])
     except BaseException:
         for handle in opened:
