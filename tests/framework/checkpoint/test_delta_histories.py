@@ -1,4 +1,4 @@
-"""Chains of deltas over histories of an operator: repeats, restarts, rescaling, crashes and clean-up at random.
+"""Chains of deltas over histories of an operator: repeats, restarts, rescaling, crashes, clean-up at random.
 
 Whatever is published is read after every step and held to a model.  So a checkpoint that loses a file, or a
 delta that misses a change, is found with the step that did it.

@@ -185,7 +185,7 @@ class Cleanup:
                 if living is None:
                     visitor.remove(entry)
                     continue
-                # The watermark, and not the stamp: that is the time of a record that has nothing to do with it.
+                # Not the stamp: that may be the time of a record that has nothing to do with it.
                 if time.now != BEFORE_TIME:
                     living = layout.dated(living, time.now)
                 if living is not stored:
