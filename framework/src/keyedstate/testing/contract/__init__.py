@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from keyedstate.backend import Capability, StateKind
 from keyedstate.testing.contract.changes import ChangeContract
+from keyedstate.testing.contract.crashes import CrashContract
 from keyedstate.testing.contract.golden import GoldenContract
 from keyedstate.testing.contract.kind_rules import KindRuleContract
 from keyedstate.testing.contract.kinds import KindContract
@@ -23,6 +24,7 @@ class BackendContract(
     KindRuleContract,
     GoldenContract,
     MachineContract,
+    CrashContract,
 ):
     """Every test of the contract; a test class derives from it and names its backend.
 

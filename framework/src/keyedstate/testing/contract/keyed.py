@@ -9,7 +9,7 @@ from typing import Any
 
 from keyedstate import types
 from keyedstate.backend import Capability, StateHandle
-from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWriter
+from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.state import KeyedStateBackend, SnapshotTask
 from keyedstate.testing.instances import chosen_backend
@@ -32,12 +32,14 @@ class KeyedInstances:
     plugin : Backend
     plugin_options : mapping
         The plugin's own options, parsed.
+    storage : CheckpointStorage
+        Where the segment files are.
     """
 
     def __init__(self, name: str, folder: Path, options: Mapping[str, object]) -> None:
         self.plugin, self.plugin_options = chosen_backend(name, options)
         self._folder = folder
-        self._storage = CheckpointStorage.open(folder / "segments")
+        self.storage = CheckpointStorage.open(folder / "segments")
         self._numbers = itertools.count()
         self._opened: list[KeyedStateBackend] = []
 
@@ -95,10 +97,14 @@ class KeyedInstances:
 
     def write(self, backend: KeyedStateBackend, task: SnapshotTask) -> SegmentHandle:
         """Write a snapshot that was taken before into a segment file; return what restores from it."""
-        writer = SegmentWriter(self._storage, f"{next(self._numbers)}.seg", backend.key_groups)
+        return SegmentHandle.open(self.storage, self.write_file(backend, task))
+
+    def write_file(self, backend: KeyedStateBackend, task: SnapshotTask) -> SegmentFile:
+        """Do the same, and return what describes the file."""
+        writer = SegmentWriter(self.storage, f"{next(self._numbers)}.seg", backend.key_groups)
         try:
             task.run(writer)
-            return SegmentHandle.open(self._storage, writer.finish())
+            return writer.finish()
         except BaseException:
             writer.abort()
             raise

@@ -1,0 +1,377 @@
+"""One epoch of an operator over a backend, killed with SIGKILL at a named point: what the contract kit runs.
+
+``python -m keyedstate.testing.crashing`` runs it in a process of its own, with its parameters as JSON.  It
+does what a Spark task and the driver do: claim the folder, restore, write state, take a snapshot, write it,
+write the manifest, acknowledge, publish.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from keyedstate import types
+from keyedstate.backend import (
+    AnyStateTable,
+    BackendContext,
+    EntryBatch,
+    Snapshot,
+    SnapshotSink,
+    SnapshotStrategy,
+    StateKind,
+    StateMeta,
+)
+from keyedstate.checkpoint import (
+    Acknowledgement,
+    AttemptManifest,
+    CheckpointCoordinator,
+    CheckpointStorage,
+    OperatorFolder,
+    SegmentWriter,
+    TaskIdentity,
+    claim,
+    find_restore_point,
+    handles_for,
+    retention,
+)
+from keyedstate.keygroups import KeyGroupRange, key_group_range_for
+from keyedstate.plugins import Backend
+from keyedstate.state import (
+    AggregateFunction,
+    AggregatingState,
+    KeyedStateBackend,
+    ListState,
+    MapState,
+    ReducingState,
+    StateDescriptor,
+    ValueState,
+)
+from keyedstate.testing.instances import chosen_backend
+
+#: Where a process can die, in the order in which it gets there.
+POINTS = (
+    "in the synchronous part of the snapshot",
+    "while the segment is written",
+    "between snapshot and manifest",
+    "between manifests and publication",
+    "while the checkpoint is published",
+    "after the publication",
+)
+PARALLELISM, MAX_PARALLELISM = 2, 8
+KEYS = range(24)
+UID = "crashing"
+#: More than any buffer holds, so that half a file is on the disk when a writer dies.
+_BALLAST_BYTES = 3 << 20
+
+
+class _Seen(AggregateFunction[int, list[int], list[int]]):
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def add(self, value: int, accumulator: list[int]) -> list[int]:
+        accumulator.append(value)
+        return accumulator
+
+    def get_result(self, accumulator: list[int]) -> list[int]:
+        return list(accumulator)
+
+
+STATES: dict[StateKind, StateDescriptor[Any]] = {
+    StateKind.VALUE: ValueState("value", types.list_of(types.INT64), default=[]),
+    StateKind.LIST: ListState("list", types.INT64),
+    StateKind.MAP: MapState("map", types.INT64, types.INT64),
+    StateKind.REDUCING: ReducingState("reducing", lambda seen, epoch: 10 * seen + epoch, types.INT64),
+    StateKind.AGGREGATING: AggregatingState("aggregating", _Seen(), types.list_of(types.INT64)),
+}
+BALLAST = ValueState("ballast", types.BYTES)
+
+
+def _count_epoch(kind: StateKind, handle: Any, epoch: int) -> None:
+    match kind:
+        case StateKind.VALUE:
+            handle.update([*handle.value(), epoch])
+        case StateKind.MAP:
+            handle.put(epoch, epoch)
+        case _:
+            handle.add(epoch)
+
+
+def _seen(kind: StateKind, handle: Any) -> Any:
+    match kind:
+        case StateKind.VALUE:
+            return list(handle.value())
+        case StateKind.MAP:
+            return sorted(handle.keys())
+        case _:
+            return handle.get()
+
+
+def expected(kinds: Iterable[StateKind], epochs: int) -> dict[str, Any]:
+    """Return what `CrashingJob.read` returns after that many epochs, each of them counted once."""
+    seen: dict[int, list[int]] = {key: [] for key in KEYS}
+    for epoch in range(epochs):
+        for key in KEYS:
+            seen[key] = [] if key % 5 == epoch else [*seen[key], epoch]
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        for key, counted in seen.items():
+            if counted:
+                number = int("".join(map(str, counted)))
+                found[f"{kind.value} {key}"] = number if kind is StateKind.REDUCING else counted
+    return found
+
+
+@dataclass(frozen=True)
+class CrashingJob:
+    """The operator: each epoch, every key notes the epoch, and one of five keys loses what it has.
+
+    Attributes
+    ----------
+    folder : str
+        The folder of all operators' folders.
+    backend : str
+    options : mapping
+        Options by their full names.
+    """
+
+    folder: str
+    backend: str
+    options: Mapping[str, Any]
+
+    def run(self, run_id: str, epoch: int, point: str = "") -> None:
+        """Run an epoch, and die at a point of it."""
+        folder = self._folder()
+        words = [self._task(folder, run_id, epoch, partition, point) for partition in range(PARALLELISM)]
+        _die_at(point, "between manifests and publication")
+        if point == "while the checkpoint is published":
+            _die_instead_of_renaming(f"chk-{epoch}")
+        if point == "after the publication":
+            retention.prune = _die  # type: ignore[assignment]
+        coordinator = CheckpointCoordinator(folder)
+        for word in words:
+            coordinator.acknowledge(word)
+
+    def read(self) -> tuple[int, dict[str, Any]]:
+        """Return the newest published epoch, and what is restored from it, by kind and key."""
+        folder = self._folder()
+        published = (folder.read_metadata(epoch) for epoch in reversed(folder.checkpoints()))
+        metadata = next(found for found in published if found is not None)
+        found: dict[str, Any] = {}
+        for partition in range(PARALLELISM):
+            key_groups = key_group_range_for(partition, PARALLELISM, MAX_PARALLELISM)
+            backend = self._open(folder, metadata, key_groups)
+            for kind, state in self._states():
+                for key in list(backend.get_keys(state.name)):
+                    backend.set_current_key(key)
+                    assert f"{kind.value} {key}" not in found
+                    found[f"{kind.value} {key}"] = _seen(kind, backend.get_state(state))
+            backend.close()
+        return metadata.epoch, found
+
+    def in_another_process(self, action: str, **parameters: Any) -> subprocess.CompletedProcess[str]:
+        """Run a method in a new process; what it returns is printed as JSON."""
+        document = {"job": asdict(self), "action": action, "parameters": parameters}
+        # What was found here is found there, also where the path was changed at run time.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        return subprocess.run(
+            [sys.executable, "-m", __name__, json.dumps(document)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=120,
+            check=False,
+        )
+
+    def kinds(self) -> list[StateKind]:
+        """Return the kinds of state that the backend claims."""
+        return [kind for kind, _ in self._states()]
+
+    def _states(self) -> Iterator[tuple[StateKind, StateDescriptor[Any]]]:
+        description = chosen_backend(self.backend, self.options)[0].description
+        for kind, state in STATES.items():
+            if description.level(kind.capability).usable:
+                yield kind, state
+
+    def _folder(self) -> OperatorFolder:
+        return OperatorFolder(CheckpointStorage.open(self.folder), UID)
+
+    def _task(
+        self, folder: OperatorFolder, run_id: str, epoch: int, partition: int, point: str
+    ) -> Acknowledgement:
+        identity = TaskIdentity(
+            uid=UID,
+            query_id="crashing",
+            run_id=run_id,
+            epoch=epoch,
+            partition=partition,
+            parallelism=PARALLELISM,
+            max_parallelism=MAX_PARALLELISM,
+            attempt=partition,
+            nonce=f"{run_id}-{epoch}-{partition}",
+        )
+        claim(folder, identity)
+        folder.write_started(identity)
+        key_groups = key_group_range_for(partition, PARALLELISM, MAX_PARALLELISM)
+        # The first partition finishes; it is the second that dies.
+        dying = point if partition == 1 else ""
+        backend = self._open(folder, find_restore_point(folder, identity), key_groups, dying)
+        self._count(backend, epoch)
+        task = backend.snapshot(epoch)
+        writer = SegmentWriter(folder.storage, folder.data_path(identity), key_groups)
+        sink: SnapshotSink = writer
+        if dying == "while the segment is written":
+            sink = _DyingSink(writer)
+        task.run(sink)
+        segment = writer.finish()
+        _die_at(dying, "between snapshot and manifest")
+        manifest = AttemptManifest(
+            identity=identity,
+            key_groups=key_groups,
+            backend=self.backend,
+            backend_version="",
+            states=tuple(meta.to_json() for meta in backend.metas()),
+            segments=(segment,),
+            entries=backend.entries_by_state(),
+            rows_in=0,
+            rows_out=0,
+            largest_event_time=None,
+            sync_ms=task.synchronous_ms,
+            write_ms=0.0,
+            restore_ms=0.0,
+            process_ms=0.0,
+            bytes=segment.bytes,
+        )
+        backend.close()
+        return Acknowledgement(identity, folder.write_manifest(manifest))
+
+    def _open(
+        self, folder: OperatorFolder, metadata: Any, key_groups: KeyGroupRange, point: str = ""
+    ) -> KeyedStateBackend:
+        plugin, options = chosen_backend(self.backend, self.options)
+        handles = [] if metadata is None else handles_for(metadata, folder.storage, key_groups)
+        try:
+            return KeyedStateBackend.open(
+                cast(Backend, _DyingPlugin(plugin)) if point == POINTS[0] else plugin,
+                key_serializer=types.INT64,
+                key_groups=key_groups,
+                max_parallelism=MAX_PARALLELISM,
+                options=options,
+                handles=handles,
+                local_base=Path(self.folder),
+            )
+        finally:
+            for handle in handles:
+                handle.close()
+
+    def _count(self, backend: KeyedStateBackend, epoch: int) -> None:
+        for key in KEYS:
+            try:
+                backend.set_current_key(key)
+            except ValueError:  # of the other instance
+                continue
+            # The first state, so that it is on its way to the disk when a writer dies.
+            if StateKind.VALUE in self.kinds():
+                backend.get_state(BALLAST).update(random.Random(epoch).randbytes(_BALLAST_BYTES // len(KEYS)))
+            for kind, state in self._states():
+                handle = backend.get_state(state)
+                if key % 5 == epoch:
+                    handle.clear()
+                else:
+                    _count_epoch(kind, handle, epoch)
+
+
+def _die(*_arguments: Any) -> Any:
+    """End as ``kill -9`` does: no clean-up, no buffer flushed."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_at(point: str, here: str) -> None:
+    if point == here:
+        _die()
+
+
+def _die_instead_of_renaming(name: str) -> None:
+    """Die between the temporary file and its new name, where that contains `name`."""
+    rename = os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        if name in str(target):
+            _die()
+        rename(source, target)
+
+    os.replace = replace  # type: ignore[assignment]
+
+
+class _DyingPlugin:
+    """A plugin whose snapshots die in their synchronous part."""
+
+    def __init__(self, plugin: Backend) -> None:
+        self._plugin = plugin
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plugin, name)
+
+    def create_snapshot_strategy(self, context: BackendContext) -> SnapshotStrategy:
+        return _DyingStrategy(self._plugin.create_snapshot_strategy(context))
+
+
+class _DyingStrategy(SnapshotStrategy):
+    def __init__(self, strategy: SnapshotStrategy) -> None:
+        self._strategy = strategy
+
+    def prepare(self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]) -> Snapshot:
+        self._strategy.prepare(checkpoint_id, _DyingTables(tables))
+        # A strategy that looks at no table, since its plugin keeps all of them in one place.
+        return cast(Snapshot, _die())
+
+
+class _DyingTables(dict[str, AnyStateTable]):
+    """Dies when half of the tables were looked at."""
+
+    def __iter__(self) -> Iterator[str]:
+        for number, name in enumerate(super().__iter__()):
+            if number >= len(self) // 2:
+                _die()
+            yield name
+
+    def values(self) -> Any:
+        return (self[name] for name in self)
+
+    def items(self) -> Any:
+        return ((name, self[name]) for name in self)
+
+
+class _DyingSink(SnapshotSink):
+    """Dies after the second key group that comes, with a part of a file on the disk."""
+
+    def __init__(self, writer: SegmentWriter) -> None:
+        self._writer = writer
+        self._written = 0
+
+    def begin_state(self, meta: StateMeta) -> None:
+        self._writer.begin_state(meta)
+
+    def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
+        self._writer.write_entries(key_group, batches)
+        self._written += 1
+        if self._written == 2:
+            _die()
+
+
+def main(text: str) -> None:
+    """Run what a document says and print what it returns."""
+    document = json.loads(text)
+    action: Callable[..., Any] = getattr(CrashingJob(**document["job"]), document["action"])
+    sys.stdout.write(json.dumps(action(**document["parameters"])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
