@@ -80,8 +80,8 @@ TYPES: dict[TypeSerializer[Any], Callable[[int], Any]] = {
     types.record_of(Click, subclasses=[LongClick]): lambda n: LongClick(str(n), n / 2, [], color=Color.BLUE),
     types.pickled(): lambda n: {"n": [n]},
     ttl(types.list_of(types.INT64)): lambda n: (n, [n]),
-    types.TtlListSerializer(types.INT64, "event time"): lambda n: types.TimedList([n], [n]),
-    types.TtlMapSerializer(types.INT64, types.STRING, "event time"): lambda n: types.TimedDict(
+    types.TtlListSerializer(types.INT64, "event time"): lambda n: types.TimedList.of([n], [n]),
+    types.TtlMapSerializer(types.INT64, types.STRING, "event time"): lambda n: types.TimedDict.of(
         {n: str(n)}, {n: n}
     ),
 }

@@ -344,7 +344,8 @@ class MapStateHandle(StateHandle, Generic[K, V]):
 
     def _checked(self, entries: Mapping[K, V | None]) -> dict[K, V | None]:
         """Return entries as they are stored, in a dict of their own, or refuse them."""
-        if not isinstance(entries, Mapping):
+        # The abstract class is slow to ask.
+        if entries.__class__ is not dict and not isinstance(entries, Mapping):
             raise StateValueError(
                 self._name,
                 f"a dict of entries is needed, got {reprlib.repr(entries)}. Give a dict; put() takes one "

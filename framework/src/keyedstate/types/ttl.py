@@ -173,9 +173,13 @@ class TimedList(list[T]):
 
     stamps: array[int]
 
-    def __init__(self, elements: Iterable[T], stamps: Iterable[int]) -> None:
-        super().__init__(elements)
-        self.stamps = array("q", stamps)
+    @classmethod
+    def of(cls, elements: Iterable[T], stamps: Iterable[int]) -> TimedList[T]:
+        """Return a list of elements with as many timestamps."""
+        # No __init__ of our own: a list of one element is made for every new key.
+        made = cls(elements)
+        made.stamps = array("q", stamps)
+        return made
 
 
 class TimedDict(dict[K, V]):
@@ -188,9 +192,13 @@ class TimedDict(dict[K, V]):
 
     stamps: dict[K, int]
 
-    def __init__(self, entries: Mapping[K, V] | Iterable[tuple[K, V]], stamps: dict[K, int]) -> None:
-        super().__init__(entries)
-        self.stamps = stamps
+    @classmethod
+    def of(cls, entries: Mapping[K, V] | Iterable[tuple[K, V]], stamps: dict[K, int]) -> TimedDict[K, V]:
+        """Return a dict of entries with a timestamp for each."""
+        # No __init__ of our own: a dict of one entry is made for every new key.
+        made = cls(entries)
+        made.stamps = stamps
+        return made
 
     def __delitem__(self, key: K) -> None:
         super().__delitem__(key)
@@ -253,7 +261,7 @@ class TtlListSerializer(ContainerSerializer[TimedList[T]], Generic[T]):
 
     def deserialize(self, source: DataInputView) -> TimedList[T]:
         pairs = self._pairs.deserialize(source)
-        return TimedList(map(_VALUE, pairs), map(_STAMP, pairs))
+        return TimedList.of(map(_VALUE, pairs), map(_STAMP, pairs))
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return self._pairs.reads(arrow_type)
@@ -263,7 +271,7 @@ class TtlListSerializer(ContainerSerializer[TimedList[T]], Generic[T]):
         stamps, elements = self._timed.read_parts(child)
         numbers = stamps.to_numpy()
         return [
-            TimedList(elements[start:end], numbers[start:end].tolist()) for start, end in pairwise(bounds)
+            TimedList.of(elements[start:end], numbers[start:end].tolist()) for start, end in pairwise(bounds)
         ]
 
     def write_dense(self, values: Sequence[TimedList[T]]) -> pa.Array:
@@ -283,15 +291,15 @@ class TtlListSerializer(ContainerSerializer[TimedList[T]], Generic[T]):
 
     def copy(self, value: TimedList[T]) -> TimedList[T]:
         element = self.element_serializer
-        return TimedList(value if element.immutable else map(element.copy, value), value.stamps)
+        return TimedList.of(value if element.immutable else map(element.copy, value), value.stamps)
 
     def canonical(self, value: TimedList[T]) -> TimedList[T]:
         if not self.needs_canonical:
             return value
-        return TimedList(map(self.element_serializer.canonical, value), value.stamps)
+        return TimedList.of(map(self.element_serializer.canonical, value), value.stamps)
 
     def convert(self, conversions: Sequence[Conversion], value: Any) -> TimedList[T]:
-        return TimedList([converted(conversions[0], element) for element in value], value.stamps)
+        return TimedList.of([converted(conversions[0], element) for element in value], value.stamps)
 
 
 class TtlMapSerializer(ContainerSerializer[TimedDict[K, "V | None"]], Generic[K, V]):
@@ -351,7 +359,7 @@ class TtlMapSerializer(ContainerSerializer[TimedDict[K, "V | None"]], Generic[K,
 
     def deserialize(self, source: DataInputView) -> TimedDict[K, V | None]:
         pairs = self._pairs.deserialize(source).items()
-        return TimedDict(
+        return TimedDict.of(
             {key: pair[1] for key, pair in pairs if pair}, {key: pair[0] for key, pair in pairs if pair}
         )
 
@@ -364,7 +372,7 @@ class TtlMapSerializer(ContainerSerializer[TimedDict[K, "V | None"]], Generic[K,
         stamps, values = self._timed.read_parts(entries.field(1))
         numbers = stamps.to_pylist()
         return [
-            TimedDict(
+            TimedDict.of(
                 zip(keys[start:end], values[start:end], strict=True),
                 dict(zip(keys[start:end], numbers[start:end], strict=True)),
             )
@@ -385,16 +393,16 @@ class TtlMapSerializer(ContainerSerializer[TimedDict[K, "V | None"]], Generic[K,
 
     def copy(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
         if self.value_serializer.immutable:
-            return TimedDict(value, value.stamps.copy())
+            return TimedDict.of(value, value.stamps.copy())
         copy = self.value_serializer.copy
         entries = {key: None if item is None else copy(item) for key, item in value.items()}
-        return TimedDict(entries, value.stamps.copy())
+        return TimedDict.of(entries, value.stamps.copy())
 
     def canonical(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
         if not self.needs_canonical:
             return value
         key_of, value_of = self.key_serializer.canonical, self.value_serializer.canonical
-        return TimedDict(
+        return TimedDict.of(
             {key_of(key): None if item is None else value_of(item) for key, item in value.items()},
             {key_of(key): stamp for key, stamp in value.stamps.items()},
         )
@@ -402,14 +410,14 @@ class TtlMapSerializer(ContainerSerializer[TimedDict[K, "V | None"]], Generic[K,
     def with_canonical_keys(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
         """Return a map whose keys are in the form by which they are looked up."""
         key_of = self.key_serializer.canonical
-        return TimedDict(
+        return TimedDict.of(
             {key_of(key): item for key, item in value.items()},
             {key_of(key): stamp for key, stamp in value.stamps.items()},
         )
 
     def convert(self, conversions: Sequence[Conversion], value: Any) -> TimedDict[K, V | None]:
         key_of, value_of = conversions
-        return TimedDict(
+        return TimedDict.of(
             {
                 converted(key_of, key): None if item is None else converted(value_of, item)
                 for key, item in value.items()

@@ -224,8 +224,8 @@ def test_a_duplicated_serializer_keeps_timestamp_and_value_and_shares_no_buffer(
     assert duplicate.snapshot() == original.snapshot()
     value = {
         StateKind.VALUE: (1, "a"),
-        StateKind.LIST: TimedList(["a"], [1]),
-        StateKind.MAP: TimedDict({"k": "a"}, {"k": 1}),
+        StateKind.LIST: TimedList.of(["a"], [1]),
+        StateKind.MAP: TimedDict.of({"k": "a"}, {"k": 1}),
     }[descriptor.kind]
     copied = duplicate.from_bytes(original.to_bytes(value))
     assert copied == value
@@ -260,12 +260,17 @@ def parts(value):
     return None if value is None else (value, value.stamps)
 
 
-TIMED_LISTS = [TimedList(["a", "b"], [1, 2**63 - 1]), None, TimedList([], []), TimedList(["c"], [-5])]
-TIMED_MAPS = [
-    TimedDict({1.0: [1], 2.0: None}, {1.0: 7, 2.0: -8}),
-    TimedDict({}, {}),
+TIMED_LISTS = [
+    TimedList.of(["a", "b"], [1, 2**63 - 1]),
     None,
-    TimedDict({0.5: []}, {0.5: 9}),
+    TimedList.of([], []),
+    TimedList.of(["c"], [-5]),
+]
+TIMED_MAPS = [
+    TimedDict.of({1.0: [1], 2.0: None}, {1.0: 7, 2.0: -8}),
+    TimedDict.of({}, {}),
+    None,
+    TimedDict.of({0.5: []}, {0.5: 9}),
 ]
 
 
@@ -290,27 +295,30 @@ def test_bytes_of_lists_and_maps_have_each_timestamp_before_its_value(serializer
     """SER-09."""
     for value in filter(None, values):
         assert parts(serializer.from_bytes(serializer.to_bytes(value))) == parts(value)
-    assert LISTS.to_bytes(TimedList(["a"], [1])).hex() == "00000001" + "0000000000000001" + "0261"
+    assert LISTS.to_bytes(TimedList.of(["a"], [1])).hex() == "00000001" + "0000000000000001" + "0261"
     key = "3ff0000000000000"
     assert (
-        MAPS.to_bytes(TimedDict({1.0: [1]}, {1.0: 2})).hex()
+        MAPS.to_bytes(TimedDict.of({1.0: [1]}, {1.0: 2})).hex()
         == "00000001" + key + "00" + "0000000000000002" + "00" + "00000001" + "0000000000000001"
     )
 
 
 def test_copies_of_lists_and_maps_share_neither_values_nor_timestamps():
-    elements, entries = TimedList(["a"], [1]), TimedDict({1.0: [1]}, {1.0: 1})
+    elements, entries = TimedList.of(["a"], [1]), TimedDict.of({1.0: [1]}, {1.0: 1})
     copied_list, copied_map = LISTS.copy(elements), MAPS.copy(entries)
     copied_list.append("b")
     copied_list.stamps.append(2)
     copied_map[1.0].append(2)
     copied_map.stamps[1.0] = 5
-    assert parts(elements) == (["a"], TimedList([], [1]).stamps) and parts(entries) == ({1.0: [1]}, {1.0: 1})
+    assert parts(elements) == (["a"], TimedList.of([], [1]).stamps) and parts(entries) == (
+        {1.0: [1]},
+        {1.0: 1},
+    )
     assert type(elements.copy()) is list and type(entries.copy()) is dict
 
 
 def test_a_map_forgets_a_timestamp_with_its_entry():
-    entries = TimedDict({1.0: 1, 2.0: 2, 3.0: 3}, {1.0: 1, 2.0: 2, 3.0: 3})
+    entries = TimedDict.of({1.0: 1, 2.0: 2, 3.0: 3}, {1.0: 1, 2.0: 2, 3.0: 3})
     assert entries.pop(1.0) == 1 and entries.pop(9.0, None) is None
     del entries[2.0]
     with pytest.raises(KeyError):
@@ -319,7 +327,15 @@ def test_a_map_forgets_a_timestamp_with_its_entry():
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, ["a"], TimedList(["a"], []), TimedList([1], [1]), {1.0: None}, TimedDict({1.0: None}, {})]
+    "wrong",
+    [
+        None,
+        ["a"],
+        TimedList.of(["a"], []),
+        TimedList.of([1], [1]),
+        {1.0: None},
+        TimedDict.of({1.0: None}, {}),
+    ],
 )
 def test_what_lacks_a_timestamp_or_has_another_type_is_refused(wrong):
     for serializer in (LISTS, MAPS):

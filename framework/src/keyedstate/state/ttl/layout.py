@@ -115,7 +115,7 @@ class _TimedList(TtlLayout):
         return timed.clock
 
     def timed(self, plain: Any, stamp: int) -> Any:
-        return TimedList(plain, (stamp,) * len(plain))
+        return TimedList.of(plain, (stamp,) * len(plain))
 
     def plain(self, stored: Any) -> Any:
         return list(stored)
@@ -125,7 +125,7 @@ class _TimedList(TtlLayout):
         if min(stamps) > limit:
             return stored
         kept = [stamp > limit for stamp in stamps]
-        return TimedList(compress(stored, kept), compress(stamps, kept)) if any(kept) else None
+        return TimedList.of(compress(stored, kept), compress(stamps, kept)) if any(kept) else None
 
     def oldest(self, stored: Any) -> Any:
         return min(stored.stamps)
@@ -133,7 +133,9 @@ class _TimedList(TtlLayout):
     def dated(self, stored: Any, stamp: int) -> Any:
         if UNKNOWN_TIME not in stored.stamps:
             return stored
-        return TimedList(stored, [stamp if written == UNKNOWN_TIME else written for written in stored.stamps])
+        return TimedList.of(
+            stored, [stamp if written == UNKNOWN_TIME else written for written in stored.stamps]
+        )
 
 
 class _TimedMap(TtlLayout):
@@ -154,7 +156,7 @@ class _TimedMap(TtlLayout):
         return timed.clock
 
     def timed(self, plain: Any, stamp: int) -> Any:
-        return TimedDict(plain, dict.fromkeys(plain, stamp))
+        return TimedDict.of(plain, dict.fromkeys(plain, stamp))
 
     def plain(self, stored: Any) -> Any:
         return dict(stored)
@@ -164,7 +166,7 @@ class _TimedMap(TtlLayout):
         if min(stamps.values()) > limit:
             return stored
         kept = {key: stamp for key, stamp in stamps.items() if stamp > limit}
-        return TimedDict({key: stored[key] for key in kept}, kept) if kept else None
+        return TimedDict.of({key: stored[key] for key in kept}, kept) if kept else None
 
     def oldest(self, stored: Any) -> Any:
         return min(stored.stamps.values())
@@ -175,7 +177,7 @@ class _TimedMap(TtlLayout):
         stamps = {
             key: stamp if written == UNKNOWN_TIME else written for key, written in stored.stamps.items()
         }
-        return TimedDict(stored, stamps)
+        return TimedDict.of(stored, stamps)
 
 
 _VALUE = _TimedValue()

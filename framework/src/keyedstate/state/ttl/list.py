@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -70,7 +71,9 @@ class TtlListStateHandle(ListStateHandle[T]):
         context = self._context
         stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if stored is None:
-            self._append(context.key_group, context.key, self._timed([value]))
+            new = TimedList((value,))
+            new.stamps = array("q", (self._expiry.time.stamp,))
+            self._append(context.key_group, context.key, new)
         else:
             stored.append(value)
             stored.stamps.append(self._expiry.time.stamp)
@@ -154,7 +157,7 @@ class TtlListStateHandle(ListStateHandle[T]):
     # -- within -------------------------------------------------------------------------------------------
 
     def _timed(self, values: list[T]) -> TimedList[T]:
-        return TimedList(values, (self._expiry.time.stamp,) * len(values))
+        return TimedList.of(values, (self._expiry.time.stamp,) * len(values))
 
     def _merge(self, merged: list[T], stored: list[T]) -> list[T]:
         assert isinstance(merged, TimedList) and isinstance(stored, TimedList)

@@ -72,11 +72,19 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         """Return whether a map key is there and lives; as any read, it may give the entry a new time."""
         if self._time.now >= self._cleanup.due:
             self._cleanup.run()
-        key = self._key(key)
         context = self._context
         entries = self._table.get(context.key_group, context.key, self._namespace)
-        stamp = None if entries is None else entries.stamps.get(key)
+        stamp = None
+        if entries is not None:
+            if self._canonical is not None:
+                key = self._key(key)
+            try:
+                stamp = entries.stamps.get(key)
+            except TypeError:  # it has no hash
+                self._check_key(key)
+                raise
         if stamp is None:
+            self._check_key(key)
             return False
         if stamp + self._ttl_ms <= self._time.now:
             self._drop([key])
@@ -97,7 +105,9 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         context = self._context
         entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if entries is None:
-            entries = TimedDict({key: value}, {key: time.stamp})
+            entries = TimedDict()
+            entries[key] = value
+            entries.stamps = {key: time.stamp}
             self._table.put(context.key_group, context.key, self._namespace, entries)
             self._written(context.key_group, context.key)
         else:
@@ -122,7 +132,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         context = self._context
         stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if stored is None:
-            timed = TimedDict(new, stamps)
+            timed = TimedDict.of(new, stamps)
             self._table.put(context.key_group, context.key, self._namespace, timed)
             self._written(context.key_group, context.key)
         else:
@@ -205,7 +215,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         for group, key, map_key, value in zip(groups, keys, map_column, column, strict=True):
             entries = table.get_for_update(group, key, namespace)
             if entries is None:
-                table.put(group, key, namespace, TimedDict({map_key: value}, {map_key: stamp}))
+                table.put(group, key, namespace, TimedDict.of({map_key: value}, {map_key: stamp}))
                 self._written(group, key)
             else:
                 entries[map_key] = value
@@ -330,7 +340,7 @@ class _TtlMapStateIterator(MapStateIterator[K, V]):
         stamp = self._expiry.time.stamp
         entries: Any = self._table.get_for_update(*self._address)
         if entries is None:
-            self._table.put(*self._address, TimedDict({key: value}, {key: stamp}))
+            self._table.put(*self._address, TimedDict.of({key: value}, {key: stamp}))
             if self._expiry.index is not None:
                 self._expiry.index.written(*self._address)
         else:
