@@ -108,6 +108,42 @@ def test_a_larger_delay_after_a_restart_takes_no_event_time_back(stream: Any, on
     assert [row[3] for row in stream.all_rows()] == [BEFORE_TIME, 1000, 1000]
 
 
+def test_a_run_without_event_time_takes_none_back(stream: Any, one_backend: str) -> None:
+    class Timeless(KeyedProcessFunction):
+        def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+            yield ctx.key, None, ctx.timestamp, ctx.watermark
+
+    for settings in ({"time": "ts", "delay": 0}, {"function": Timeless()}, {"time": "ts", "delay": "1 hour"}):
+        for _ in range(2):
+            stream.add([{"k": "a", "v": 1000}])
+        stream.run(last_seen(stream, one_backend, **settings))
+    assert stream.all_rows() == [
+        ("a", None, 1000, BEFORE_TIME),
+        ("a", 1000, 1000, 1000),
+        ("a", None, None, BEFORE_TIME),
+        ("a", None, None, BEFORE_TIME),
+        ("a", 1000, 1000, 1000),
+        ("a", 1000, 1000, 1000),
+    ]
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
+def test_event_times_are_the_same_whatever_the_time_zone_of_the_session(
+    stream: Any, spark: SparkSession, one_backend: str, zone: str
+) -> None:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        stream.add([{"k": "a", "v": 1_730_610_000_123}, {"k": "b", "v": -1}])
+        stream.run(last_seen(stream, one_backend, time="ts", delay=0))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert sorted(stream.all_rows()) == [
+        ("a", None, 1_730_610_000_123, BEFORE_TIME),
+        ("b", None, -1, BEFORE_TIME),
+    ]
+
+
 def test_an_epoch_without_event_times_keeps_the_watermark(stream: Any, one_backend: str) -> None:
     for rows in ([("a", 1000)], [("a", None)], [("b", None)], [("a", 1200)]):
         stream.add({"k": key, "v": time} for key, time in rows)

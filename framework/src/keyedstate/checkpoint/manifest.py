@@ -101,7 +101,8 @@ class AttemptManifest:
     largest_event_time : int or None
         Milliseconds since 1970 UTC, over the rows of this epoch; None where there is no event time.
     watermark : int or None
-        The event time up to which all rows had come when the epoch began; None where that was not known.
+        The event time up to which all rows had come when the epoch began, also where its own rows had none;
+        None where that was not known.
     sync_ms, write_ms, restore_ms, process_ms : float
         Time of the snapshot's synchronous part, of writing it, of restoring, and of the rows.
     bytes : int
@@ -247,20 +248,21 @@ class CheckpointMetadata:
             parts=parts,
         )
 
-    def watermark(self, delay_ms: int) -> int | None:
+    def watermark(self, delay_ms: int | None) -> int | None:
         """Return the event time up to which all rows have come before the next epoch; None where unknown.
 
         The largest event time of any row less the delay, and no less than the watermark before.
 
         Parameters
         ----------
-        delay_ms : int
-            How much later than a row others may come that are older.
+        delay_ms : int or None
+            How much later than a row others may come that are older.  None where rows have no event time any
+            more: then event time stands still.
         """
         known = [part.watermark for part in self.parts if part.watermark is not None]
-        known += [
-            part.largest_event_time - delay_ms for part in self.parts if part.largest_event_time is not None
-        ]
+        if delay_ms is not None:
+            largest = [part.largest_event_time for part in self.parts]
+            known += [time - delay_ms for time in largest if time is not None]
         return max(known, default=None)
 
     def __post_init__(self) -> None:

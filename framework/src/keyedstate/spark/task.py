@@ -191,7 +191,7 @@ class OperatorPlan:
             operator_states = self._restored_operator_states(folder, restore_point, identity)
             restored = clock()
             watermark = self._watermark(restore_point)
-            if watermark is not None:
+            if watermark is not None and self.event_time is not None:
                 backend.advance_watermark(watermark)
             operator = self._operator(backend, operator_states, identity.partition, identity.epoch)
             with BatchSpool(_local_folder()) as spool:
@@ -226,9 +226,10 @@ class OperatorPlan:
 
     def _watermark(self, restore_point: CheckpointMetadata | None) -> int | None:
         """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
-        if restore_point is None or self.event_time is None:
+        if restore_point is None:
             return None
-        return restore_point.watermark(self.event_time.delay_ms)
+        # Kept by a run without event time too, so that it does not go back in the next one that has it.
+        return restore_point.watermark(None if self.event_time is None else self.event_time.delay_ms)
 
     def _open_backend(
         self, key_groups: KeyGroupRange, handles: Sequence[StateHandle], *, track_changes: bool = False
