@@ -7,6 +7,7 @@ from __future__ import annotations
 from keyedstate.backend import Capability, StateKind
 from keyedstate.testing.contract.changes import ChangeContract
 from keyedstate.testing.contract.crashes import CrashContract
+from keyedstate.testing.contract.expiry import ExpiryContract
 from keyedstate.testing.contract.golden import GoldenContract
 from keyedstate.testing.contract.kind_rules import KindRuleContract
 from keyedstate.testing.contract.kinds import KindContract
@@ -22,6 +23,7 @@ class BackendContract(
     ChangeContract,
     KindContract,
     KindRuleContract,
+    ExpiryContract,
     GoldenContract,
     MachineContract,
     CrashContract,

@@ -12,6 +12,7 @@ from keyedstate.backend import Capability, StateHandle
 from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.state import KeyedStateBackend, SnapshotTask
+from keyedstate.state.clock import Clock, system_clock
 from keyedstate.testing.instances import chosen_backend
 
 
@@ -55,6 +56,7 @@ class KeyedInstances:
         key_groups: KeyGroupRange | None = None,
         max_parallelism: int = 16,
         track_changes: bool = False,
+        clock: Clock = system_clock,
     ) -> KeyedStateBackend:
         """Open an instance, by default over all key groups, empty or restored."""
         backend = KeyedStateBackend.open(
@@ -66,6 +68,7 @@ class KeyedInstances:
             handles=handles,
             local_base=self._folder,
             track_changes=track_changes,
+            clock=clock,
         )
         self._opened.append(backend)
         return backend
@@ -78,6 +81,7 @@ class KeyedInstances:
         key: types.TypeSerializer[Any] = types.INT64,
         max_parallelism: int = 16,
         track_changes: bool = False,
+        clock: Clock = system_clock,
     ) -> list[KeyedStateBackend]:
         """Open the instances of a whole operator, in the order of their key groups."""
         return [
@@ -87,6 +91,7 @@ class KeyedInstances:
                 key_groups=key_groups,
                 max_parallelism=max_parallelism,
                 track_changes=track_changes,
+                clock=clock,
             )
             for key_groups in key_group_ranges(parallelism, max_parallelism)
         ]

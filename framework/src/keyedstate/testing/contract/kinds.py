@@ -54,13 +54,13 @@ class Kind:
     ----------
     kind : StateKind
     declare : callable
-        Returns a declaration with a name, and the type that the text has in it.
+        Returns a declaration with a name, the type that the text has in it, and settings such as ``ttl``.
     write, read : callable
         Write a text where nothing is; read it, as the empty one where nothing is.
     """
 
     kind: StateKind
-    declare: Callable[[str, types.TypeSerializer[Any]], StateDescriptor[Any]]
+    declare: Callable[..., StateDescriptor[Any]]
     write: Callable[[Any, str], object]
     read: Callable[[Any], str]
 
@@ -86,19 +86,19 @@ KINDS = {
     ),
     "map": Kind(
         StateKind.MAP,
-        lambda name, type_: MapState(name, types.INT64, type_),
+        lambda name, type_, **settings: MapState(name, types.INT64, type_, **settings),
         lambda handle, text: handle.put_all({1: text[:1], 2: text[1:]}),
         lambda handle: "".join(value for _, value in sorted(handle.items())),
     ),
     "reducing": Kind(
         StateKind.REDUCING,
-        lambda name, type_: ReducingState(name, operator.add, type_),
+        lambda name, type_, **settings: ReducingState(name, operator.add, type_, **settings),
         lambda handle, text: (handle.add(text[:1]), handle.add(text[1:])),
         lambda handle: handle.get() or "",
     ),
     "aggregating": Kind(
         StateKind.AGGREGATING,
-        lambda name, type_: AggregatingState(name, Joined(), type_),
+        lambda name, type_, **settings: AggregatingState(name, Joined(), type_, **settings),
         lambda handle, text: (handle.add(text[:1]), handle.add(text[1:])),
         lambda handle: handle.get() or "",
     ),
