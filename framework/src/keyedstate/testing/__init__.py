@@ -56,7 +56,7 @@ __all__ = [
 _MODULES = {"BackendContract": "contract", "Instance": "instances", "open_instance": "instances"}
 
 # Before it is imported: its assertions are to explain themselves as those of a test file do.
-if "pytest" in sys.modules:
+if sys.modules.get("pytest") is not None:
     sys.modules["pytest"].register_assert_rewrite(f"{__name__}.contract")
 
 

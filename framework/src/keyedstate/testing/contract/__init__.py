@@ -1,8 +1,12 @@
 """The whole contract of a backend."""
 
-# ruff: noqa: D102 - the name of a test says what it is about.
+# ruff: noqa: D102, E402 - the name of a test says what it is about, and pytest is asked for before it is imported.
 
 from __future__ import annotations
+
+from keyedstate.testing.requirements import require_test_extra
+
+require_test_extra()
 
 from keyedstate.backend import Capability, StateKind
 from keyedstate.testing.contract.changes import ChangeContract

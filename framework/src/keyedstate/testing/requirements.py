@@ -1,0 +1,53 @@
+"""What the contract kit needs besides keyedstate, asked for before it is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+from keyedstate.errors import KeyedStateError
+
+_NEEDED = ("pytest", "hypothesis")
+
+
+class MissingTestExtraError(KeyedStateError, ImportError):
+    """A module that the contract kit imports is not installed.
+
+    Attributes
+    ----------
+    modules : tuple of str
+        What is missing.
+    """
+
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        self.modules = modules
+        super().__init__(
+            f"the contract kit needs {' and '.join(modules)}, which is not installed here. "
+            "Install it with `pip install 'keyedstate[test]'`."
+        )
+
+
+def require_test_extra() -> None:
+    """Refuse to go on without the extra ``test``.
+
+    Raises
+    ------
+    MissingTestExtraError
+        Where pytest or Hypothesis is not installed; as a command, the message and exit code 2.
+    """
+    missing = tuple(name for name in _NEEDED if not _installed(name))
+    if not missing:
+        return
+    error = MissingTestExtraError(missing)
+    # What sys.argv holds while Python locates the module that `python -m` names. It imports the package
+    # before the command, so nobody else could turn the error into a line.
+    if sys.argv[:1] == ["-m"]:
+        sys.stderr.write(f"keyedstate: {error}\n")
+        sys.exit(2)
+    raise error
+
+
+def _installed(name: str) -> bool:
+    if name in sys.modules:
+        return sys.modules[name] is not None
+    return importlib.util.find_spec(name) is not None

@@ -1,0 +1,341 @@
+"""``python -m keyedstate.testing.contract``: what it prints, writes and returns, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keyedstate.backend import Capability
+from keyedstate.config import Configuration
+from keyedstate.plugins import PluginRegistry
+from keyedstate.testing.contract.baseline import measure
+from keyedstate.testing.contract.matrix import EVERY_BACKEND
+from keyedstate.testing.contract.outcomes import OUTCOMES_OPTION, Ending, Outcome, read_outcomes
+from keyedstate.testing.contract.report import FORMAT, Report
+
+#: A plugin that is nested-map in all but its name, and what a test changes of it.
+SOURCE = """
+import os
+import signal
+from dataclasses import replace
+
+from keyedstate.backend import Capability, Level
+from keyedstate.hooks import hookimpl
+from keyedstate_nested_map import plugin, table
+from keyedstate_nested_map.plugin import (
+    keyedstate_create_restore_operation, keyedstate_create_snapshot_strategy, keyedstate_create_state_table,
+)
+
+
+@hookimpl
+def keyedstate_describe_backend():
+    own = plugin.keyedstate_describe_backend()
+    claims = {{**own.capabilities, {claims}}}
+    return replace(own, name="mine", version="9.9", capabilities=claims)
+
+
+{extra}
+"""
+
+
+def run(
+    folder: Path, *words: str, path: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder, with another one first on Python's path."""
+    folder.mkdir(exist_ok=True)
+    places = [str(path)] if path is not None else []
+    places += [place for place in sys.path if place]
+    return subprocess.run(
+        [sys.executable, "-m", "keyedstate.testing.contract", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places), **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def line_of(output: str, name: str) -> list[str]:
+    """Return the cells of one line of the printed matrix, after its name."""
+    (line,) = (line for line in output.splitlines() if line.startswith(f"{name}  "))
+    return line.rstrip().removeprefix(name).split(maxsplit=5)
+
+
+def test_a_backend_that_holds_what_it_claims_is_told_line_by_line(tmp_path, backend_name):
+    ran = run(tmp_path / "work", backend_name, "--no-baseline", "-k", "snapshot or removed")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.startswith(backend_name)
+    assert line_of(ran.stdout, EVERY_BACKEND)[1:] == ["0", "0", "0", "holds"]
+    shown = {capability for capability in Capability if f"\n{capability.value}  " in ran.stdout}
+    assert shown == set(Capability)
+    assert "Everything that is claimed holds." in ran.stdout
+    assert "entries/s" not in ran.stdout
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_an_installation_of_heap_cow_says_how_it_was_built(tmp_path):
+    description = PluginRegistry(Configuration({"backend": "heap-cow"})).choose().description
+    ran = run(tmp_path / "work", "heap-cow", "--no-baseline", "-k", "says_what_it_is")
+    assert ran.stdout.startswith(f"heap-cow ({description.build}): python ")
+
+
+def test_nothing_of_the_folder_it_runs_in_disturbs_the_tests(tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "conftest.py").write_text("raise RuntimeError('not mine')\n")
+    (work / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    ran = run(work, "nested-map", "--no-baseline", "-k", "says_what_it_is", PYTEST_ADDOPTS="--no-such-option")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_options_are_those_of_the_instances(tmp_path):
+    ran = run(
+        tmp_path / "work",
+        "heap-cow",
+        "--option",
+        "heap-cow.compiled=never",
+        "--no-baseline",
+        "-k",
+        "says_what",
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ", heap-cow.compiled=never: python " in ran.stdout
+
+
+def test_a_claim_that_does_not_hold_is_named_with_the_tests_that_show_it(tmp_path, distributions):
+    claims = "Capability.CHANGE_TRACKING: Level.FULL"
+    distributions.add_source("lying-backend", "9.9", "mine", SOURCE.format(claims=claims, extra=""))
+    file, page = tmp_path / "report.json", tmp_path / "report.md"
+    # Not `--no-baseline`: none is measured where a test fails.
+    words = ["mine", "-k", "first_epoch or says_what", "--json", str(file), "--markdown", str(page)]
+    ran = run(tmp_path / "work", *words, path=distributions.folder)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert line_of(ran.stdout, "change tracking") == ["full", "0", "1", "0", "0", "fails"]
+    assert "What fails: change tracking." in ran.stdout
+    assert "lying-backend 9.9" in ran.stdout
+    document = json.loads(file.read_text())
+    assert document["passed"] is False
+    assert document["baseline"] is None
+    (failure,) = document["failures"]
+    assert failure["test"] == "test_what_was_there_before_the_first_epoch_is_no_change"
+    assert failure["capabilities"] == ["change tracking"]
+    assert failure["error"]
+    assert failure["error"] in ran.stdout
+    assert f"`{failure['test']}` (change tracking)" in page.read_text()
+
+
+def test_a_backend_that_takes_its_process_down_fails_in_the_test_that_it_did_so(tmp_path, distributions):
+    extra = (
+        "class Deadly(table.NestedMapTable):\n"
+        "    def get(self, key_group, key, namespace):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n\n\n"
+        "@hookimpl\n"
+        "def keyedstate_create_state_table(meta, context):\n"
+        "    return Deadly(meta, context.key_groups)\n"
+    )
+    distributions.add_source("deadly-backend", "9.9", "mine", SOURCE.format(claims="", extra=extra))
+    words = ["mine", "--no-baseline", "-k", "the_very_object or random"]
+    ran = run(tmp_path / "work", *words, path=distributions.folder)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "ended by SIGKILL; the tests after it did not run" in ran.stdout
+
+
+def test_an_unknown_backend_is_refused_with_the_names_that_are_close(tmp_path):
+    ran = run(tmp_path / "work", "nested-mop")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("keyedstate: ")
+    assert "nested-mop" in ran.stderr
+    assert "'nested-map'" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--option", "heap-cow.compield=never"], "'heap-cow.compiled'"),
+        (["--option", "heap-cow.compiled=perhaps"], "'heap-cow.compiled'"),
+        (["--option", "heap-cow.compiled"], "no NAME=VALUE"),
+        (["--json", "there/is/none.json"], "does not exist"),
+        (["-k", "no_such_test", "--no-baseline"], "no test of the contract kit"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_in_a_line(tmp_path, words, said):
+    ran = run(tmp_path / "work", "heap-cow", *words, TERMINAL_WIDTH="200", COLUMNS="200")
+    assert (ran.returncode, ran.stdout) == (2, ""), ran.stderr
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("missing", ["pytest", "hypothesis"])
+def test_without_its_extra_it_says_what_to_install(tmp_path, missing):
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    (blocked / "sitecustomize.py").write_text(f"import sys\nsys.modules[{missing!r}] = None\n")
+    ran = run(tmp_path / "work", "nested-map", path=blocked)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        f"keyedstate: the contract kit needs {missing}, which is not installed here. "
+        "Install it with `pip install 'keyedstate[test]'`.\n"
+    )
+
+
+def test_a_test_class_without_the_extra_gets_the_same_error(tmp_path):
+    script = (
+        "import sys; sys.modules['hypothesis'] = None\n"
+        "from keyedstate.errors import KeyedStateError\n"
+        "try:\n    from keyedstate.testing import BackendContract\n"
+        "except (KeyedStateError, ImportError) as error:\n    print(error)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert "keyedstate[test]" in ran.stdout
+
+
+def test_an_announced_test_that_fails_is_reported_and_fails_nothing(tmp_path):
+    (tmp_path / "test_announced.py").write_text(
+        "import pytest\n\n"
+        "@pytest.mark.xfail(strict=False, reason='announced')\n"
+        "def test_fails():\n    assert 1 == 2\n\n"
+        "@pytest.mark.xfail(strict=False, reason='announced')\n"
+        "def test_passes():\n    pass\n"
+    )
+    file = tmp_path / "outcomes.jsonl"
+    plugin = ["-p", "keyedstate.testing.contract.outcomes", f"{OUTCOMES_OPTION}={file}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, "test_announced.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    ended, under_way = read_outcomes(file)
+    assert under_way is None
+    assert [(outcome.test, outcome.ending) for outcome in ended] == [
+        ("test_fails", Ending.ANNOUNCED),
+        ("test_passes", Ending.PASSED),
+    ]
+    assert ended[0].message == "assert 1 == 2"
+
+
+# -- the files -------------------------------------------------------------------------------------
+
+
+def shape(document: Any) -> Any:
+    """Return a document with the types of its values in their places; a list by its first element."""
+    if isinstance(document, dict):
+        return {key: shape(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [shape(document[0])] if document else []
+    return type(document).__name__
+
+
+def report(**changed: Any) -> Report:
+    """Return a report over outcomes of every kind, with a baseline of little work."""
+    outcomes = [
+        Outcome("test_a", (), Ending.PASSED, ""),
+        Outcome("test_b[map]", (Capability.MAP_STATE, Capability.RESCALING), Ending.FAILED, "assert `a` | b"),
+        Outcome("test_c", (Capability.ASYNC_SNAPSHOT,), Ending.SKIPPED, "not claimed"),
+        Outcome("test_d", (Capability.RESCALING,), Ending.ANNOUNCED, "assert 1 == 2"),
+    ]
+    backend = PluginRegistry(Configuration({"backend": "nested-map"})).choose()
+    fields: dict[str, Any] = {
+        "backend": backend,
+        "options": {},
+        "select": None,
+        "outcomes": outcomes,
+        "baseline": measure("nested-map", {}, entries=200, rounds=2),
+    }
+    return Report(**{**fields, **changed})
+
+
+def test_the_keys_of_the_document_are_those_that_scripts_rely_on():
+    failure = {"test": "str", "capabilities": ["str"], "error": "str"}
+    document = json.loads(json.dumps(report().document()))
+    assert document["format"] == FORMAT == 1
+    assert document.pop("build") is None
+    assert document.pop("select") is None
+    assert document["versions"].keys() == {"python", "keyedstate", "keyedstate-nested-map", "pyarrow"}
+    assert document["matrix"][0].pop("claimed") is None
+    assert shape(document) == {
+        "format": "int",
+        "backend": "str",
+        "hook_api": ["int"],
+        "options": {},
+        "versions": dict.fromkeys(document["versions"], "str"),
+        "passed": "bool",
+        "matrix": [
+            {
+                "capability": "str",
+                "passed": "int",
+                "failed": "int",
+                "skipped": "int",
+                "announced": "int",
+                "verdict": "str",
+            }
+        ],
+        "failures": [failure],
+        "announced": [failure],
+        "baseline": {
+            "entries": "int",
+            "rounds": "int",
+            "operations": [
+                {
+                    "operation": "str",
+                    "entries_per_second": "int",
+                    "floor": "str",
+                    "floor_entries_per_second": "int",
+                    "ratio": "float",
+                }
+            ],
+        },
+    }
+
+
+def test_a_test_of_several_capabilities_counts_for_each():
+    document = report().document()
+    lines = {line.pop("capability"): line for line in document["matrix"]}
+    assert list(lines) == [EVERY_BACKEND, *(capability.value for capability in Capability)]
+    assert lines["map state"] == {
+        "claimed": "full",
+        "passed": 0,
+        "failed": 1,
+        "skipped": 0,
+        "announced": 0,
+        "verdict": "fails",
+    }
+    assert lines["rescaling"]["failed"] == lines["rescaling"]["announced"] == 1
+    assert lines["asynchronous snapshots"]["verdict"] == "not claimed"
+    assert lines["list state"]["verdict"] == "not tested"
+    assert [failure["test"] for failure in document["failures"]] == ["test_b[map]"]
+
+
+def test_a_run_in_which_only_announced_tests_fail_has_passed():
+    announced = [Outcome("test_d", (Capability.RESCALING,), Ending.ANNOUNCED, "assert 1 == 2")]
+    document = report(outcomes=announced, baseline=None).document()
+    assert document["passed"] is True
+    assert document["failures"] == []
+
+
+def test_the_baseline_measures_five_operations_against_their_floors():
+    operations = report().document()["baseline"]["operations"]
+    assert [operation["operation"] for operation in operations] == [
+        "put",
+        "get",
+        "transform",
+        "snapshot",
+        "restore",
+    ]
+    assert all(operation["entries_per_second"] > 0 for operation in operations)
+    for operation in operations:
+        speeds = operation["entries_per_second"] / operation["floor_entries_per_second"]
+        assert operation["ratio"] == pytest.approx(speeds, rel=0.1, abs=0.001)
+
+
+def test_the_page_says_what_the_document_says():
+    page = report().markdown()
+    assert page.startswith("# The contract on nested-map\n\nnested-map: python ")
+    assert "| map state | full | 0 | 1 | 0 | 0 | fails |" in page
+    assert "- `test_b[map]` (map state, rescaling): `assert 'a' | b`" in page
+    assert "## Announced, not mandatory yet\n\n- `test_d`" in page
+    assert "| put | " in page
+    widths = {line.count(" | ") for line in page.splitlines() if line.startswith("|")}
+    assert widths == {6, 4}
