@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -195,10 +196,13 @@ class CrashingJob:
         return [kind for kind, _ in self._states()]
 
     def _states(self) -> Iterator[tuple[StateKind, StateDescriptor[Any]]]:
-        description = chosen_backend(self.backend, self.options)[0].description
         for kind, state in STATES.items():
-            if description.level(kind.capability).usable:
+            if self._chosen[0].description.level(kind.capability).usable:
                 yield kind, state
+
+    @cached_property
+    def _chosen(self) -> tuple[Backend, Mapping[str, Any]]:
+        return chosen_backend(self.backend, self.options)
 
     def _folder(self) -> OperatorFolder:
         return OperatorFolder(CheckpointStorage.open(self.folder), UID)
@@ -255,7 +259,7 @@ class CrashingJob:
     def _open(
         self, folder: OperatorFolder, metadata: Any, key_groups: KeyGroupRange, point: str = ""
     ) -> KeyedStateBackend:
-        plugin, options = chosen_backend(self.backend, self.options)
+        plugin, options = self._chosen
         handles = [] if metadata is None else handles_for(metadata, folder.storage, key_groups)
         try:
             return KeyedStateBackend.open(
@@ -272,14 +276,16 @@ class CrashingJob:
                 handle.close()
 
     def _count(self, backend: KeyedStateBackend, epoch: int) -> None:
+        kinds = self.kinds()
         for key in KEYS:
             try:
                 backend.set_current_key(key)
             except ValueError:  # of the other instance
                 continue
-            # The first state, so that it is on its way to the disk when a writer dies.
-            if StateKind.VALUE in self.kinds():
-                backend.get_state(BALLAST).update(random.Random(epoch).randbytes(_BALLAST_BYTES // len(KEYS)))
+            # First, and of bytes that do not compress, so that it is on the disk when a writer dies.
+            if StateKind.VALUE in kinds:
+                bytes_of_key = random.Random(1000 * epoch + key).randbytes(_BALLAST_BYTES // len(KEYS))
+                backend.get_state(BALLAST).update(bytes_of_key)
             for kind, state in self._states():
                 handle = backend.get_state(state)
                 if key % 5 == epoch:
@@ -350,7 +356,7 @@ class _DyingTables(dict[str, AnyStateTable]):
 
 
 class _DyingSink(SnapshotSink):
-    """Dies after the second key group that comes, with a part of a file on the disk."""
+    """Dies behind the ballast and a state more, with a part of a file on the disk."""
 
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer = writer
@@ -362,7 +368,7 @@ class _DyingSink(SnapshotSink):
     def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
         self._writer.write_entries(key_group, batches)
         self._written += 1
-        if self._written == 2:
+        if self._written == MAX_PARALLELISM:
             _die()
 
 

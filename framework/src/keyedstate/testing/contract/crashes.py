@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.backend import Capability, EntryBatch, SnapshotSink, StateMeta
+from keyedstate.backend import Capability, EntryBatch, SnapshotSink, StateKind, StateMeta
 from keyedstate.checkpoint import CorruptSegmentError, FormatVersionError, SegmentHandle, segment_format
 from keyedstate.checkpoint import folder as folder_format
 from keyedstate.errors import KeyedStateError
 from keyedstate.state import KeyedStateBackend, ValueState
 from keyedstate.testing.contract.base import ContractBase, requires
 from keyedstate.testing.contract.keyed import KeyedInstances
-from keyedstate.testing.crashing import POINTS, CrashingJob, expected
+from keyedstate.testing.crashing import POINTS, UID, CrashingJob, expected
 
 #: Epochs that are published before the process dies in the next one.
 EPOCHS = 2
@@ -66,6 +66,9 @@ class CrashContract(ContractBase):
         """And the epoch in which the process died counts once when it runs again."""
         killed = job.in_another_process("run", run_id="run-2", epoch=EPOCHS, point=point)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
+        if point == "while the segment is written" and StateKind.VALUE in job.kinds():
+            half = Path(job.folder, UID, "data", f"run-2-{EPOCHS}-1.seg")
+            assert half.stat().st_size > 1_000_000, "a part of the file was really on the disk"
         survived = EPOCHS + (point == POINTS[-1])
         assert job.read() == (survived - 1, expected(job.kinds(), survived))
         job.run("run-3", EPOCHS)
