@@ -79,3 +79,13 @@ class StateTime:
             self.stamp = record
         else:
             self.stamp = UNKNOWN_TIME if now == BEFORE_TIME else now
+
+    def renewed(self, written: int) -> int:
+        """Return the timestamp of what was written before and is read or added to now.
+
+        A late record makes nothing older: how long an entry lives must not depend on the order of its reads.
+        """
+        stamp = self.stamp
+        if written == UNKNOWN_TIME or stamp == UNKNOWN_TIME:
+            return min(written, stamp)
+        return max(written, stamp)

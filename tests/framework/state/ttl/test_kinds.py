@@ -23,6 +23,7 @@ from keyedstate.state import (
     StateMigrationError,
     StateValueError,
     Ttl,
+    TtlClock,
     UpdateType,
     ValueState,
     Visibility,
@@ -330,6 +331,20 @@ def test_merged_namespaces_begin_to_live_and_leave_out_what_is_expired(timed):
     assert state.get() == 110
     timed.at(220)
     assert state.get() is None and timed.backend.num_entries() == 0
+
+
+def test_a_late_row_that_adds_makes_nothing_older(timed):
+    descriptor = ReducingState("a", add, types.INT64, ttl=Ttl(100, clock=TtlClock.EVENT_TIME))
+    timed.backend.advance_watermark(500)
+    state = timed.state(descriptor)
+    for timestamp in (1000, 600):
+        timed.backend.current.timestamp = timestamp
+        timed.backend.set_current_key(1)
+        state.add(1)
+    timed.backend.advance_watermark(1099)
+    assert state.get() == 2
+    timed.backend.advance_watermark(1100)
+    assert state.get() is None
 
 
 def test_one_merged_source_keeps_its_time(timed):

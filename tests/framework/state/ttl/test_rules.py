@@ -244,6 +244,25 @@ def test_a_late_record_lives_from_the_watermark(event_rig):
     assert event_rig.kind.read(event_rig.handle) == _shown(event_rig)
 
 
+def test_a_late_row_that_reads_makes_no_entry_older(rig):
+    """TTL-05: how long an entry lives does not depend on the order in which rows read it."""
+    rig.restores = False
+    rig.declare(ttl(READ, clock=TtlClock.EVENT_TIME))
+    rig.backend.advance_watermark(500)
+    for timestamp, use in ((1000, lambda: rig.write(0)), (600, None), (1020, None), (700, None)):
+        rig.backend.current.timestamp = timestamp
+        rig.backend.set_current_key(1)
+        if use is not None:
+            use()
+        else:
+            assert rig.kind.read(rig.handle) == _shown(rig)
+    rig.backend.current.timestamp = None
+    rig.backend.advance_watermark(1119)
+    assert rig.stored == 1
+    rig.backend.advance_watermark(1120)
+    rig.check_empty()
+
+
 def test_the_watermark_never_goes_back(event_rig):
     event_rig.backend.advance_watermark(1000)
     event_rig.write(0)

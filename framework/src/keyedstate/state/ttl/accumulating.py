@@ -45,7 +45,8 @@ class _TimedAccumulation(AccumulatingStateHandle):
             self._table.remove(group, key, self._namespace)
             return stored[1] if self._expiry.shows_expired else None
         if self._expiry.refreshes:
-            self._table.put(group, key, self._namespace, (self._expiry.time.stamp, stored[1]))
+            renewed = self._expiry.time.renewed(stored[0])
+            self._table.put(group, key, self._namespace, (renewed, stored[1]))
         return stored[1]
 
     def _shown_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None) -> list[Any]:
@@ -97,7 +98,8 @@ class _TimedAccumulation(AccumulatingStateHandle):
             return merged
         if merged[0] <= limit:
             return stored
-        return self._expiry.time.stamp, self._merged(merged[1], stored[1])
+        renewed = self._expiry.time.renewed(max(merged[0], stored[0]))
+        return renewed, self._merged(merged[1], stored[1])
 
     @abstractmethod
     def _merged(self, merged: Any, stored: Any) -> Any:
@@ -164,6 +166,6 @@ def _timed(fold: Callable[[Any, Any], Any], expiry: StateExpiry) -> Callable[[An
     def accumulate(stored: tuple[int, Any] | None, value: Any) -> tuple[int, Any]:
         if stored is None or stored[0] + ttl_ms <= time.now:
             return time.stamp, fold(None, value)
-        return time.stamp, fold(stored[1], value)
+        return time.renewed(stored[0]), fold(stored[1], value)
 
     return accumulate

@@ -58,7 +58,8 @@ class TtlListStateHandle(ListStateHandle[T]):
         if not living:
             self._table.remove(group, key, self._namespace)
         elif self._expiry.refreshes:
-            self._table.put(group, key, self._namespace, self._timed(living))
+            stamps = map(self._expiry.time.renewed, (stamp for stamp in stored.stamps if stamp > limit))
+            self._table.put(group, key, self._namespace, TimedList.of(living, stamps))
         if self._expiry.shows_expired and len(living) < len(stored):
             return stored.copy()
         return living

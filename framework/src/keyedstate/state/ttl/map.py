@@ -63,7 +63,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         value = cast("V | None", entries[key])
         if stamp + self._ttl_ms > now:
             if self._refreshes:
-                self._for_update().stamps[key] = self._time.stamp
+                self._for_update().stamps[key] = self._time.renewed(stamp)
             return value
         self._drop([key])
         return value if self._expiry.shows_expired else None
@@ -90,7 +90,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
             self._drop([key])
             return self._expiry.shows_expired
         if self._refreshes:
-            self._for_update().stamps[key] = self._time.stamp
+            self._for_update().stamps[key] = self._time.renewed(stamp)
         return True
 
     def put(self, key: K, value: V | None) -> None:
@@ -257,7 +257,8 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         if expired:
             self._drop(expired)
         if living:
-            self._for_update().stamps.update(dict.fromkeys(living, self._time.stamp))
+            renewed = self._time.renewed
+            self._for_update().stamps.update({key: renewed(stamps[key]) for key in living})
         return shown
 
     def _for_update(self) -> TimedDict[K, V | None]:
@@ -321,7 +322,9 @@ class _TtlMapStateIterator(MapStateIterator[K, V]):
             self._remove(entry.key)
             self._shown = []
         elif self._expiry.refreshes:
-            self._store(entry.key, entry.value)
+            renewed = self._expiry.time.renewed(entries.stamps[entry.key])
+            stored: Any = self._table.get_for_update(*self._address)
+            stored.stamps[entry.key] = renewed
         return entry
 
     def remove(self) -> None:

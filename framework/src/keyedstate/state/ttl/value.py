@@ -43,7 +43,7 @@ class TtlValueStateHandle(ValueStateHandle[T]):
         if stored is not None:
             if stored[0] + self._ttl_ms > now:
                 if self._refreshes:
-                    self._put(context.key_group, context.key, stored[1])
+                    self._renew(context.key_group, context.key, stored)
                 return cast(T, stored[1])
             self._table.remove(context.key_group, context.key, self._namespace)
             if self._shows_expired:
@@ -90,9 +90,9 @@ class TtlValueStateHandle(ValueStateHandle[T]):
                     else:
                         shown[row] = None if self._default is None else self._serializer.copy(self._default)
         if self._refreshes:
-            for key, group, lives, value in zip(keys, groups, living, shown, strict=True):
+            for key, group, lives, stored in zip(keys, groups, living, found, strict=True):
                 if lives:
-                    self._put(group, key, value)
+                    self._renew(group, key, stored)
         if now >= self._cleanup.due:
             self._cleanup.run()
         return cast("list[T]", shown)
@@ -107,5 +107,5 @@ class TtlValueStateHandle(ValueStateHandle[T]):
         if self._time.now >= self._cleanup.due:
             self._cleanup.run()
 
-    def _put(self, group: int, key: Any, value: Any) -> None:
-        self._table.put(group, key, self._namespace, (self._time.stamp, value))
+    def _renew(self, group: int, key: Any, stored: Any) -> None:
+        self._table.put(group, key, self._namespace, (self._time.renewed(stored[0]), stored[1]))
