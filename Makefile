@@ -15,8 +15,8 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo test test-fast test-model bench-state bench-segment bench-types lint format types docs coverage tox \
-        matrix clean
+.PHONY: help setup java demo test test-fast test-model bench-state bench-segment bench-types contract lint format types \
+        docs coverage tox matrix clean
 
 help: ## what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,9 @@ bench-segment: $(COMPILED) ## segment files against pyarrow
 bench-types: $(COMPILED) ## columns of the types against pyarrow
 bench-state bench-segment bench-types: bench-%:
 	$(BIN)/python tests/bench/bench_$*.py $(ARGS)
+
+contract: $(COMPILED) ## the contract kit: what BACKEND claims, and whether it holds
+	$(BIN)/python -m keyedstate.testing.contract $(BACKEND) $(ARGS)
 
 coverage: setup ## the tests with branch coverage
 	$(WITH_JAVA) $(BIN)/coverage run -m pytest $(ARGS)

@@ -65,6 +65,27 @@ def test_its_own_tests_hold_it_to_the_whole_contract(copy: Path, environment: di
     assert " passed" in ran.stdout
 
 
+def test_the_contract_kit_runs_on_it_like_on_any_other(
+    installed: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """It claims the clean-up of what is expired, which the other backends of the repository do not."""
+    command = [sys.executable, "-m", "keyedstate.testing.contract", "template", "--no-baseline"]
+    ran = subprocess.run(
+        [*command, "-k", "drops or says_what", "--option", "template.visitor-step=1"],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": os.pathsep.join([str(installed), *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.startswith("template, template.visitor-step=1: python ")
+    (line,) = (line.split() for line in ran.stdout.splitlines() if line.startswith("expiry clean-up "))
+    assert line[2] == "full"
+    assert int(line[3]) > 1
+    assert line[4:] == ["0", "0", "0", "holds"]
+
+
 def test_the_command_line_shows_it_like_any_other(environment: dict[str, str]) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "keyedstate.cli", "plugins", "show", "template", "--format", "json"],

@@ -216,6 +216,16 @@ def test_an_announced_test_that_fails_is_reported_and_fails_nothing(tmp_path):
     assert ended[0].message == "assert 1 == 2"
 
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "contract-kit.md"
+
+
+def test_the_page_says_what_each_capability_is_tested_for():
+    table = PAGE.read_text().partition("\n## What is tested\n")[2].partition("\n## ")[0]
+    first_cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| ")]
+    named = {name.strip() for cell in first_cells for name in cell.split(",")}
+    assert {capability.value for capability in Capability} | {EVERY_BACKEND} <= named
+
+
 # -- the files -------------------------------------------------------------------------------------
 
 
@@ -288,6 +298,21 @@ def test_the_keys_of_the_document_are_those_that_scripts_rely_on():
             ],
         },
     }
+
+
+def test_the_page_explains_every_key_of_the_document():
+    section = PAGE.read_text().partition("\n## The JSON document\n")[2].partition("\n## ")[0]
+
+    def keys(document: Any) -> set[str]:
+        if isinstance(document, list):
+            return {key for element in document for key in keys(element)}
+        if isinstance(document, dict):
+            return {*document, *(key for value in document.values() for key in keys(value))}
+        return set()
+
+    document = report().document()
+    document["versions"] = {}
+    assert {key for key in keys(document) if f"`{key}`" not in section} == set()
 
 
 def test_a_test_of_several_capabilities_counts_for_each():
