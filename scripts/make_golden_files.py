@@ -21,7 +21,8 @@ from keyedstate.checkpoint import (
     TaskIdentity,
 )
 from keyedstate.checkpoint.segment_format import FORMAT_VERSION
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import KeyedStateBackend, StateDescriptor, ValueState
+from keyedstate.state.clock import ManualClock
 from keyedstate.testing.contract import golden
 from keyedstate.testing.contract.keyed import KeyedInstances
 from keyedstate.types import STRING, TypeSerializer
@@ -32,7 +33,8 @@ Fill = Callable[[KeyedStateBackend], None]
 def main() -> None:
     """Write what is missing and say what was there."""
     root = golden.FOLDER / f"format-{FORMAT_VERSION}"
-    contents: dict[str, Fill] = {kind.value: _fill_kind(kind) for kind in StateKind}
+    contents: dict[str, Fill] = {kind.value: _fill_kind(kind, golden.STATES[kind]) for kind in StateKind}
+    contents |= {f"ttl-{kind.value}": _fill_kind(kind, golden.EXPIRING[kind]) for kind in StateKind}
     contents["types"] = _fill_types(golden.TYPES)
     contents["pandas"] = _fill_types(golden.pandas_types())
     for uid, fill in contents.items():
@@ -50,7 +52,10 @@ def write(root: Path, uid: str, fill: Fill) -> None:
         instances = KeyedInstances("nested-map", Path(temporary), {})
         parts = []
         opened = instances.open_all(
-            golden.PARALLELISM, key=golden.KEY, max_parallelism=golden.MAX_PARALLELISM
+            golden.PARALLELISM,
+            key=golden.KEY,
+            max_parallelism=golden.MAX_PARALLELISM,
+            clock=ManualClock(golden.WRITTEN_MS),
         )
         for partition, backend in enumerate(opened):
             fill(backend)
@@ -101,12 +106,12 @@ def own(backend: KeyedStateBackend, key: str | None) -> bool:
     return True
 
 
-def _fill_kind(kind: StateKind) -> Fill:
+def _fill_kind(kind: StateKind, state: StateDescriptor[Any]) -> Fill:
     def fill(backend: KeyedStateBackend) -> None:
-        backend.get_state(golden.STATES[kind], "w1", STRING)
+        backend.get_state(state, "w1", STRING)
         for number, key, namespace in golden.numbered():
             if own(backend, key):
-                golden.write(kind, backend.get_state(golden.STATES[kind], namespace, STRING), number)
+                golden.write(kind, backend.get_state(state, namespace, STRING), number)
 
     return fill
 

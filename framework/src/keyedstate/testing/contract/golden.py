@@ -36,6 +36,8 @@ from keyedstate.state import (
     StateDescriptor,
     ValueState,
 )
+from keyedstate.state.clock import Clock, ManualClock, system_clock
+from keyedstate.state.ttl import Ttl
 from keyedstate.testing.contract.base import ContractBase, requires
 from keyedstate.testing.contract.keyed import KeyedInstances
 
@@ -66,6 +68,20 @@ STATES: dict[StateKind, StateDescriptor[Any]] = {
     StateKind.MAP: MapState("state", types.STRING, types.nullable(types.FLOAT64)),
     StateKind.REDUCING: ReducingState("state", max, types.INT64),
     StateKind.AGGREGATING: AggregatingState("state", Mean(), types.tuple_of(types.INT64, types.INT64)),
+}
+
+
+#: When the files of states with a time to live were written, in milliseconds, and how long that is.
+WRITTEN_MS, TTL = 1_700_000_000_000, Ttl.of("1 day")
+#: The same states with it.
+EXPIRING: dict[StateKind, StateDescriptor[Any]] = {
+    StateKind.VALUE: ValueState("state", types.STRING, ttl=TTL),
+    StateKind.LIST: ListState("state", types.INT64, ttl=TTL),
+    StateKind.MAP: MapState("state", types.STRING, types.nullable(types.FLOAT64), ttl=TTL),
+    StateKind.REDUCING: ReducingState("state", max, types.INT64, ttl=TTL),
+    StateKind.AGGREGATING: AggregatingState(
+        "state", Mean(), types.tuple_of(types.INT64, types.INT64), ttl=TTL
+    ),
 }
 
 
@@ -233,13 +249,17 @@ class GoldenContract(ContractBase):
     """Tests that state of earlier format versions is restored."""
 
     def _restored(
-        self, keyed: KeyedInstances, folder: OperatorFolder, parallelism: int = PARALLELISM
+        self,
+        keyed: KeyedInstances,
+        folder: OperatorFolder,
+        parallelism: int = PARALLELISM,
+        clock: Clock = system_clock,
     ) -> list[KeyedStateBackend]:
         metadata = folder.read_metadata(0)
         assert metadata is not None, folder.location
         handles = handles_for(metadata, folder.storage, KeyGroupRange(0, MAX_PARALLELISM - 1))
         try:
-            return keyed.open_all(parallelism, handles, key=KEY, max_parallelism=MAX_PARALLELISM)
+            return keyed.open_all(parallelism, handles, key=KEY, max_parallelism=MAX_PARALLELISM, clock=clock)
         finally:
             for handle in handles:
                 handle.close()
@@ -259,6 +279,29 @@ class GoldenContract(ContractBase):
                     handle = instance.get_state(STATES[kind], namespace, types.STRING)
                     assert read(kind, handle) == expected(kind, wanted.pop((key, namespace))), key
             assert not wanted
+
+    @pytest.mark.parametrize("kind", StateKind, ids=lambda kind: kind.value)
+    def test_state_with_a_time_to_live_is_restored_with_its_time_from_golden_files(
+        self, keyed: KeyedInstances, kind: StateKind
+    ) -> None:
+        """A millisecond before its end all of it is there, and at its end nothing."""
+        folders = golden_files(f"ttl-{kind.value}")
+        assert folders, "the package was built without its golden files"
+        for folder in folders:
+            clock = ManualClock(WRITTEN_MS + TTL.ms - 1)
+            instances = self._restored(keyed, folder, clock=clock)
+            wanted = {(key, namespace): number for number, key, namespace in numbered()}
+            for instance in instances:
+                for key, namespace in list(instance.get_keys_and_namespaces("state")):
+                    instance.set_current_key(key)
+                    handle = instance.get_state(EXPIRING[kind], namespace, types.STRING)
+                    assert read(kind, handle) == expected(kind, wanted.pop((key, namespace))), key
+            assert not wanted
+            clock.advance(1)
+            for instance in self._restored(keyed, folder, clock=clock):
+                for key, namespace in list(instance.get_keys_and_namespaces("state")):
+                    instance.set_current_key(key)
+                    assert not read(kind, instance.get_state(EXPIRING[kind], namespace, types.STRING))
 
     @requires(Capability.RESCALING)
     def test_golden_files_are_restored_by_other_numbers_of_instances(self, keyed: KeyedInstances) -> None:
