@@ -108,6 +108,16 @@ def test_options_are_those_of_the_instances(tmp_path):
     assert ", heap-cow.compiled=never: python " in ran.stdout
 
 
+def test_a_module_of_the_folder_it_runs_in_needs_no_distribution(tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "my_module.py").write_text(SOURCE.format(claims="", extra=""))
+    words = ["mine", "--option", "plugins.modules=my_module", "--no-baseline", "-k", "says_what"]
+    ran = run(work, *words)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "my_module (module)" in ran.stdout
+
+
 def test_a_claim_that_does_not_hold_is_named_with_the_tests_that_show_it(tmp_path, distributions):
     claims = "Capability.CHANGE_TRACKING: Level.FULL"
     distributions.add_source("lying-backend", "9.9", "mine", SOURCE.format(claims=claims, extra=""))
