@@ -104,9 +104,13 @@ class KeyedInstances:
         """Write a snapshot that was taken before into a segment file; return what restores from it."""
         return SegmentHandle.open(self.storage, self.write_file(backend, task))
 
+    def new_path(self) -> str:
+        """Return the path of a file that is not there yet."""
+        return f"{next(self._numbers)}.seg"
+
     def write_file(self, backend: KeyedStateBackend, task: SnapshotTask) -> SegmentFile:
         """Do the same, and return what describes the file."""
-        writer = SegmentWriter(self.storage, f"{next(self._numbers)}.seg", backend.key_groups)
+        writer = SegmentWriter(self.storage, self.new_path(), backend.key_groups)
         try:
             task.run(writer)
             return writer.finish()

@@ -7,7 +7,17 @@ from typing import Any
 
 from keyedstate import types
 from keyedstate.backend import StateKind
-from keyedstate.state import AggregatingState, FoldingState, ListState, MapState, ReducingState, ValueState
+from keyedstate.state import (
+    AggregatingState,
+    FoldingState,
+    IncrementalCleanup,
+    ListState,
+    MapState,
+    ReducingState,
+    StateDescriptor,
+    Ttl,
+    ValueState,
+)
 from keyedstate.testing.contract.kind_rules import Listed
 
 #: Writes numbers with a handle, and returns what is stored then: nothing (None), or the value, list, map,
@@ -30,24 +40,40 @@ def fold(folded: int, value: int) -> int:
     return (3 * folded - value) % MODULUS
 
 
+#: One with a clean-up that looks at few entries at a time, so that a round of it lasts over other changes.
+TTL = Ttl(100, incremental=IncrementalCleanup(2))
+INDEXED_TTL = Ttl(100, expiry_index=True)
+#: What the names of the states with a time to live begin with.
+TIMED = "timed "
+
+
+def _states(prefix: str, ttl: Ttl | None, other_ttl: Ttl | None) -> dict[str, Any]:
+    states: list[StateDescriptor[Any]] = [
+        ValueState(f"{prefix}value", types.list_of(types.INT64), default=DEFAULT, ttl=ttl),
+        ListState(f"{prefix}list", types.INT64, ttl=other_ttl),
+        MapState(f"{prefix}map", types.INT64, types.nullable(types.INT64), ttl=ttl),
+        ReducingState(f"{prefix}reducing", reduce, types.INT64, ttl=other_ttl),
+        AggregatingState(f"{prefix}aggregating", Listed(), types.list_of(types.INT64), ttl=ttl),
+        FoldingState(
+            f"{prefix}folding",
+            100,
+            lambda folded, value: (3 * folded - value) % MODULUS,
+            types.INT64,
+            ttl=other_ttl,
+        ),
+    ]
+    return {state.name: state for state in states}
+
+
 #: By name, the states that the machine writes.
-STATES: dict[str, Any] = {
-    "value": ValueState("value", types.list_of(types.INT64), default=DEFAULT),
-    "list": ListState("list", types.INT64),
-    "map": MapState("map", types.INT64, types.nullable(types.INT64)),
-    "reducing": ReducingState("reducing", reduce, types.INT64),
-    "aggregating": AggregatingState("aggregating", Listed(), types.list_of(types.INT64)),
-    "folding": FoldingState(
-        "folding", 100, lambda folded, value: (3 * folded - value) % MODULUS, types.INT64
-    ),
-}
+STATES: dict[str, Any] = {**_states("", None, None), **_states(TIMED, TTL, INDEXED_TTL)}
 #: Those whose namespaces merge.
-MERGING = ("list", "reducing", "aggregating")
+MERGING = tuple(prefix + name for prefix in ("", TIMED) for name in ("list", "reducing", "aggregating"))
 
 
 def shown(state: str, stored: Any) -> Any:
     """Return what a handle shows of what is stored."""
-    match state:
+    match state.removeprefix(TIMED):
         case "value":
             return DEFAULT if stored is None else stored
         case "list":
@@ -73,7 +99,7 @@ def read(state: str, handle: Any) -> Any:
 
 def merge(state: str, merged: Any, stored: Any) -> Any:
     """Return two stored forms as one."""
-    return reduce(merged, stored) if state == "reducing" else [*merged, *stored]
+    return reduce(merged, stored) if state.endswith("reducing") else [*merged, *stored]
 
 
 def _update(handle: Any, stored: Any, numbers: Sequence[int]) -> Any:
@@ -173,8 +199,7 @@ def _clear(handle: Any, stored: Any, numbers: Sequence[int]) -> Any:
     handle.clear()
 
 
-#: By state and name of what is done.
-OPERATIONS: dict[str, Operation] = {
+_OPERATIONS: dict[str, Operation] = {
     "value.update": _update,
     "value.update(None)": _update_to_none,
     "value.change and update": _update_in_place,
@@ -192,11 +217,12 @@ OPERATIONS: dict[str, Operation] = {
     "aggregating.add": _add_each,
     "aggregating.update_internal": _overwrite,
     "folding.add": _fold,
-    **{f"{state}.clear": _clear for state in STATES},
+    **{f"{state}.clear": _clear for state in _states("", None, None)},
 }
+#: By state and name of what is done.
+OPERATIONS = _OPERATIONS | {TIMED + name: operation for name, operation in _OPERATIONS.items()}
 
-#: By state and name of the bulk method, the method, and what it does at each key.
-BULK_OPERATIONS: dict[str, tuple[BulkOperation, Operation]] = {
+_BULK_OPERATIONS: dict[str, tuple[BulkOperation, Operation]] = {
     "value.update_many": (
         lambda handle, keys, numbers: handle.update_many(keys, [[number] for number in numbers]),
         lambda handle, stored, numbers: list(numbers),
@@ -226,6 +252,57 @@ BULK_OPERATIONS: dict[str, tuple[BulkOperation, Operation]] = {
             lambda handle, keys, numbers: handle.clear_many(keys),
             lambda handle, stored, numbers: None,
         )
-        for state in STATES
+        for state in _states("", None, None)
     },
 }
+#: By state and name of the bulk method, the method, and what it does at each key.
+BULK_OPERATIONS = _BULK_OPERATIONS | {TIMED + name: operation for name, operation in _BULK_OPERATIONS.items()}
+
+
+# -- the time to live ----------------------------------------------------------------------------------
+
+#: When what is stored was written: one time of a value, a reduced value or an accumulator, one per element of
+#: a list, one by each key of a map.
+Stamps = Any
+
+
+def stamps_after(operation: str, before: Stamps, stored: Any, numbers: Sequence[int], now: int) -> Stamps:
+    """Return the times of what an operation left behind, which is something, given those of before."""
+    state, _, name = operation.removeprefix(TIMED).partition(".")
+    match state:
+        case "list":
+            kept = [] if name.startswith("update") else before or []
+            return [*kept, *[now] * (len(stored) - len(kept))]
+        case "map":
+            if name.startswith("remove"):
+                return {key: before[key] for key in stored}
+            written = {
+                "put": {number % 5 for number in numbers},
+                "put_many": {number % 5 for number in numbers},
+                "put_all": set(numbers),
+                "entries": set(stored),
+            }[name]
+            return {key: now if key in written else before[key] for key in stored}
+        case _:
+            return before if name == "add" and not numbers else now
+
+
+def living(state: str, stored: Any, stamps: Stamps, now: int) -> tuple[Any, Stamps] | None:
+    """Return what lives of something stored and its times, or None."""
+    limit = now - TTL.ms
+    match state.removeprefix(TIMED):
+        case "list":
+            kept = [number for number, stamp in enumerate(stamps) if stamp > limit]
+            return (
+                ([stored[number] for number in kept], [stamps[number] for number in kept]) if kept else None
+            )
+        case "map":
+            left = {key: stamp for key, stamp in stamps.items() if stamp > limit}
+            return ({key: stored[key] for key in left}, left) if left else None
+        case _:
+            return (stored, stamps) if stamps > limit else None
+
+
+def merged_stamps(state: str, merged: Stamps, stored: Stamps, now: int) -> Stamps:
+    """Return the times of two stored forms that were merged."""
+    return [*merged, *stored] if state.endswith("list") else now
