@@ -73,18 +73,23 @@ class Chain:
     @contextlib.contextmanager
     def restored(self, groups: KeyGroupRange | None = None, **settings: Any) -> Iterator[KeyedStateBackend]:
         with self.handle() as handles:
-            backend = KeyedStateBackend.open(
-                self.plugin,
-                key_serializer=KEY,
-                key_groups=groups or KeyGroupRange(0, GROUPS - 1),
-                max_parallelism=GROUPS,
-                options=self.options,
-                handles=handles,
-                clock=ManualClock(0),
-                **settings,
-            )
+            backend = self.open(handles, groups, **settings)
         with contextlib.closing(backend):
             yield backend
+
+    def open(
+        self, handles: list[Any], groups: KeyGroupRange | None = None, **settings: Any
+    ) -> KeyedStateBackend:
+        return KeyedStateBackend.open(
+            self.plugin,
+            key_serializer=KEY,
+            key_groups=groups or KeyGroupRange(0, GROUPS - 1),
+            max_parallelism=GROUPS,
+            options=self.options,
+            handles=handles,
+            clock=ManualClock(0),
+            **settings,
+        )
 
     @contextlib.contextmanager
     def epoch(self, number: int) -> Iterator[KeyedStateBackend]:
@@ -178,6 +183,19 @@ def test_what_was_removed_stays_away_and_may_come_back(chain: Chain) -> None:
             None, "again", "c", None,
         ]  # fmt: skip
         assert backend.num_entries() == 2
+
+
+def test_two_restores_from_one_chain_share_no_value(chain: Chain) -> None:
+    with chain.epoch(0) as backend:
+        backend.get_state(LIST, 1, types.INT64).add_many([1.0, 2.0], [1, 2])
+    with chain.epoch(1) as backend:
+        backend.get_state(LIST, 1, types.INT64).add_many([2.0], [3])
+    with chain.handle() as handles:
+        for _ in range(3):
+            with contextlib.closing(chain.open(handles)) as backend:
+                state = backend.get_state(LIST, 1, types.INT64)
+                assert state.get_many([1.0, 2.0]) == [[1], [2, 3]]
+                state.add_many([1.0, 2.0], [8, 9])
 
 
 def test_a_state_that_comes_later_is_in_the_chain_and_one_that_nobody_registers_stays(chain: Chain) -> None:

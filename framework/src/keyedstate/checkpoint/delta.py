@@ -99,7 +99,7 @@ class ChainHandle(StateHandle):
 
     Notes
     -----
-    The deltas are held in memory as long as the handle is used, the base is not.
+    The deltas of a state are held in memory until their key groups were read, the base is not.
     """
 
     def __init__(
@@ -108,7 +108,9 @@ class ChainHandle(StateHandle):
         self._base = base
         self._deltas = deltas
         self._states = {meta.name: meta for meta in states}
+        #: By state, the changes of the key groups that were not handed out yet, and those that were.
         self._overlays: dict[str, dict[int, _Overlay]] = {}
+        self._handed_out: dict[str, set[int]] = {}
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -122,7 +124,7 @@ class ChainHandle(StateHandle):
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         """Yield the entries of the base that no delta changed, then those that deltas wrote."""
-        overlay = self._overlay(state).get(key_group, {})
+        overlay = self._take_overlay(state, key_group)
         # Asked for first: most entries are not changed, and a pair is dearer to make than to look up a key.
         changed = {key for _, key in overlay}
         for batch in self._base.entries(state, key_group):
@@ -145,14 +147,17 @@ class ChainHandle(StateHandle):
         for handle in (self._base, *self._deltas):
             handle.close()
 
-    def _overlay(self, state: str) -> dict[int, _Overlay]:
-        overlay = self._overlays.get(state)
-        if overlay is None:
-            overlay = {}
+    def _take_overlay(self, state: str, key_group: int) -> _Overlay:
+        """Return the changes of one key group, values of the caller's own: tables change theirs in place."""
+        handed_out = self._handed_out.setdefault(state, set())
+        if state not in self._overlays or key_group in handed_out:
+            handed_out.clear()
+            overlays: dict[int, _Overlay] = {}
             for delta in self._deltas:
-                self._lay_over(delta, state, overlay)
-            self._overlays[state] = overlay
-        return overlay
+                self._lay_over(delta, state, overlays)
+            self._overlays[state] = overlays
+        handed_out.add(key_group)
+        return self._overlays[state].pop(key_group, {})
 
     def _lay_over(self, delta: SegmentHandle, state: str, overlay: dict[int, _Overlay]) -> None:
         serializer = self._states[state].value_serializer

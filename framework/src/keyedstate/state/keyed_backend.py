@@ -440,6 +440,9 @@ class KeyedStateBackend:
         The task must be run or cancelled; until then it may hold on to memory.  Where the backend does
         not claim asynchronous snapshots, run it before the next change.
         """
+        if self._expiries:
+            # What a filtered snapshot leaves out is what is expired when it is taken.
+            self._move_time()
         started = time.perf_counter()
         captured = self._strategy.prepare(checkpoint_id, self._tables)
         filters = {
