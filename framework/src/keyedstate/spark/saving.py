@@ -68,9 +68,10 @@ def save_state(
     StateMigrationError
         As `OperatorStateBackend.snapshot`.
     """
-    extends = before is not None and before.has_types_of(meta.to_json() for meta in keyed.metas())
+    if before is not None and not before.has_types_of(meta.to_json() for meta in keyed.metas()):
+        before = None
     with ExitStack() as unwritten:
-        captured = _Changes(keyed, identity, before) if extends and before else _Whole(keyed, identity)
+        captured = _Whole(keyed, identity) if before is None else _Changes(keyed, identity, before)
         unwritten.callback(captured.release)
         operator_snapshot = operator.snapshot(identity.epoch)
         if operator_snapshot is not None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from keyedstate.backend import AnyStateTable, StateKind
@@ -219,3 +219,13 @@ def listed(state: str, values: Any, name: str) -> list[Any]:
             state, f"a list of {name} is needed, got {reprlib.repr(values)}. Give a list, also for one."
         ) from None
     return list(iterator)
+
+
+def require_mapping(state: str, entries: object) -> None:
+    """Refuse what is no dict of entries with the state's name."""
+    # The abstract class is slow to ask.
+    if entries.__class__ is not dict and not isinstance(entries, Mapping):
+        raise StateValueError(
+            state,
+            f"a dict of entries is needed, got {reprlib.repr(entries)}. Give a dict; put() takes one entry.",
+        )

@@ -7,13 +7,16 @@ its like changes the map: a change in place, on one task, would make the tasks d
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from keyedstate.backend import OperatorStateKind, OperatorStateMeta
-from keyedstate.state.base import check_type, check_value
-from keyedstate.state.errors import ReadOnlyBroadcastStateError, StateValueError
+from keyedstate.state.base import (
+    check_type,
+    check_value,
+    require_mapping,
+)
+from keyedstate.state.errors import ReadOnlyBroadcastStateError
 from keyedstate.state.operator_state import BroadcastSide, OperatorStateDescriptor, OperatorStateHandle
 from keyedstate.types import TypeSerializer, map_of
 
@@ -119,12 +122,7 @@ class BroadcastStateHandle(OperatorStateHandle, Generic[K, V]):
             As `put`.
         """
         self._check_writable()
-        if not isinstance(entries, Mapping):
-            raise StateValueError(
-                self._name,
-                f"a dict of entries is needed, got {reprlib.repr(entries)}. Give a dict; put() takes one "
-                "entry.",
-            )
+        require_mapping(self._name, entries)
         self._entries.update([self._entry(key, value) for key, value in entries.items()])
 
     def remove(self, key: K) -> None:

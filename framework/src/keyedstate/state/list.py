@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.state.base import StateDescriptor, check_type, listed, stretches
+from keyedstate.state.base import StateDescriptor, check_type, stretches
 from keyedstate.state.context import KeyContext
-from keyedstate.state.errors import StateValueError
+from keyedstate.state.elements import ElementChecks, element_type
 from keyedstate.state.merging import MergingStateHandle
 from keyedstate.state.ttl.config import Ttl
-from keyedstate.types import ListSerializer, NullableSerializer, TypeSerializer, ValueTypeError, list_of
+from keyedstate.types import ListSerializer, TypeSerializer, list_of
 
 T = TypeVar("T")
 
 
-class ListStateHandle(MergingStateHandle, Generic[T]):
+class ListStateHandle(ElementChecks[T], MergingStateHandle, Generic[T]):
     """A list per key and namespace; it is there as long as it has an element.
 
     None is no element, also where the element type is nullable (Flink's rule).
@@ -29,9 +29,7 @@ class ListStateHandle(MergingStateHandle, Generic[T]):
         self, name: str, table: AnyStateTable, context: KeyContext, serializer: ListSerializer[T]
     ) -> None:
         super().__init__(name, table, context, serializer)
-        element = serializer.element_serializer
-        # None is refused whatever the type says.
-        self._element = element.inner_serializer if isinstance(element, NullableSerializer) else element
+        self._element = element_type(serializer.element_serializer)
         self._is_element = self._element.is_value
 
     def get(self) -> list[T]:
@@ -154,31 +152,6 @@ class ListStateHandle(MergingStateHandle, Generic[T]):
         else:
             column = [self._checked(values) or None for values in column]
             self._write_many(groups, keys, column)
-
-    def _checked(self, values: Any) -> list[T]:
-        """Return the values as a new list, or refuse them."""
-        # A string is an iterable of strings, and surely meant as one element.
-        if values is None or isinstance(values, (str, bytes, Mapping)):
-            raise StateValueError(
-                self._name,
-                f"a list is needed, got {values!r:.50}. Give a list; add() takes one element, and clear() "
-                "removes all.",
-            )
-        new = listed(self._name, values, "elements")
-        if not all(map(self._is_element, new)):
-            raise self._refusal(new)
-        return new
-
-    def _refusal(self, values: list[Any]) -> StateValueError:
-        for index, value in enumerate(values):
-            where = f" at [{index}]" if len(values) > 1 else ""
-            if value is None:
-                return StateValueError(self._name, f"None{where} is no element of a list. Leave it out.")
-            try:
-                self._element.check(value)
-            except ValueTypeError as error:
-                return StateValueError(self._name, str(error.within(where[4:])))
-        raise AssertionError(f"{self._element!r} refuses a value that its check accepts")
 
     def _merge(self, merged: list[T], stored: list[T]) -> list[T]:
         merged.extend(stored)

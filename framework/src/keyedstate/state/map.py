@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value, listed, stretches
+from keyedstate.state.base import (
+    StateDescriptor,
+    StateHandle,
+    check_type,
+    check_value,
+    listed,
+    require_mapping,
+    stretches,
+)
 from keyedstate.state.context import KeyContext
-from keyedstate.state.errors import StateValueError, UnorderedKeyError
+from keyedstate.state.errors import UnorderedKeyError
 from keyedstate.state.map_iterator import MapStateIterator
 from keyedstate.state.order import SortKey, sort_key
 from keyedstate.state.ttl.config import Ttl
@@ -344,13 +351,7 @@ class MapStateHandle(StateHandle, Generic[K, V]):
 
     def _checked(self, entries: Mapping[K, V | None]) -> dict[K, V | None]:
         """Return entries as they are stored, in a dict of their own, or refuse them."""
-        # The abstract class is slow to ask.
-        if entries.__class__ is not dict and not isinstance(entries, Mapping):
-            raise StateValueError(
-                self._name,
-                f"a dict of entries is needed, got {reprlib.repr(entries)}. Give a dict; put() takes one "
-                "entry.",
-            )
+        require_mapping(self._name, entries)
         new = dict(entries)
         self._check_map_keys(new)
         self._check_column(self._serializer.value_serializer, new.values())

@@ -8,15 +8,15 @@ which picks its own.  Broadcast state is in `keyedstate.state.broadcast_state`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from keyedstate.backend import OperatorStateKind, OperatorStateMeta
-from keyedstate.state.base import check_type, listed
+from keyedstate.state.base import check_type
 from keyedstate.state.declaration import Declaration, declarations
-from keyedstate.state.errors import StateValueError
-from keyedstate.types import NullableSerializer, TypeSerializer, ValueTypeError
+from keyedstate.state.elements import ElementChecks, element_type
+from keyedstate.types import TypeSerializer
 
 T = TypeVar("T")
 H = TypeVar("H", bound="OperatorStateHandle")
@@ -81,7 +81,7 @@ def declared_operator_states(function: object) -> list[OperatorStateDescriptor[A
     return [state for state in declarations(function) if isinstance(state, OperatorStateDescriptor)]
 
 
-class OperatorListStateHandle(OperatorStateHandle, Generic[T]):
+class OperatorListStateHandle(ElementChecks[T], OperatorStateHandle, Generic[T]):
     """The elements of one list that are on this task.
 
     None is no element, also where the element type is nullable.  The list keeps the very objects that it is
@@ -93,10 +93,7 @@ class OperatorListStateHandle(OperatorStateHandle, Generic[T]):
     def __init__(self, name: str, elements: list[T], serializer: TypeSerializer[T]) -> None:
         super().__init__(name)
         self._elements = elements
-        # None is refused whatever the type says.
-        self._element = (
-            serializer.inner_serializer if isinstance(serializer, NullableSerializer) else serializer
-        )
+        self._element = element_type(serializer)
         self._is_element = self._element.is_value
 
     def get(self) -> list[T]:
@@ -138,31 +135,6 @@ class OperatorListStateHandle(OperatorStateHandle, Generic[T]):
     def clear(self) -> None:
         """Remove all elements that are on this task."""
         self._elements.clear()
-
-    def _checked(self, values: Any) -> list[T]:
-        # A string is an iterable of strings, and surely meant as one element.
-        if values is None or isinstance(values, (str, bytes, Mapping)):
-            raise StateValueError(
-                self._name,
-                f"a list is needed, got {values!r:.50}. Give a list; add() takes one element, and clear() "
-                "removes all.",
-            )
-        new = listed(self._name, values, "elements")
-        if not all(map(self._is_element, new)):
-            raise self._refusal(new)
-        return new
-
-    def _refusal(self, values: list[Any]) -> StateValueError:
-        for index, value in enumerate(values):
-            where = f"[{index}]" if len(values) > 1 else ""
-            if value is None:
-                place = f" at {where}" if where else ""
-                return StateValueError(self._name, f"None{place} is no element of a list. Leave it out.")
-            try:
-                self._element.check(value)
-            except ValueTypeError as error:
-                return StateValueError(self._name, str(error.within(where)))
-        raise AssertionError(f"{self._element!r} refuses a value that its check accepts")
 
 
 class _ListDescriptor(OperatorStateDescriptor[OperatorListStateHandle[T]]):

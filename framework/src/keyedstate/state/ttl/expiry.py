@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 from keyedstate.backend import AnyStateTable, EntryBatch, Expiry, IncrementalVisitor, StateKind
@@ -86,7 +87,7 @@ class StateExpiry:
 
         def living(batch: EntryBatch[Any, Any, Any]) -> EntryBatch[Any, Any, Any]:
             values = [layout.live(stored, limit) for stored in batch.values]
-            if None not in values and all(map(_same, values, batch.values)):
+            if None not in values and all(map(is_, values, batch.values)):
                 return batch
             kept = [row for row, value in enumerate(values) if value is not None]
             return EntryBatch(
@@ -96,10 +97,6 @@ class StateExpiry:
             )
 
         return living
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other
 
 
 class Cleanup:

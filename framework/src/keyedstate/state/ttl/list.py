@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -72,9 +71,7 @@ class TtlListStateHandle(ListStateHandle[T]):
         context = self._context
         stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if stored is None:
-            new = TimedList((value,))
-            new.stamps = array("q", (self._expiry.time.stamp,))
-            self._append(context.key_group, context.key, new)
+            self._append(context.key_group, context.key, self._timed([value]))
         else:
             stored.append(value)
             stored.stamps.append(self._expiry.time.stamp)
