@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,22 @@ def test_a_value_that_an_option_cannot_take_is_named_with_what_it_can(option, va
     assert (
         str(caught.value) == f"option {option.name!r} has the value {value!r} in the call; give {expected}."
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "milliseconds"),
+    [("10 min", 600_000), ("500", 500), (500, 500), (dt.timedelta(seconds=1), 1000)],
+)
+def test_a_duration_has_a_unit_or_is_in_milliseconds(value, milliseconds):
+    pause = config.duration("pause.of", 0, "How long to wait.")
+    assert Configuration({"pause.of": value})[pause] == milliseconds
+
+
+@pytest.mark.parametrize("value", ["10 parsecs", "", None, 2.5, "99 ms"])
+def test_what_is_no_duration_or_too_short_is_refused(value):
+    pause = config.duration("pause.of", 100, "How long to wait.", low_ms=100)
+    with pytest.raises(InvalidOptionError, match="give a duration of at least 100 ms, such as '10 min'"):
+        Configuration({"pause.of": value})[pause]
 
 
 def test_a_wrong_value_is_named_by_the_key_that_the_user_wrote():

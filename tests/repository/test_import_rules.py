@@ -21,7 +21,7 @@ PLUGIN_SOURCES = sorted(
 
 #: What each part of the framework may import, besides itself; everything that a part may import is named.
 _ERRORS = {"errors"}
-_CONFIG = _ERRORS | {"config"}
+_CONFIG = _ERRORS | {"durations", "config"}
 _KEY_GROUPS = _CONFIG | {"keygroups", "murmur3"}
 _MEMORY = _KEY_GROUPS | {"memory"}
 _TYPES = _MEMORY | {"types"}
@@ -35,6 +35,7 @@ _RUNTIME = _WINDOW | {"runtime", "checkpoint"}
 _SPARK = _RUNTIME | {"spark"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": _ERRORS,
+    "durations": _ERRORS,
     "config": _CONFIG,
     "keygroups": _KEY_GROUPS,
     "murmur3": _KEY_GROUPS,
@@ -60,7 +61,7 @@ PLUGIN_MAY_IMPORT = {"hooks", "config", "backend", "types", "keygroups", "errors
 KERNEL_LINE_LIMITS = {
     "hooks.py": 120,
     "plugins.py": 420,
-    "config.py": 400,
+    "config.py": 500,
     "errors.py": 300,
     "backend/*.py": 220,
 }

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from keyedstate.errors import ConfigError, InvalidOptionError, MissingOptionError, UnknownOptionError
+from keyedstate.durations import milliseconds
+from keyedstate.errors import (
+    ConfigError,
+    InvalidDurationError,
+    InvalidOptionError,
+    MissingOptionError,
+    UnknownOptionError,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -93,6 +100,26 @@ def integer(
 
     bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
     return ConfigOption(name, parse, default, f"a whole number {bounds}", text)
+
+
+def duration(name: str, default_ms: int, text: str, *, low_ms: int = 0) -> ConfigOption[int]:
+    """Return an option that holds a length of time, in milliseconds; a number in a string is one too."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, str) and value.strip().isdecimal():
+            value = int(value)
+        try:
+            length = milliseconds(value)
+        except InvalidDurationError:
+            raise ValueError from None
+        if length < low_ms:
+            raise ValueError
+        return length
+
+    at_least = f" of at least {low_ms} ms" if low_ms else ""
+    return ConfigOption(
+        name, parse, default_ms, f"a duration{at_least}, such as '10 min', or milliseconds", text
+    )
 
 
 def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:

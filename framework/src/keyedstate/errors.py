@@ -43,6 +43,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(repr(candidate) for candidate in names)}?"
 
 
+class InvalidDurationError(KeyedStateError):
+    """Something that says no length of time."""
+
+    def __init__(self, duration: object) -> None:
+        self.duration = duration
+        super().__init__(
+            f"{duration!r} is no duration. Give a whole number with a unit (ms, s, min, h, d, week or their "
+            "long names), as in '7 days', a timedelta, or milliseconds as an int."
+        )
+
+
 # -- configuration ---------------------------------------------------------------------------------
 
 

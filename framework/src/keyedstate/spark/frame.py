@@ -25,6 +25,7 @@ from keyedstate.config import (
     PARALLELISM,
     Configuration,
 )
+from keyedstate.durations import Duration, milliseconds
 from keyedstate.keygroups import check_parallelism, default_max_parallelism
 from keyedstate.plugins import Backend
 from keyedstate.runtime import (
@@ -48,7 +49,6 @@ from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, wi
 from keyedstate.spark.schema import key_columns_of, key_types, parse_output, time_column_of
 from keyedstate.spark.task import Checkpointing, EventTime, OperatorPlan, pack_function
 from keyedstate.state import MissingEventTimeError, TtlClock, declared_operator_states, declared_states
-from keyedstate.state.durations import Duration, milliseconds
 from keyedstate.types import refuse_generic
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """Keyed and operator state: declarations, handles and the backends that register states by name."""
 
+from keyedstate.errors import InvalidDurationError
 from keyedstate.state.aggregating import (
     AggregateFunction,
     AggregatingState,
@@ -12,7 +13,6 @@ from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, Clock, ManualClock,
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import (
     InvalidDescriptorError,
-    InvalidDurationError,
     InvalidTtlError,
     MergeError,
     MissingEventTimeError,

@@ -20,17 +20,6 @@ class InvalidDescriptorError(StateError):
         super().__init__(f"the declaration of the state {state!r} is invalid: {reason.rstrip('.')}.")
 
 
-class InvalidDurationError(KeyedStateError):
-    """Something that says no length of time."""
-
-    def __init__(self, duration: object) -> None:
-        self.duration = duration
-        super().__init__(
-            f"{duration!r} is no duration. Give a whole number with a unit (ms, s, min, h, d, week or their "
-            "long names), as in '7 days', a timedelta, or milliseconds as an int."
-        )
-
-
 class MissingEventTimeError(StateError):
     """A state that expires in event time, in an operator that knows none."""
 

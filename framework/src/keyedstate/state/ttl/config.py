@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, fields
 
+from keyedstate.durations import Duration, milliseconds
 from keyedstate.state.clock import END_OF_TIME
-from keyedstate.state.durations import Duration, milliseconds
 from keyedstate.state.errors import InvalidTtlError
 
 

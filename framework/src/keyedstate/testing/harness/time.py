@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 
+from keyedstate.durations import Duration, milliseconds
 from keyedstate.state import KeyedStateBackend
 from keyedstate.state.clock import BEFORE_TIME, Clock, ManualClock
-from keyedstate.state.durations import Duration, milliseconds
 from keyedstate.testing.harness.errors import HarnessSettingError
 
 _1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 
-from keyedstate.state.errors import InvalidDurationError
+from keyedstate.errors import InvalidDurationError
 
 _UNITS_MS = {
     "ms": 1,
