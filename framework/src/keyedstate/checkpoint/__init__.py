@@ -37,6 +37,13 @@ from keyedstate.checkpoint.operator_state import (
 from keyedstate.checkpoint.recovery import claim, find_restore_point, handles_for
 from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFile
+from keyedstate.checkpoint.stored import (
+    NoStoredStateError,
+    StoredState,
+    UnknownEpochError,
+    UnknownOperatorError,
+    UnknownStateError,
+)
 
 __all__ = [
     "Acknowledgement",
@@ -56,6 +63,7 @@ __all__ = [
     "MissingCheckpointError",
     "MissingFileError",
     "MissingStateFolderError",
+    "NoStoredStateError",
     "OperatorFolder",
     "OperatorStateFile",
     "OutputFile",
@@ -66,9 +74,13 @@ __all__ = [
     "SnapshotOrderError",
     "StateFolderOwnedError",
     "StorageError",
+    "StoredState",
     "SupersededRunError",
     "TaskIdentity",
+    "UnknownEpochError",
+    "UnknownOperatorError",
     "UnknownSchemeError",
+    "UnknownStateError",
     "UnreadableStateError",
     "UnsafeNameError",
     "UnsafePathError",

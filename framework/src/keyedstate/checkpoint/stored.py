@@ -1,0 +1,404 @@
+"""Which stored state a user means: one address, of a savepoint, an operator, a checkpoint or all of them.
+
+Whoever reads stored state without running its query begins here: the data source, the tools of the command
+line, a query that starts from a savepoint.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keyedstate.backend import OperatorStateMeta, StateMeta
+from keyedstate.checkpoint.document import decode_document
+from keyedstate.checkpoint.errors import CheckpointError, CorruptManifestError, UnreadableStateError
+from keyedstate.checkpoint.folder import FORMAT_VERSION, METADATA, OWNER, OperatorFolder
+from keyedstate.checkpoint.manifest import CheckpointMetadata
+from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.errors import KeyedStateError, did_you_mean
+
+#: The file that makes a folder a savepoint.
+SAVEPOINT = "_savepoint"
+_CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
+#: Names that errors list.
+_SHOWN = 10
+
+
+class NoStoredStateError(CheckpointError):
+    """An address at which there is neither a checkpoint nor a savepoint.
+
+    Attributes
+    ----------
+    location : str
+    found : tuple of str
+        What lies there.
+    """
+
+    def __init__(self, location: str, found: Sequence[str], what: str = "") -> None:
+        self.location = location
+        self.found = tuple(found)
+        there = f"there are {_listed(found)}" if found else "nothing is there"
+        super().__init__(
+            f"{location} holds no stored state{what and ': '}{what}; {there}. Give a savepoint, a checkpoint "
+            "folder (the option 'checkpoint.dir' of a query), the folder of an operator in it, or one of its "
+            "folders chk-<epoch>."
+        )
+
+
+class UnknownOperatorError(CheckpointError):
+    """A uid that stored state does not have, or none given where there are several.
+
+    Attributes
+    ----------
+    location : str
+    uid : str or None
+    known : tuple of str
+    """
+
+    def __init__(self, location: str, uid: str | None, known: Sequence[str]) -> None:
+        self.location = location
+        self.uid = uid
+        self.known = tuple(known)
+        if uid is None:
+            problem = f"{location} holds the state of {len(known)} operators"
+        else:
+            problem = f"{location} holds no state of the operator {uid!r}.{did_you_mean(uid, known)} It has"
+        super().__init__(f"{problem}: {_listed(known)}. Give the uid of one of them.")
+
+
+class UnknownEpochError(CheckpointError):
+    """An epoch of which an operator has no checkpoint, or one asked of something that is a single one.
+
+    Attributes
+    ----------
+    location : str
+    epoch : int
+    known : tuple of int
+    """
+
+    def __init__(self, location: str, epoch: int, known: Sequence[int]) -> None:
+        self.location = location
+        self.epoch = epoch
+        self.known = tuple(known)
+        super().__init__(
+            f"{location} has no checkpoint of epoch {epoch}. It has those of the epochs "
+            f"{_listed([str(number) for number in known])}: give one of them, or none for the newest."
+        )
+
+
+class UnknownStateError(CheckpointError):
+    """A state name that an operator's stored state does not have.
+
+    Attributes
+    ----------
+    location, state : str
+    known : tuple of str
+    """
+
+    def __init__(self, location: str, state: str, known: Sequence[str]) -> None:
+        self.location = location
+        self.state = state
+        self.known = tuple(known)
+        there = f"It has {_listed(known)}: give one of them." if known else "It has none: no epoch made any."
+        super().__init__(f"{location} has no state {state!r}.{did_you_mean(state, known)} {there}")
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """The stored state of one operator after one epoch.
+
+    Attributes
+    ----------
+    storage : CheckpointStorage
+        The operator's folder: what the paths of its data files are relative to.
+    metadata : CheckpointMetadata
+    path : str
+        The metadata's own file in that folder: ``chk-7/_metadata``, or ``_metadata`` in a savepoint.
+    """
+
+    storage: CheckpointStorage
+    metadata: CheckpointMetadata
+    path: str
+
+    @classmethod
+    def open(
+        cls, uri: str | os.PathLike[str], uid: str | None = None, epoch: int | None = None
+    ) -> StoredState:
+        """Find stored state.
+
+        Parameters
+        ----------
+        uri : str or path
+            A savepoint, one operator's folder in it, a checkpoint folder (``checkpoint.dir``), one operator's
+            folder in that, or one ``chk-<epoch>`` folder of an operator.
+        uid : str, optional
+            The operator; needed where there are several.
+        epoch : int, optional
+            The checkpoint; by default the newest one, of the newest run that has one.
+
+        Raises
+        ------
+        NoStoredStateError, UnknownOperatorError, UnknownEpochError
+            Each says what is there.
+        CorruptManifestError, FormatVersionError, StorageError
+            Where a file, which is named, cannot be read.
+        """
+        storage = CheckpointStorage.open(uri)
+        names = storage.list()
+        name = _last_part(storage)
+        if SAVEPOINT in names or not _is_operator(names):
+            operators = operators_in(storage)
+            if not operators:
+                raise NoStoredStateError(storage.location(), _visible(names))
+            if (len(operators) > 1) if uid is None else (uid not in operators):
+                raise UnknownOperatorError(storage.location(), uid, operators)
+            storage = storage.child(uid or operators[0])
+            names = storage.list()
+        elif METADATA in names and _CHECKPOINT.fullmatch(name):
+            return cls._one_of_a_folder(_parent(storage), name, uid, epoch)
+        if METADATA in names:
+            return cls._whole(storage, uid, epoch)
+        return cls._of_a_folder(storage, uid, epoch)
+
+    @classmethod
+    def _whole(cls, storage: CheckpointStorage, uid: str | None, epoch: int | None) -> StoredState:
+        """Return what a savepoint has of one operator."""
+        metadata = _read_metadata(storage, METADATA)
+        _check_asked(storage, metadata, uid, epoch)
+        return cls(storage, metadata, METADATA)
+
+    @classmethod
+    def _one_of_a_folder(
+        cls, storage: CheckpointStorage, name: str, uid: str | None, epoch: int | None
+    ) -> StoredState:
+        path = f"{name}/{METADATA}"
+        metadata = _read_metadata(storage, path)
+        _check_asked(storage.child(name), metadata, uid, epoch)
+        return cls(storage, metadata, path)
+
+    @classmethod
+    def _of_a_folder(cls, storage: CheckpointStorage, uid: str | None, epoch: int | None) -> StoredState:
+        folder = OperatorFolder(_parent(storage), _last_part(storage))
+        if uid is not None and uid != folder.uid:
+            raise UnknownOperatorError(storage.location(), uid, [folder.uid])
+        epochs = folder.checkpoints()
+        metadata = _newest(folder, epochs) if epoch is None else folder.read_metadata(epoch)
+        if metadata is None:
+            if epochs and epoch is not None:
+                raise UnknownEpochError(folder.location, epoch, epochs)
+            what = f"the operator {folder.uid!r} has no finished checkpoint yet"
+            raise NoStoredStateError(folder.location, _visible(storage.list()), what)
+        return cls(storage, metadata, f"chk-{metadata.epoch}/{METADATA}")
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it is part of a savepoint and not a checkpoint."""
+        return self.path == METADATA
+
+    @property
+    def location(self) -> str:
+        """The address, for people: of the checkpoint, or of the operator's folder in a savepoint."""
+        return self.storage.location(self.path.rpartition("/")[0])
+
+    def states(self) -> dict[str, StateMeta]:
+        """Return the keyed states by name, with serializers that need none of the program's classes.
+
+        A task that did not use a state in its run keeps it with the type that it had before, so the tasks
+        of one checkpoint may know a state by two types; then this is the first of them that reads the others.
+
+        Raises
+        ------
+        UnreadableStateError
+            Where a type, or its version, is not known here, or no type of a state reads its others.
+        """
+        found: dict[str, list[StateMeta]] = {}
+        for part in self.metadata.parts:
+            for document in part.states:
+                name = str(document.get("name"))
+                with _Unreadable(self.storage.location(self.path), name):
+                    meta = StateMeta.from_json(dict(document))
+                    if meta not in found.setdefault(name, []):
+                        found[name].append(meta)
+        return {name: self._reads_all(name, metas) for name, metas in sorted(found.items())}
+
+    def state(self, name: str) -> StateMeta:
+        """Return one keyed state.
+
+        Raises
+        ------
+        UnknownStateError, UnreadableStateError
+        """
+        states = self.states()
+        if name not in states:
+            raise UnknownStateError(self.location, name, [*states, *self.operator_states()])
+        return states[name]
+
+    def operator_states(self) -> dict[str, OperatorStateMeta]:
+        """Return the operator states by name; raises as `states`."""
+        found: dict[str, OperatorStateMeta] = {}
+        for part in self.metadata.parts:
+            for document in part.operator_state.states if part.operator_state else ():
+                name = str(document.get("name"))
+                with _Unreadable(self.storage.location(self.path), name):
+                    found.setdefault(name, OperatorStateMeta.from_json(document))
+        return dict(sorted(found.items()))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is stored, as JSON values; types as people write them, sizes in bytes.
+
+        Raises
+        ------
+        UnreadableStateError
+        """
+        metadata, parts = self.metadata, self.metadata.parts
+        files = {
+            segment.path: segment.bytes
+            for part in parts
+            for segment in (
+                *part.segments,
+                *part.deltas,
+                *((part.operator_state.segment,) if part.operator_state else ()),
+            )
+        }
+        return {
+            "location": self.location,
+            "kind": "savepoint" if self.is_savepoint else "checkpoint",
+            "uid": metadata.uid,
+            "epoch": metadata.epoch,
+            "query_id": metadata.query_id,
+            "run_id": metadata.run_id,
+            "parallelism": metadata.parallelism,
+            "max_parallelism": metadata.max_parallelism,
+            "backends": sorted({f"{part.backend} {part.backend_version}" for part in parts}),
+            "key_columns": [{"name": name, "type": kind} for name, kind in metadata.key_columns],
+            "states": [
+                {
+                    "name": name,
+                    "kind": meta.kind.value,
+                    "namespace": repr(meta.namespace_serializer),
+                    "value": repr(meta.value_serializer),
+                    "entries": sum(part.entries.get(name, 0) for part in parts),
+                }
+                for name, meta in self.states().items()
+            ],
+            "operator_states": [
+                {
+                    "name": name,
+                    "kind": meta.kind.value,
+                    "key": repr(meta.key_serializer),
+                    "value": repr(meta.value_serializer),
+                }
+                for name, meta in self.operator_states().items()
+            ],
+            "files": len(files),
+            "bytes": sum(files.values()),
+            "deltas": max((len(part.deltas) for part in parts), default=0),
+        }
+
+    def _reads_all(self, name: str, metas: Sequence[StateMeta]) -> StateMeta:
+        for meta in metas:
+            if all(meta.kind is other.kind and _reads(meta, other) for other in metas):
+                return meta
+        shown = " and ".join(repr(meta.value_serializer) for meta in metas)
+        reason = f"its tasks have written it as {shown}, and none of these reads the others"
+        raise UnreadableStateError(self.storage.location(self.path), name, f"{reason}. Run its query once.")
+
+
+def operators_in(storage: CheckpointStorage) -> list[str]:
+    """Return the uids of the operators in a savepoint or a checkpoint folder, sorted; none for other folders.
+
+    Raises
+    ------
+    StorageError
+    """
+    folders = [name for name in storage.list() if not name.startswith((".", "_"))]
+    listed = storage.for_each(storage.list, folders)
+    return [name for name, names in zip(folders, listed, strict=True) if _is_operator(names)]
+
+
+def _is_operator(names: Sequence[str]) -> bool:
+    return OWNER in names or METADATA in names or any(map(_CHECKPOINT.fullmatch, names))
+
+
+def _newest(folder: OperatorFolder, epochs: Sequence[int]) -> CheckpointMetadata | None:
+    """Return the newest checkpoint of the newest run: one set back leaves later epochs behind."""
+    owner = folder.read_owner()
+    newest: CheckpointMetadata | None = None
+    for epoch in sorted(epochs, reverse=True):
+        try:
+            metadata = folder.read_metadata(epoch)
+        except CorruptManifestError:
+            if newest is None:
+                raise
+            # Only asked whether it is of a newer run.
+            continue
+        if metadata is not None and (
+            newest is None or (owner is not None and owner.precedes(newest.run_id, metadata.run_id))
+        ):
+            newest = metadata
+        if newest is not None and (owner is None or newest.run_id == owner.runs[-1]):
+            break
+    return newest
+
+
+def _read_metadata(storage: CheckpointStorage, path: str) -> CheckpointMetadata:
+    location = storage.location(path)
+    body = decode_document(location, "checkpoint", FORMAT_VERSION, storage.read(path))
+    try:
+        return CheckpointMetadata.from_json(body)
+    except (KeyError, TypeError, ValueError, KeyedStateError) as error:
+        raise CorruptManifestError(location, f"its content is malformed ({error})") from error
+
+
+def _check_asked(
+    storage: CheckpointStorage, metadata: CheckpointMetadata, uid: str | None, epoch: int | None
+) -> None:
+    if uid is not None and uid != metadata.uid:
+        raise UnknownOperatorError(storage.location(), uid, [metadata.uid])
+    if epoch is not None and epoch != metadata.epoch:
+        raise UnknownEpochError(storage.location(), epoch, [metadata.epoch])
+
+
+def _reads(meta: StateMeta, other: StateMeta) -> bool:
+    verdict = meta.value_serializer.resolve_compatibility(other.value_serializer.snapshot())
+    return not verdict.is_incompatible
+
+
+class _Unreadable:
+    """Turns what is wrong with a state's description into `UnreadableStateError`."""
+
+    def __init__(self, path: str, state: str) -> None:
+        self._path = path
+        self._state = state
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, (KeyedStateError, LookupError, TypeError, ValueError)):
+            raise UnreadableStateError(self._path, self._state, str(error)) from error
+
+
+def _parent(storage: CheckpointStorage) -> CheckpointStorage:
+    """Return the storage of the folder above."""
+    address, mark, query = storage.uri.partition("?")
+    above = address.rstrip("/").rpartition("/")[0] or "/"
+    root = storage.root.rstrip("/").rpartition("/")[0] or ("/" if storage.is_local else "")
+    return CheckpointStorage(storage.filesystem, root, f"{above}{mark}{query}")
+
+
+def _last_part(storage: CheckpointStorage) -> str:
+    return storage.root.rstrip("/").rpartition("/")[2]
+
+
+def _visible(names: Sequence[str]) -> list[str]:
+    return [name for name in names if not name.startswith(".")]
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _SHOWN
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {rest} more" if rest > 0 else shown

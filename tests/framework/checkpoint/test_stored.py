@@ -1,0 +1,185 @@
+"""One address finds the stored state that a user means, or says what is there instead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from keyedstate.backend import StateKind, StateMeta
+from keyedstate.checkpoint import (
+    CheckpointCoordinator,
+    CheckpointMetadata,
+    CheckpointStorage,
+    CorruptManifestError,
+    UnreadableStateError,
+)
+from keyedstate.checkpoint.document import encode_document
+from keyedstate.checkpoint.stored import (
+    NoStoredStateError,
+    StoredState,
+    UnknownEpochError,
+    UnknownOperatorError,
+    UnknownStateError,
+    operators_in,
+)
+from keyedstate.types import INT64, STRING, VOID, list_of, nullable
+
+
+@pytest.fixture
+def checkpointed(job: Any) -> Any:
+    """The operator ``views`` after the epochs 0 to 2, all of which are kept."""
+    coordinator = CheckpointCoordinator(job.folder, retained=10)
+    for epoch in range(3):
+        job.epoch("run-1", epoch, coordinator)
+    return job
+
+
+def make_savepoint(folder: Path, metadata: CheckpointMetadata, *uids: str) -> Path:
+    """Write the documents of a savepoint whose operators share one metadata."""
+    for uid in uids:
+        storage = CheckpointStorage.open(folder).child(uid)
+        parts = tuple(replace(part, identity=replace(part.identity, uid=uid)) for part in metadata.parts)
+        body = replace(metadata, uid=uid, parts=parts).to_json()
+        storage.write_atomic("_metadata", encode_document("checkpoint", 1, body))
+    CheckpointStorage.open(folder).write_atomic("_savepoint", encode_document("savepoint", 1, {}))
+    return folder
+
+
+def test_a_checkpoint_folder_an_operator_and_one_checkpoint_lead_to_the_same_state(
+    checkpointed: Any, tmp_path: Path
+) -> None:
+    directory = tmp_path / "state"
+    found = [
+        StoredState.open(directory),
+        StoredState.open(directory, uid="views", epoch=2),
+        StoredState.open(directory / "views"),
+        StoredState.open(f"{directory}/views/"),
+        StoredState.open(directory / "views", uid="views"),
+        StoredState.open(directory / "views" / "chk-2"),
+        StoredState.open(directory / "views" / "chk-2", uid="views", epoch=2),
+        StoredState.open(f"file://{directory}/views/chk-2"),
+    ]
+    for state in found:
+        assert (state.metadata.uid, state.metadata.epoch, state.is_savepoint) == ("views", 2, False)
+        assert state.storage.read(state.path) == checkpointed.folder.storage.read("chk-2/_metadata")
+        assert state.location == str(directory / "views" / "chk-2")
+
+
+def test_an_epoch_chooses_an_older_checkpoint(checkpointed: Any, tmp_path: Path) -> None:
+    state = StoredState.open(tmp_path / "state", epoch=0)
+    assert state.metadata == checkpointed.folder.read_metadata(0)
+    assert state.path == "chk-0/_metadata"
+
+
+def test_the_newest_checkpoint_is_that_of_the_newest_run(job: Any, tmp_path: Path) -> None:
+    """A query that was set back to an earlier batch leaves later epochs of an abandoned future behind."""
+    job.epoch("run-1", 0, CheckpointCoordinator(job.folder, retained=10))
+    for epoch in (1, 2):
+        job.epoch("run-1", epoch, CheckpointCoordinator(job.folder, retained=10))
+    job.epoch("run-2", 1, CheckpointCoordinator(job.folder, retained=10))
+    state = StoredState.open(tmp_path / "state")
+    assert (state.metadata.run_id, state.metadata.epoch) == ("run-2", 1)
+
+
+def test_a_savepoint_and_an_operator_in_it_are_found(checkpointed: Any, tmp_path: Path) -> None:
+    metadata = checkpointed.folder.read_metadata(1)
+    folder = make_savepoint(tmp_path / "savepoint", metadata, "one", "two")
+    for state in (StoredState.open(folder, uid="two"), StoredState.open(folder / "two")):
+        assert (state.metadata.uid, state.metadata.epoch, state.is_savepoint) == ("two", 1, True)
+        assert state.location == str(folder / "two")
+    assert operators_in(CheckpointStorage.open(folder)) == ["one", "two"]
+    with pytest.raises(UnknownOperatorError, match=r"2 operators: one, two. Give the uid"):
+        StoredState.open(folder)
+
+
+@pytest.mark.parametrize("below", ["", "views", "views/chk-2"])
+def test_an_operator_that_is_not_there_is_refused_with_those_that_are(
+    checkpointed: Any, tmp_path: Path, below: str
+) -> None:
+    with pytest.raises(UnknownOperatorError, match=r"'view'. Did you mean 'views'\? It has: views"):
+        StoredState.open(tmp_path / "state" / below, uid="view")
+
+
+@pytest.mark.parametrize(("below", "known"), [("", "0, 1, 2"), ("views", "0, 1, 2"), ("views/chk-1", "1")])
+def test_an_epoch_that_is_not_there_is_refused_with_those_that_are(
+    checkpointed: Any, tmp_path: Path, below: str, known: str
+) -> None:
+    with pytest.raises(UnknownEpochError, match=f"no checkpoint of epoch 9.* epochs {known}:"):
+        StoredState.open(tmp_path / "state" / below, epoch=9)
+
+
+def test_a_folder_without_state_is_refused_with_what_is_in_it(job: Any, tmp_path: Path) -> None:
+    with pytest.raises(NoStoredStateError, match=r"nothing is there. Give a savepoint"):
+        StoredState.open(tmp_path / "nowhere")
+    (tmp_path / "data" / "part-0").mkdir(parents=True)
+    with pytest.raises(NoStoredStateError, match="there are part-0"):
+        StoredState.open(tmp_path / "data")
+    job.task("run-1", 0, 0)
+    with pytest.raises(NoStoredStateError, match="'views' has no finished checkpoint yet; there are _owner"):
+        StoredState.open(tmp_path / "state")
+
+
+def test_damaged_metadata_is_found_under_every_address(checkpointed: Any, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "views" / "chk-2" / "_metadata"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    for address in ("state", "state/views", "state/views/chk-2"):
+        with pytest.raises(CorruptManifestError, match="chk-2/_metadata is damaged"):
+            StoredState.open(tmp_path / address)
+
+
+def test_what_is_stored_is_described(checkpointed: Any, tmp_path: Path) -> None:
+    description = StoredState.open(tmp_path / "state").describe()
+    size = sum(file.stat().st_size for file in (tmp_path / "state" / "views" / "data").glob("run-1x2x*"))
+    assert description == {
+        "location": str(tmp_path / "state" / "views" / "chk-2"),
+        "kind": "checkpoint",
+        "uid": "views",
+        "epoch": 2,
+        "query_id": "query-1",
+        "run_id": "run-1",
+        "parallelism": 2,
+        "max_parallelism": 8,
+        "backends": ["none 1"],
+        "key_columns": [{"name": "app_id", "type": "string"}],
+        "states": [
+            {"name": "epochs", "kind": "value", "namespace": "VOID", "value": "list_of(INT64)", "entries": 8}
+        ],
+        "operator_states": [],
+        "files": 2,
+        "bytes": size,
+        "deltas": 0,
+    }
+
+
+def test_a_state_that_is_not_there_is_refused_with_those_that_are(checkpointed: Any, tmp_path: Path) -> None:
+    state = StoredState.open(tmp_path / "state")
+    assert state.state("epochs").value_serializer == list_of(INT64)
+    with pytest.raises(UnknownStateError, match=r"no state 'epoch'. Did you mean 'epochs'\? It has epochs"):
+        state.state("epoch")
+
+
+def test_a_state_that_tasks_know_by_two_types_has_the_one_that_reads_both(
+    checkpointed: Any, jobs: ModuleType, tmp_path: Path
+) -> None:
+    """A task that did not use the state since its type changed keeps it with the old one."""
+
+    def stored(*types: Any) -> StoredState:
+        metadata = checkpointed.folder.read_metadata(2)
+        parts = [
+            replace(part, states=(StateMeta("s", StateKind.VALUE, STRING, VOID, kind).to_json(),))
+            for part, kind in zip(metadata.parts, types, strict=True)
+        ]
+        return StoredState(
+            checkpointed.folder.storage, replace(metadata, parts=tuple(parts)), "chk-2/_metadata"
+        )
+
+    assert stored(INT64, nullable(INT64)).state("s").value_serializer == nullable(INT64)
+    assert stored(nullable(INT64), INT64).state("s").value_serializer == nullable(INT64)
+    with pytest.raises(UnreadableStateError, match=r"'s' .* INT64 and STRING, and none of these reads"):
+        stored(INT64, STRING).states()
