@@ -9,6 +9,7 @@ from keyedstate.checkpoint.coordinator import Acknowledgement, CheckpointCoordin
 from keyedstate.checkpoint.delta import ChainHandle, write_delta
 from keyedstate.checkpoint.errors import (
     CheckpointError,
+    CheckpointGoneError,
     CorruptManifestError,
     CorruptSegmentError,
     FormatVersionError,
@@ -28,6 +29,7 @@ from keyedstate.checkpoint.errors import (
     UnwritableEntryError,
 )
 from keyedstate.checkpoint.folder import AttemptFile, OperatorFolder
+from keyedstate.checkpoint.holds import Hold, hold
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
 from keyedstate.checkpoint.operator_state import (
     OperatorStateFile,
@@ -52,11 +54,13 @@ __all__ = [
     "ChainHandle",
     "CheckpointCoordinator",
     "CheckpointError",
+    "CheckpointGoneError",
     "CheckpointMetadata",
     "CheckpointStorage",
     "CorruptManifestError",
     "CorruptSegmentError",
     "FormatVersionError",
+    "Hold",
     "IncompleteEpochError",
     "InputFile",
     "MaxParallelismChangedError",
@@ -88,6 +92,7 @@ __all__ = [
     "claim",
     "find_restore_point",
     "handles_for",
+    "hold",
     "read_operator_state",
     "write_delta",
     "write_operator_state",

@@ -275,6 +275,28 @@ class MissingCheckpointError(CheckpointError):
         )
 
 
+class CheckpointGoneError(MissingCheckpointError):
+    """A checkpoint that somebody wants to read and that is not there, or not any more.
+
+    Attributes
+    ----------
+    folder, uid : str
+    epoch : int
+        The epoch whose checkpoint is wanted.
+    found : str
+        Which checkpoints are there instead.
+    """
+
+    def __init__(self, folder: str, uid: str, epoch: int, found: str) -> None:
+        super().__init__(folder, uid, epoch, found)
+        message = (
+            f"the operator {uid!r} has no checkpoint of epoch {epoch} in {folder}: {found}. A running query "
+            "deletes old checkpoints: read a newer one, or let it keep more with the option "
+            "'checkpoint.retained'."
+        )
+        self.args = (message,)
+
+
 class IncompleteEpochError(CheckpointError):
     """An epoch that ran only in part, or so that it is unclear which of its results counts.
 

@@ -10,6 +10,7 @@
         data/<nonce>.operator.seg       its operator state, where there is any
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.started    an attempt that began
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.json       its manifest: it finished
+        holds/<epoch>.<expires>.<nonce>  the data files that a reader needs until then (ms since 1970 UTC)
 
 Names of attempts say everything that the rules of recovery and of clean-up ask, so that both list and do not
 read.  An attempt writes its started marker before its data files, and its data files before its manifest; a
@@ -47,6 +48,7 @@ _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 _ATTEMPT_EPOCH = re.compile(r"epoch-(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([A-Za-z0-9_-]+)\.p([0-9]+)\.t([0-9]+)\.([A-Za-z0-9_-]+)\.(started|json)")
 _DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator)?\.seg")
+_HOLD = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)\.[A-Za-z0-9_-]+")
 # What a killed process leaves of a write.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
@@ -72,6 +74,25 @@ class AttemptFile:
     attempt: int
     nonce: str
     finished: bool
+
+
+@dataclass(frozen=True)
+class HoldFile:
+    """What the name of a hold says.
+
+    Attributes
+    ----------
+    path : str
+        Relative to the operator's folder.
+    epoch : int
+        The checkpoint that is held.
+    expires_ms : int
+        Milliseconds since 1970 UTC.
+    """
+
+    path: str
+    epoch: int
+    expires_ms: int
 
 
 class OperatorFolder:
@@ -222,6 +243,23 @@ class OperatorFolder:
     def data_files(self) -> list[str]:
         """Return the paths of all data files; names that are not ours are passed over."""
         return [f"data/{name}" for name in self.storage.list("data") if _DATA.fullmatch(name)]
+
+    # -- holds -------------------------------------------------------------------------------------
+
+    def write_hold(self, epoch: int, expires_ms: int, nonce: str, data_files: Collection[str]) -> HoldFile:
+        """Write down that a reader needs the data files of a checkpoint until a time."""
+        path = f"holds/{epoch}.{expires_ms}.{nonce}"
+        self._write(path, "hold", {"data_files": sorted(data_files)})
+        return HoldFile(path, epoch, expires_ms)
+
+    def holds(self) -> list[HoldFile]:
+        """Return all holds, expired ones too; names that are not ours are passed over."""
+        found = [(name, _HOLD.fullmatch(name)) for name in self.storage.list("holds")]
+        return [HoldFile(f"holds/{name}", int(match[1]), int(match[2])) for name, match in found if match]
+
+    def read_hold(self, hold: HoldFile) -> set[str]:
+        """Return the data files that a hold names; none where it was released meanwhile."""
+        return self._read(hold.path, "hold", lambda body: set(body["data_files"])) or set()
 
     def _read(self, path: str, kind: str, build: Callable[[Mapping[str, Any]], T]) -> T | None:
         try:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from keyedstate.checkpoint.errors import CorruptManifestError
 from keyedstate.checkpoint.folder import OperatorFolder, data_paths
+from keyedstate.checkpoint.holds import held_data_files, held_epochs
 from keyedstate.checkpoint.manifest import CheckpointMetadata, Owner
 
 
 def prune(folder: OperatorFolder, epoch: int, retained: int) -> None:
     """Delete what the publication of an epoch's checkpoint has made useless.
 
-    Kept are the newest `retained` checkpoints at or below the epoch, all checkpoints above it, the attempts
-    of this and of later epochs, and the data files that any of these may use.  Names that this package does
-    not give are left alone.
+    Kept are the newest `retained` checkpoints at or below the epoch, all checkpoints above it, those that a
+    reader holds, the attempts of this and of later epochs, and the data files that any of these may use.
+    Names that this package does not give are left alone.
 
     Raises
     ------
@@ -30,8 +31,9 @@ def prune(folder: OperatorFolder, epoch: int, retained: int) -> None:
     obsolete: list[int] = []
     damage: CorruptManifestError | None = None
     at_or_below = 0
+    held = held_epochs(folder)
     for number in reversed(folder.checkpoints()):
-        if number <= epoch and at_or_below == retained:
+        if number <= epoch and at_or_below >= retained and number not in held:
             obsolete.append(number)
             continue
         try:
@@ -51,7 +53,7 @@ def prune(folder: OperatorFolder, epoch: int, retained: int) -> None:
     folder.storage.for_each(folder.delete_attempts, [number for number in attempted if number < epoch])
     if damage is not None:
         raise damage
-    used = _used_by(kept)
+    used = _used_by(kept) | held_data_files(folder)
     for number in attempted:
         if number >= epoch:
             used.update(path for attempt in folder.attempts(number) for path in data_paths(attempt.nonce))
@@ -63,7 +65,8 @@ def drop_superseded_attempts(folder: OperatorFolder, epoch: int, run_id: str, ow
 
     Spark runs an epoch again only where it has not committed it, so nothing of the older runs counts any
     more; without this, a query that fails and restarts in the same epoch for a whole night would add the
-    size of its state each time.  Data that a published checkpoint uses stays.
+    size of its state each time.  Data that a published checkpoint uses, or a reader
+    holds, stays.
 
     Raises
     ------
@@ -74,6 +77,7 @@ def drop_superseded_attempts(folder: OperatorFolder, epoch: int, run_id: str, ow
     if not older:
         return
     used = _used_by([metadata for metadata in map(folder.read_metadata, folder.checkpoints()) if metadata])
+    used |= held_data_files(folder)
     data = {path for attempt in older for path in data_paths(attempt.nonce)} - used
     # Data first: a marker that is left lets the next clean-up find its data.
     folder.storage.for_each(folder.storage.delete_file, sorted(data))
