@@ -272,6 +272,18 @@ def test_what_is_no_duration_or_too_short_is_refused(value):
         Configuration({"pause.of": value})[pause]
 
 
+@pytest.mark.parametrize(("value", "expected"), [(0, 0.0), ("0.75", 0.75), (1, 1.0), (0.5, 0.5)])
+def test_a_fraction_lies_between_0_and_1(value, expected):
+    share = config.fraction("share.of", 0.5, "How much.")
+    assert share.parse(value) == expected
+
+
+@pytest.mark.parametrize("value", [-0.01, "1.01", "nan", True, "half", None])
+def test_what_is_no_fraction_is_refused(value):
+    with pytest.raises(ValueError):
+        config.fraction("share.of", 0.5, "How much.").parse(value)
+
+
 def test_a_wrong_value_is_named_by_the_key_that_the_user_wrote():
     settings = Configuration(environ={"KEYEDSTATE_MINE_PAGE_SIZE": "big"})
     with pytest.raises(InvalidOptionError, match=r"'KEYEDSTATE_MINE_PAGE_SIZE' .* in the environment; give"):

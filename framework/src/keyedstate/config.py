@@ -102,6 +102,20 @@ def integer(
     return ConfigOption(name, parse, default, f"a whole number {bounds}", text)
 
 
+def fraction(name: str, default: float, text: str) -> ConfigOption[float]:
+    """Return an option whose value is a number between 0 and 1."""
+
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise ValueError
+        number = float(value)
+        if not 0.0 <= number <= 1.0:
+            raise ValueError
+        return number
+
+    return ConfigOption(name, parse, default, "a number between 0 and 1", text)
+
+
 def duration(name: str, default_ms: int, text: str, *, low_ms: int = 0) -> ConfigOption[int]:
     """Return an option that holds a length of time, in milliseconds; a number in a string is one too."""
 

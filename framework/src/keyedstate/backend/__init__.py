@@ -22,7 +22,13 @@ from keyedstate.backend.operator_state import (
     OperatorStateMeta,
     RestoredOperatorState,
 )
-from keyedstate.backend.restore import FullRestoreOperation, RestoreOperation, StateHandle
+from keyedstate.backend.restore import (
+    OVERLAP_THRESHOLD,
+    FullRestoreOperation,
+    RestoreOperation,
+    StateHandle,
+    choose_base,
+)
 from keyedstate.backend.snapshot import FullSnapshotStrategy, Snapshot, SnapshotSink, SnapshotStrategy
 from keyedstate.backend.spill import SpillManager
 from keyedstate.backend.table import (
@@ -36,6 +42,7 @@ from keyedstate.backend.table import (
 
 __all__ = [
     "OPERATOR_KEY_GROUP",
+    "OVERLAP_THRESHOLD",
     "AddressBatch",
     "AnyStateTable",
     "BackendContext",
@@ -66,4 +73,5 @@ __all__ = [
     "StateTable",
     "TableChanges",
     "TableSnapshot",
+    "choose_base",
 ]

@@ -28,6 +28,7 @@ from keyedstate.checkpoint.errors import (
     UnsafePathError,
     UnwritableEntryError,
 )
+from keyedstate.checkpoint.failures import FailureManager, FailureReason
 from keyedstate.checkpoint.folder import AttemptFile, OperatorFolder
 from keyedstate.checkpoint.holds import Hold, hold
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
@@ -59,6 +60,8 @@ __all__ = [
     "CheckpointStorage",
     "CorruptManifestError",
     "CorruptSegmentError",
+    "FailureManager",
+    "FailureReason",
     "FormatVersionError",
     "Hold",
     "IncompleteEpochError",
