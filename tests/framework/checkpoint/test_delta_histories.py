@@ -297,6 +297,26 @@ class History:
                         if value not in (None, [], {}):
                             found[name, key] = value
             assert found == shown(self.model_of(metadata, groups), now), f"chk-{epoch}"
+            self.check_columns(metadata, groups)
+
+    def check_columns(self, metadata: CheckpointMetadata, groups: KeyGroupRange) -> None:
+        """Hold the entries that are read as columns to those that are read as objects."""
+        for handle in handles_for(metadata, self.folder.storage, groups):
+            for meta in handle.states:
+                for group in handle.key_groups:
+                    batches = list(handle.entries(meta.name, group))
+                    keys = meta.key_serializer.to_arrow([key for batch in batches for key in batch.keys])
+                    values = meta.value_serializer.to_arrow(
+                        [value for batch in batches for value in batch.values]
+                    )
+                    expected = zip(keys.to_pylist(), values.to_pylist(), strict=True)
+                    stored = [
+                        entry
+                        for batch in handle.columns(meta.name, group)
+                        for entry in zip(*(batch.column(n).to_pylist() for n in (1, 2)), strict=True)
+                    ]
+                    assert sorted(map(repr, stored)) == sorted(map(repr, expected))
+            handle.close()
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -8,15 +8,20 @@ removed), and the entry's value.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from keyedstate.backend import EntryBatch, StateHandle, StateMeta, TableChanges
 from keyedstate.checkpoint.errors import CorruptSegmentError
-from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter, canonical_values
-from keyedstate.checkpoint.segment_format import SegmentFile
+from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter, canonical_column, canonical_values
+from keyedstate.checkpoint.segment_format import COLUMNS, SegmentFile
 from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import BOOLEAN, INT32, nullable, tuple_of
@@ -86,6 +91,36 @@ def _rows(
             yield EntryBatch(addresses.namespaces, addresses.keys, gone)
 
 
+@dataclass(frozen=True)
+class _ChangedColumns:
+    """What all deltas of a chain have changed of one state.
+
+    Attributes
+    ----------
+    entries : pyarrow.Table
+        Namespace, key and value of each change, in the order of the files.
+    present : list of bool
+        Whether the change wrote the entry; False where it removed it.
+    rows : dict
+        By key group and address, the row of the last change.
+    """
+
+    entries: pa.Table
+    present: list[bool]
+    rows: dict[int, dict[tuple[Any, Any], int]]
+
+
+def _may_be_in(column: pa.Array, wanted: pa.Array) -> pa.Array:
+    """Return a mask that leaves out only values which are surely not among others of their type."""
+    if pa.types.is_struct(column.type) and column.type.num_fields:
+        masks = map(_may_be_in, column.flatten(), wanted.flatten())
+        return functools.reduce(pc.and_, masks)
+    try:
+        return pc.is_in(column, value_set=wanted)
+    except pa.ArrowNotImplementedError:  # nested types
+        return pa.array(np.ones(len(column), np.bool_))
+
+
 class ChainHandle(StateHandle):
     """A base and the deltas that followed it, read as one snapshot.
 
@@ -111,6 +146,8 @@ class ChainHandle(StateHandle):
         #: By state, the changes of the key groups that were not handed out yet, and those that were.
         self._overlays: dict[str, dict[int, _Overlay]] = {}
         self._handed_out: dict[str, set[int]] = {}
+        #: By state, for those who read columns.
+        self._changed: dict[str, _ChangedColumns] = {}
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -141,6 +178,69 @@ class ChainHandle(StateHandle):
         if written:
             namespaces, keys, values = zip(*written, strict=True)
             yield EntryBatch(namespaces, keys, values)
+
+    def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:
+        """Yield the same entries as they are stored: the columns `segment_format.COLUMNS`, verified.
+
+        Of the base's entries, only those whose keys deltas may have changed become Python objects.
+        """
+        if state not in self._changed:
+            self._changed[state] = self._changed_columns(state)
+        changed = self._changed[state]
+        rows = changed.rows.get(key_group, {})
+        keys = changed.entries.column("key").take(pa.array(rows.values(), pa.int64())).combine_chunks()
+        for batch in self._base.columns(state, key_group):
+            kept = self._not_changed(state, batch, keys, rows)
+            yield batch if kept is None else batch.filter(kept)
+        present = [row for row in rows.values() if changed.present[row]]
+        if present:
+            yield from changed.entries.take(pa.array(present, pa.int64())).to_batches()
+
+    def _not_changed(
+        self, state: str, batch: pa.RecordBatch, changed_keys: pa.Array, rows: Mapping[tuple[Any, Any], int]
+    ) -> pa.Array | None:
+        """Return which entries of the base no delta has changed; None for all of them."""
+        if not rows:
+            return None
+        candidates = _may_be_in(batch.column(1), changed_keys)
+        places = pc.indices_nonzero(candidates).to_numpy()
+        if not len(places):
+            return None
+        namespaces, keys = self._addresses(state, batch.take(pa.array(places)))
+        kept = np.ones(batch.num_rows, np.bool_)
+        kept[places] = [address not in rows for address in zip(namespaces, keys, strict=True)]
+        return pa.array(kept)
+
+    def _addresses(self, state: str, columns: pa.RecordBatch | pa.Table) -> tuple[list[Any], list[Any]]:
+        meta = self._states[state]
+        return (
+            canonical_column(meta.namespace_serializer, columns.column(0)),
+            canonical_column(meta.key_serializer, columns.column(1)),
+        )
+
+    def _changed_columns(self, state: str) -> _ChangedColumns:
+        meta = self._states[state]
+        parts = (meta.namespace_serializer, meta.key_serializer, meta.value_serializer)
+        schema = pa.schema([(name, part.arrow_type) for name, part in zip(COLUMNS, parts, strict=True)])
+        batches: list[pa.RecordBatch] = []
+        present: list[bool] = []
+        rows: dict[int, dict[tuple[Any, Any], int]] = {}
+        for delta in self._deltas:
+            for batch in delta.columns(state, delta.key_groups.start):
+                groups, there, values = batch.column(2).flatten()
+                batches.append(pa.record_batch([batch.column(0), batch.column(1), values], schema=schema))
+                addresses = zip(*self._addresses(state, batch), strict=True)
+                for row, (group, address) in enumerate(
+                    zip(groups.to_pylist(), addresses, strict=True), len(present)
+                ):
+                    if group not in self.key_groups:
+                        raise CorruptSegmentError(delta.location, f"a change of key group {group} is in it")
+                    of_group = rows.setdefault(group, {})
+                    # Behind the others, as where the entries are laid over each other as objects.
+                    of_group.pop(address, None)
+                    of_group[address] = row
+                present += there.to_pylist()
+        return _ChangedColumns(pa.Table.from_batches(batches, schema), present, rows)
 
     def close(self) -> None:
         """Close all files."""

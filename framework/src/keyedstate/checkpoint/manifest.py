@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from keyedstate.checkpoint.errors import IncompleteEpochError, UnsafeNameError
@@ -111,6 +111,9 @@ class AttemptManifest:
         Names and types of the key columns, as the operator was given them.
     operator_state : OperatorStateFile or None
         None where the operator has no operator state.
+    ttl_ms : mapping of str to int
+        The time to live of each state that has one, as the program had set it: for whoever reads the state
+        without the program.  The program that goes on with the state brings its own.
     """
 
     identity: TaskIdentity
@@ -132,6 +135,7 @@ class AttemptManifest:
     operator_state: OperatorStateFile | None = None
     watermark: int | None = None
     deltas: tuple[SegmentFile, ...] = ()
+    ttl_ms: Mapping[str, int] = field(default_factory=dict)
 
     def may_be_extended(self, max_deltas: int, min_bytes: int) -> bool:
         """Return whether another delta may follow, and not the whole state.
@@ -180,6 +184,7 @@ class AttemptManifest:
             "bytes": self.bytes,
             "key_columns": [list(column) for column in self.key_columns],
             "watermark": self.watermark,
+            "ttl_ms": dict(self.ttl_ms),
             "operator_state": None if self.operator_state is None else self.operator_state.to_json(),
         }
 
@@ -187,10 +192,11 @@ class AttemptManifest:
     def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
         # Later than the first files of this format version.
-        added = ("operator_state", "watermark", "deltas")
+        added = ("operator_state", "watermark", "deltas", "ttl_ms")
         operator_state = document.get("operator_state")
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
         fields["watermark"] = document.get("watermark")
+        fields["ttl_ms"] = document.get("ttl_ms", {})
         fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
         fields["identity"] = TaskIdentity.from_json(document["identity"])
         fields["key_groups"] = KeyGroupRange(*document["key_groups"])

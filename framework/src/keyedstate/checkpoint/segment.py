@@ -361,6 +361,16 @@ class SegmentHandle(StateHandle):
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         """Yield the entries of one state and key group, verified; nothing where there are none."""
+        for columns in self.columns(state, key_group):
+            meta = self._meta_of_states()[state]
+            yield EntryBatch(
+                canonical_column(meta.namespace_serializer, columns.column(0)),
+                canonical_column(meta.key_serializer, columns.column(1)),
+                canonical_values(meta.value_serializer, meta.value_serializer.from_arrow(columns.column(2))),
+            )
+
+    def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:
+        """Yield the same entries as they are stored: the columns `segment_format.COLUMNS`, verified."""
         row = self._rows.get(state, {}).get(key_group)
         if row is None:
             return
@@ -369,18 +379,13 @@ class SegmentHandle(StateHandle):
         place = f"key group {key_group} of the state {state!r}"
         if zlib.crc32(stream) != index.checksums[row]:
             raise CorruptSegmentError(self._location, f"{place} does not have its checksum")
-        meta = self._meta_of_states()[state]
+        # Refused before the first batch is handed out.
+        self._meta_of_states()
         entries = 0
         try:
             for columns in pa.ipc.open_stream(stream, options=_READ_OPTIONS):
                 entries += columns.num_rows
-                yield EntryBatch(
-                    _canonical(meta.namespace_serializer, columns.column(0)),
-                    _canonical(meta.key_serializer, columns.column(1)),
-                    canonical_values(
-                        meta.value_serializer, meta.value_serializer.from_arrow(columns.column(2))
-                    ),
-                )
+                yield columns
         except (pa.ArrowException, OSError) as error:
             raise CorruptSegmentError(self._location, f"{place} is no Arrow stream ({error})") from error
         if entries != index.entries[row]:
@@ -409,7 +414,7 @@ class SegmentHandle(StateHandle):
         return self._run.slice(offset - self._run_offset, length)
 
 
-def _canonical(serializer: TypeSerializer[Any], column: pa.Array) -> list[Any]:
+def canonical_column(serializer: TypeSerializer[Any], column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Return keys or namespaces in the form by which tables find them: Arrow gives a new NaN each time."""
     found = serializer.from_arrow(column)
     return list(map(serializer.canonical, found)) if serializer.needs_canonical else found

@@ -220,6 +220,7 @@ class OperatorPlan:
                 bytes=saved.bytes,
                 key_columns=self.key_columns,
                 operator_state=saved.operator_state,
+                ttl_ms={meta.name: meta.expiry.ttl_ms for meta in backend.metas() if meta.expiry is not None},
             )
         path = folder.write_manifest(manifest, () if before is None else before.data_files)
         acknowledge(where.accumulator, where.folder, Acknowledgement(identity, path))
