@@ -38,6 +38,18 @@ from keyedstate.checkpoint.operator_state import (
     write_operator_state,
 )
 from keyedstate.checkpoint.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.savepoint import (
+    Savepoint,
+    SavepointWriter,
+    SparkPosition,
+    delete_savepoint,
+    describe_savepoint,
+)
+from keyedstate.checkpoint.savepoint_errors import (
+    NotASavepointError,
+    SavepointTakenOverError,
+    SavepointTargetError,
+)
 from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFile
 from keyedstate.checkpoint.stored import (
@@ -71,14 +83,20 @@ __all__ = [
     "MissingFileError",
     "MissingStateFolderError",
     "NoStoredStateError",
+    "NotASavepointError",
     "OperatorFolder",
     "OperatorStateFile",
     "OutputFile",
     "Owner",
+    "Savepoint",
+    "SavepointTakenOverError",
+    "SavepointTargetError",
+    "SavepointWriter",
     "SegmentFile",
     "SegmentHandle",
     "SegmentWriter",
     "SnapshotOrderError",
+    "SparkPosition",
     "StateFolderOwnedError",
     "StorageError",
     "StoredState",
@@ -93,6 +111,8 @@ __all__ = [
     "UnsafePathError",
     "UnwritableEntryError",
     "claim",
+    "delete_savepoint",
+    "describe_savepoint",
     "find_restore_point",
     "handles_for",
     "hold",

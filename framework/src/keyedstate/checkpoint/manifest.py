@@ -160,8 +160,13 @@ class AttemptManifest:
     @property
     def data_files(self) -> set[str]:
         """The paths of all files that hold the state."""
+        return {file.path for file in self.files}
+
+    @property
+    def files(self) -> tuple[SegmentFile, ...]:
+        """All files that hold the state."""
         operator_state = () if self.operator_state is None else (self.operator_state.segment,)
-        return {segment.path for segment in (*self.segments, *self.deltas, *operator_state)}
+        return (*self.segments, *self.deltas, *operator_state)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON face."""

@@ -375,10 +375,8 @@ class SegmentHandle(StateHandle):
         if row is None:
             return
         index = self._streams[state]
-        stream = self._read_stream(index, row)
         place = f"key group {key_group} of the state {state!r}"
-        if zlib.crc32(stream) != index.checksums[row]:
-            raise CorruptSegmentError(self._location, f"{place} does not have its checksum")
+        stream = self._verified_stream(index, row, place)
         # Refused before the first batch is handed out.
         self._meta_of_states()
         entries = 0
@@ -392,10 +390,27 @@ class SegmentHandle(StateHandle):
             what = f"{place} has {entries} entries, and {index.entries[row]} were written"
             raise CorruptSegmentError(self._location, what)
 
+    def verify(self) -> None:
+        """Read every stream and compare it with its checksum; decodes nothing.
+
+        Raises
+        ------
+        CorruptSegmentError, StorageError
+        """
+        for state, index in self._streams.items():
+            for row, key_group in enumerate(index.key_groups):
+                self._verified_stream(index, row, f"key group {key_group} of the state {state!r}")
+
     def close(self) -> None:
         """Close the file; the handle is of no use afterwards."""
         self._run = pa.py_buffer(b"")
         self._source.close()
+
+    def _verified_stream(self, index: StreamIndex, row: int, place: str) -> pa.Buffer:
+        stream = self._read_stream(index, row)
+        if zlib.crc32(stream) != index.checksums[row]:
+            raise CorruptSegmentError(self._location, f"{place} does not have its checksum")
+        return stream
 
     def _read_stream(self, index: StreamIndex, row: int) -> pa.Buffer:
         offset, length = index.offsets[row], index.lengths[row]

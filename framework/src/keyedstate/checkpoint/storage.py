@@ -149,6 +149,22 @@ class CheckpointStorage:
             selector = pafs.FileSelector(target, recursive=False, allow_not_found=True)
             return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
 
+    def files(self, path: str = "") -> Sequence[str]:
+        """Return the paths of all files in a folder and below it, sorted; none where it does not exist."""
+        target = self._resolve(path)
+        with self._errors("list", path):
+            if self.is_local:
+                walked = [
+                    os.path.join(folder, name) for folder, _, names in os.walk(target) for name in names
+                ]
+                return sorted(
+                    _join(path, os.path.relpath(name, target).replace(os.sep, "/")) for name in walked
+                )
+            selector = pafs.FileSelector(target, recursive=True, allow_not_found=True)
+            infos = self.filesystem.get_file_info(selector)
+            found = [info.path for info in infos if info.type == pafs.FileType.File]
+            return sorted(_join(path, name[len(target) :].lstrip("/")) for name in found)
+
     def exists(self, path: str) -> bool:
         """Return whether there is a file or folder."""
         with self._errors("look up", path):
