@@ -215,6 +215,22 @@ CHECKPOINT_DELTA_MIN_BYTES = integer(
     "would cost more than it saves.",
     low=0,
 )
+STORAGE_RETRIES = integer(
+    "storage.retries",
+    5,
+    "How often a request to the checkpoint's storage is sent again after a transient error: a timeout, "
+    "throttling, a broken connection, an error of the server.",
+    low=0,
+    high=1000,
+)
+STORAGE_RETRY_DELAY = integer(
+    "storage.retry-delay",
+    200,
+    "Milliseconds before such a request is sent again for the first time; doubled each time, up to 20 "
+    "seconds, and shortened at random by up to a half.",
+    low=0,
+    high=20_000,
+)
 TYPES_GENERIC = choice(
     "types.generic",
     "allow",
@@ -237,6 +253,8 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     CHECKPOINT_COMPRESSION,
     CHECKPOINT_MAX_DELTAS,
     CHECKPOINT_DELTA_MIN_BYTES,
+    STORAGE_RETRIES,
+    STORAGE_RETRY_DELAY,
     TYPES_GENERIC,
 )
 

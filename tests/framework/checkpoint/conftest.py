@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,13 @@ def _load(name: str) -> ModuleType:
 def jobs() -> ModuleType:
     """The module `jobs`, which the killed processes import as well."""
     return _load("jobs")
+
+
+@pytest.fixture(scope="session")
+def unruly_storage() -> Callable[..., Any]:
+    """Makes a storage over a folder that shows half-written files and fails on demand."""
+    make: Callable[..., Any] = _load("unruly").UnrulyStorage
+    return make
 
 
 @pytest.fixture

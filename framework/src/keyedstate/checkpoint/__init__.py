@@ -59,6 +59,7 @@ from keyedstate.checkpoint.stored import (
     UnknownOperatorError,
     UnknownStateError,
 )
+from keyedstate.checkpoint.transfer import CopiedFile, FileCopy, TransferCancelledError, transfer
 
 __all__ = [
     "Acknowledgement",
@@ -70,10 +71,12 @@ __all__ = [
     "CheckpointGoneError",
     "CheckpointMetadata",
     "CheckpointStorage",
+    "CopiedFile",
     "CorruptManifestError",
     "CorruptSegmentError",
     "FailureManager",
     "FailureReason",
+    "FileCopy",
     "FormatVersionError",
     "Hold",
     "IncompleteEpochError",
@@ -102,6 +105,7 @@ __all__ = [
     "StoredState",
     "SupersededRunError",
     "TaskIdentity",
+    "TransferCancelledError",
     "UnknownEpochError",
     "UnknownOperatorError",
     "UnknownSchemeError",
@@ -117,6 +121,7 @@ __all__ = [
     "handles_for",
     "hold",
     "read_operator_state",
+    "transfer",
     "write_delta",
     "write_operator_state",
 ]

@@ -74,12 +74,16 @@ class StorageError(CheckpointError):
         What was to be done with it: ``read``, ``write``, ``list``, ``delete``, ``open``.
     reason : str
         The file system's own words.
+    begin_anew : bool
+        Whether it was a transient error in the midst of a large file, of which it is unknown how much has
+        arrived: nothing was tried again, and whoever writes the file may begin it anew.
     """
 
-    def __init__(self, uri: str, operation: str, reason: str) -> None:
+    def __init__(self, uri: str, operation: str, reason: str, *, begin_anew: bool = False) -> None:
         self.uri = uri
         self.operation = operation
         self.reason = reason
+        self.begin_anew = begin_anew
         super().__init__(
             f"cannot {operation} {uri}: {reason}. Check that the storage is there, has room and may be used "
             "by the driver and by every executor."

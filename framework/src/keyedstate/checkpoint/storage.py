@@ -1,10 +1,16 @@
 """Where checkpoints are kept: any file system of pyarrow, seen from one root folder.
 
-On a local disk `CheckpointStorage.write_atomic` is a temporary file, synced and renamed, and what was
-written is on the disk when it returns.  On every other file system one output stream is opened, written and
-closed, and the file appears with the close: that is how object stores publish, and all-or-nothing there.
-A file system that shows half-written files (HDFS does) may show half of one to a reader or keep it after a
-crash; every file of a checkpoint carries checksums, so such a half is found and never believed.
+How `CheckpointStorage.write_atomic` publishes depends on the file system:
+
+- a local disk: a temporary file, synced and renamed; what was written is on the disk when it returns;
+- an object store: one object, which appears when its stream is closed, all of it or nothing;
+- every other one (HDFS and what a plugin brings) may show a file while it is written: a temporary name in the
+  same folder, then a move.
+
+Data files are written under their own names at once: nothing names them before they are whole, and each has a
+name of its own.  Every request is sent again after a transient error (`keyedstate.checkpoint.retry`).  The
+one exception is a data file too large to be held in memory: what of it has reached the storage is unknown, so
+that whoever writes it has to begin it anew.
 """
 
 from __future__ import annotations
@@ -12,32 +18,41 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from keyedstate.checkpoint import local_disk
 from keyedstate.checkpoint.errors import (
     MissingFileError,
     StorageError,
     UnknownSchemeError,
     UnsafePathError,
 )
+from keyedstate.checkpoint.retry import DEFAULT, RetryPolicy, is_transient
+from keyedstate.config import Configuration
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 KNOWN_SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
+#: Names of pyarrow's file systems, and of those of fsspec inside one, that are object stores.
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+_FSSPEC_OBJECT_STORE = re.compile(r"py::fsspec\+\W*(?:s3|s3a|gs|gcs|abfs|abfss|adl|az|oss|oci)\b")
 # At least two characters: a single letter is a drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _PASSWORD = re.compile(
     r"(//[^/@:]*:)[^/@]*@|([?&][^=&]*(?:key|secret|token|password|signature)[^=&]*=)[^&]*", re.IGNORECASE
 )
 _WRITE_BUFFER_BYTES = 1 << 20
+#: A file that is written elsewhere than on a local disk is held up to this size, and sent in one request.
+_HELD_OUTPUT_BYTES = 8 << 20
+#: A file elsewhere of at most this size is read in one request, whichever part of it is asked for.
+_HELD_INPUT_BYTES = 1 << 20
 #: Requests that are under way at once where each of them is a round trip.
 _REMOTE_REQUESTS = 16
 
@@ -54,6 +69,8 @@ class CheckpointStorage:
     uri : str
         What `open` takes to get the same storage, in another process too: a local folder's absolute path, or
         the URI, which may hold credentials; `location` hides them.
+    retry : RetryPolicy
+        What is done after a transient error.
 
     Notes
     -----
@@ -63,10 +80,17 @@ class CheckpointStorage:
     filesystem: pafs.FileSystem
     root: str
     uri: str
+    retry: RetryPolicy = DEFAULT
 
     @classmethod
-    def open(cls, uri: str | os.PathLike[str]) -> CheckpointStorage:
+    def open(cls, uri: str | os.PathLike[str], config: Configuration | None = None) -> CheckpointStorage:
         """Open a local path or a URI such as ``s3://bucket/folder``.
+
+        Parameters
+        ----------
+        uri : str or path
+        config : Configuration, optional
+            Read for the options ``storage.*``; by default they have their defaults.
 
         Raises
         ------
@@ -75,11 +99,12 @@ class CheckpointStorage:
         StorageError
             Where the file system cannot be opened.
         """
+        retry = RetryPolicy.of(Configuration() if config is None else config)
         text = os.fspath(uri)
         scheme = _SCHEME.match(text)
         if scheme is None:
             path = os.path.abspath(text)
-            return cls(pafs.LocalFileSystem(), path, path)
+            return cls(pafs.LocalFileSystem(), path, path, retry)
         try:
             filesystem, root = pafs.FileSystem.from_uri(text)
         except (OSError, ImportError, ValueError, pa.ArrowException) as error:
@@ -88,7 +113,7 @@ class CheckpointStorage:
             raise StorageError(_without_password(text), "open", _reason(error)) from error
         if isinstance(filesystem, pafs.LocalFileSystem):
             root = text = os.path.abspath(root)
-        return cls(filesystem, root, text)
+        return cls(filesystem, root, text, retry)
 
     @property
     def is_local(self) -> bool:
@@ -99,7 +124,7 @@ class CheckpointStorage:
         """Return the storage whose root is a folder below this one."""
         path = "/".join(parts)
         address, mark, query = self.uri.partition("?")
-        return CheckpointStorage(self.filesystem, self._resolve(path), f"{_join(address, path)}{mark}{query}")
+        return replace(self, root=self._resolve(path), uri=f"{_join(address, path)}{mark}{query}")
 
     def location(self, path: str = "") -> str:
         """Return the address of a file for people: no options, no passwords."""
@@ -108,37 +133,36 @@ class CheckpointStorage:
     def write_atomic(self, path: str, data: bytes) -> None:
         """Write a small file so that a reader sees all of it or nothing, replacing one that is there."""
         target = self._resolve(path)
-        with self._errors("write", path):
-            if self.is_local:
-                _write_local(target, data)
-                return
-            with self._remote_output(target) as stream:
-                stream.write(data)
+        if self.is_local:
+            self._run("write", path, lambda: local_disk.write_atomic(target, data))
+        elif _publishes_with_close(self.filesystem):
+            self._run("write", path, lambda: self._write(target, data))
+        else:
+            self._run("write", path, lambda: self._write_and_move(target, data))
 
     def read(self, path: str) -> bytes:
         """Return the content of a small file; raises `MissingFileError` where there is none."""
-        with self._errors("read", path), self.filesystem.open_input_stream(self._resolve(path)) as stream:
-            return bytes(stream.read())
+        target = self._resolve(path)
+
+        def read() -> bytes:
+            with self.filesystem.open_input_stream(target) as stream:
+                return bytes(stream.read())
+
+        return self._run("read", path, read)
 
     def open_output(self, path: str) -> OutputFile:
         """Begin a new file; it counts as written when `OutputFile.close` has returned."""
-        target = self._resolve(path)
-        with self._errors("write", path):
-            if self.is_local:
-                _make_folder(os.path.dirname(target))
-                return OutputFile(self, path, open(target, "xb", buffering=_WRITE_BUFFER_BYTES))
-            return OutputFile(self, path, self._remote_output(target))
+        return OutputFile(self, path)
 
     def open_input(self, path: str) -> InputFile:
         """Open a file for reading at any place; raises `MissingFileError` where there is none."""
-        with self._errors("open", path):
-            stream = self.filesystem.open_input_file(self._resolve(path))
-            return InputFile(self, path, stream, stream.size())
+        return InputFile(self, path)
 
     def list(self, path: str = "") -> Sequence[str]:
         """Return the names of the files and folders in a folder, sorted; none where it does not exist."""
         target = self._resolve(path)
-        with self._errors("list", path):
+
+        def names() -> Sequence[str]:
             if self.is_local:
                 # pyarrow looks twice, and fails for a folder that another task makes, or a file that one
                 # renames, in between.
@@ -149,10 +173,13 @@ class CheckpointStorage:
             selector = pafs.FileSelector(target, recursive=False, allow_not_found=True)
             return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
 
+        return self._run("list", path, names)
+
     def files(self, path: str = "") -> Sequence[str]:
         """Return the paths of all files in a folder and below it, sorted; none where it does not exist."""
         target = self._resolve(path)
-        with self._errors("list", path):
+
+        def paths() -> Sequence[str]:
             if self.is_local:
                 walked = [
                     os.path.join(folder, name) for folder, _, names in os.walk(target) for name in names
@@ -165,21 +192,25 @@ class CheckpointStorage:
             found = [info.path for info in infos if info.type == pafs.FileType.File]
             return sorted(_join(path, name[len(target) :].lstrip("/")) for name in found)
 
+        return self._run("list", path, paths)
+
     def exists(self, path: str) -> bool:
         """Return whether there is a file or folder."""
-        with self._errors("look up", path):
-            info = self.filesystem.get_file_info(self._resolve(path))
-            return bool(info.type != pafs.FileType.NotFound)
+        target = self._resolve(path)
+        info = self._run("look up", path, lambda: self.filesystem.get_file_info(target))
+        return bool(info.type != pafs.FileType.NotFound)
 
     def delete_file(self, path: str) -> None:
         """Delete a file; that it is missing is fine."""
-        with contextlib.suppress(MissingFileError), self._errors("delete", path):
-            self.filesystem.delete_file(self._resolve(path))
+        target = self._resolve(path)
+        with contextlib.suppress(MissingFileError):
+            self._run("delete", path, lambda: self.filesystem.delete_file(target))
 
     def delete_dir(self, path: str) -> None:
         """Delete a folder and everything in it; that it is missing is fine."""
-        with contextlib.suppress(MissingFileError), self._errors("delete", path):
-            self.filesystem.delete_dir(self._resolve(path))
+        target = self._resolve(path)
+        with contextlib.suppress(MissingFileError):
+            self._run("delete", path, lambda: self.filesystem.delete_dir(target))
 
     def for_each(self, function: Callable[[T], R], items: Sequence[T]) -> Sequence[R]:
         """Return ``function(item)`` for every item in order; several at once where each is a round trip."""
@@ -201,45 +232,112 @@ class CheckpointStorage:
             self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
             return self.filesystem.open_output_stream(target, buffer_size=_WRITE_BUFFER_BYTES)
 
-    @contextlib.contextmanager
-    def _errors(self, operation: str, path: str) -> Iterator[None]:
+    def _write(self, target: str, data: bytes) -> None:
+        with self._remote_output(target) as stream:
+            stream.write(data)
+
+    def _write_and_move(self, target: str, data: bytes) -> None:
+        folder, slash, name = target.rpartition("/")
+        # Another name in each attempt: where the answer to a move was lost, a second one has no source.
+        temporary = f"{folder}{slash}{local_disk.temporary_name(name)}"
         try:
-            yield
+            self._write(temporary, data)
+            self.filesystem.move(temporary, target)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.filesystem.delete_file(temporary)
+            raise
+
+    def _run(self, operation: str, path: str, function: Callable[[], T], *, once: bool = False) -> T:
+        """Return ``function()``, called again after transient errors unless `once`, with errors of ours."""
+        try:
+            if once:
+                return function()
+            return self.retry.call(function, f"{operation} {self.location(path)}")
         except FileNotFoundError as error:
             raise MissingFileError(self.location(path), operation) from error
-        except (OSError, pa.ArrowException) as error:
-            raise StorageError(self.location(path), operation, _reason(error)) from error
+        except Exception as error:
+            # The file system of a plugin may raise whatever its client raises.
+            if not isinstance(error, (OSError, pa.ArrowException)) and not _is_python(self.filesystem):
+                raise
+            reason, transient = _reason(error), is_transient(error)
+            if transient and not once and self.retry.retries:
+                reason += f" (tried {self.retry.retries + 1} times)"
+            raise StorageError(
+                self.location(path), operation, reason, begin_anew=transient and once
+            ) from error
 
 
 class OutputFile:
-    """A file that is being written; nothing may rely on it before `close` has returned."""
+    """A file that is being written; nothing may rely on it before `close` has returned.
 
-    def __init__(self, storage: CheckpointStorage, path: str, stream: Any) -> None:
+    Elsewhere than on a local disk a file is held in memory up to 8 MiB: a file that is closed before it is
+    larger is sent as a whole, and sent again after a transient error.
+    """
+
+    def __init__(self, storage: CheckpointStorage, path: str) -> None:
         self._storage = storage
         self._path = path
-        self._stream = stream
+        self._target = storage._resolve(path)
+        self._stream: Any = None
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        # Whether there may be something of the file in the storage.
+        self._begun = storage.is_local
+        if storage.is_local:
+            self._stream = storage._run("write", path, self._open_local)
 
     def write(self, data: bytes) -> None:
         """Append bytes."""
-        with self._storage._errors("write", self._path):
-            self._stream.write(data)
+        if self._stream is None:
+            self._held.append(data)
+            self._held_bytes += len(data)
+            if self._held_bytes < _HELD_OUTPUT_BYTES:
+                return
+            self._begun = True
+            opened = self._storage._run("write", self._path, self._open_remote)
+            self._stream, data = opened, self._release()
+        self._storage._run("write", self._path, lambda: self._stream.write(data), once=True)
 
     def close(self) -> None:
         """Publish the file; on a local disk it is on the disk afterwards."""
-        with self._storage._errors("write", self._path):
-            if self._storage.is_local:
-                self._stream.flush()
-                os.fsync(self._stream.fileno())
-            self._stream.close()
-            if self._storage.is_local:
-                _sync_folder(os.path.dirname(self._stream.name))
+        if self._stream is None:
+            self._begun = True
+            data = self._release()
+            self._storage._run("write", self._path, lambda: self._storage._write(self._target, data))
+        else:
+            self._storage._run("write", self._path, self._close, once=True)
 
     def abort(self) -> None:
         """Give the file up and delete what was written; errors of that are ignored."""
-        with contextlib.suppress(OSError, pa.ArrowException):
-            self._stream.close()
-        with contextlib.suppress(StorageError):
-            self._storage.delete_file(self._path)
+        self._release()
+        if self._stream is not None:
+            # pyarrow has no other way to give a stream up.
+            with contextlib.suppress(Exception):
+                self._stream.close()
+        if self._begun:
+            with contextlib.suppress(StorageError):
+                self._storage.delete_file(self._path)
+
+    def _open_local(self) -> Any:
+        local_disk.make_folder(os.path.dirname(self._target))
+        return open(self._target, "xb", buffering=_WRITE_BUFFER_BYTES)
+
+    def _open_remote(self) -> Any:
+        return self._storage._remote_output(self._target)
+
+    def _release(self) -> bytes:
+        data = b"".join(self._held)
+        self._held, self._held_bytes = [], 0
+        return data
+
+    def _close(self) -> None:
+        if self._storage.is_local:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        self._stream.close()
+        if self._storage.is_local:
+            local_disk.sync_folder(os.path.dirname(self._target))
 
 
 class InputFile:
@@ -251,22 +349,67 @@ class InputFile:
         Bytes in the file when it was opened.
     """
 
-    def __init__(self, storage: CheckpointStorage, path: str, stream: Any, size: int) -> None:
+    def __init__(self, storage: CheckpointStorage, path: str) -> None:
         self._storage = storage
         self._path = path
-        self._stream = stream
-        self.size = size
+        self._target = storage._resolve(path)
+        self._stream: Any = None
+        self._held: pa.Buffer | None = None
+        self._closed = False
+        self.size: int = storage._run("open", path, lambda: self._opened().size())
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
-        with self._storage._errors("read", self._path):
-            self._stream.seek(offset)
-            return self._stream.read_buffer(length)
+        if self._storage.is_local or self.size > _HELD_INPUT_BYTES:
+            return self._storage._run("read", self._path, lambda: self._read(offset, length))
+        if self._held is None:
+            self._held = self._storage._run("read", self._path, lambda: self._read(0, self.size))
+        start = min(offset, self._held.size)
+        return self._held.slice(start, max(0, min(length, self._held.size - start)))
 
     def close(self) -> None:
         """Close the file; again does nothing."""
-        with contextlib.suppress(OSError, pa.ArrowException):
-            self._stream.close()
+        self._closed = True
+        self._held = None
+        self._drop()
+
+    def _opened(self) -> Any:
+        if self._closed:
+            raise ValueError("the file is closed")
+        if self._stream is None:
+            self._stream = self._storage.filesystem.open_input_file(self._target)
+        return self._stream
+
+    def _read(self, offset: int, length: int) -> pa.Buffer:
+        try:
+            stream = self._opened()
+            stream.seek(offset)
+            return stream.read_buffer(length)
+        except Exception:
+            # What a broken stream gives next is not to be relied on: the next attempt opens the file anew.
+            self._drop()
+            raise
+
+    def _drop(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with contextlib.suppress(Exception):
+                stream.close()
+
+
+def _publishes_with_close(filesystem: pafs.FileSystem) -> bool:
+    """Return whether a file that is being written is invisible until its stream is closed."""
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return _publishes_with_close(filesystem.base_fs)
+    return (
+        filesystem.type_name in _OBJECT_STORES or _FSSPEC_OBJECT_STORE.match(filesystem.type_name) is not None
+    )
+
+
+def _is_python(filesystem: pafs.FileSystem) -> bool:
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return _is_python(filesystem.base_fs)
+    return isinstance(filesystem, pafs.PyFileSystem)
 
 
 def _join(root: str, path: str) -> str:
@@ -282,45 +425,3 @@ def _without_password(uri: str) -> str:
 def _reason(error: BaseException) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(_without_password(text).split()).rstrip(".")
-
-
-def _write_local(target: str, data: bytes) -> None:
-    folder, name = os.path.split(target)
-    _make_folder(folder)
-    temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(temporary, "xb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    _sync_folder(folder)
-
-
-def _make_folder(folder: str) -> None:
-    if os.path.isdir(folder):
-        return
-    parent = os.path.dirname(folder)
-    _make_folder(parent)
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        if not os.path.isdir(folder):
-            raise
-    _sync_folder(parent)
-
-
-def _sync_folder(folder: str) -> None:
-    # A rename or a new file is durable only with the folder that names it.
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder above ours that may be passed through and not be read
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,155 @@
+"""Trying again where a storage had a bad moment: which errors are one, how often, and after how long.
+
+Only errors that may be gone a moment later are tried again: timeouts, throttling, broken connections,
+errors of the server itself.  A missing file, a missing permission, a full disk or a wrong request is not one
+of them: the answer would be the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+
+from keyedstate.config import STORAGE_RETRIES, STORAGE_RETRY_DELAY, Configuration
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+#: No pause is longer, however many came before it.
+_LONGEST_PAUSE_SECONDS = 20.0
+_TRANSIENT_NUMBERS = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.EPIPE,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETRESET,
+        errno.ENETUNREACH,
+        errno.ESTALE,  # a network file system whose file was replaced under it: opening it again helps
+        errno.ETIMEDOUT,
+    }
+)
+# What the file systems of pyarrow say where they have no error number: the names are those of the AWS SDK's
+# errors as Arrow's S3 file system writes them, and of the status codes of Google's and Azure's clients.
+_TRANSIENT_WORDS = re.compile(
+    r"""
+    AWS\ Error\ (?:NETWORK_CONNECTION | INTERNAL_FAILURE | SERVICE_UNAVAILABLE | THROTTLING | SLOW_DOWN
+                   | REQUEST_TIMEOUT | BANDWIDTH_LIMIT_EXCEEDED)\b
+    | \bHTTP\ status\ (?:code\ )?(?:408|429|5\d\d)\b
+    | \b(?:408\ Request\ Timeout|429\ Too\ Many\ Requests|500\ Internal|502\ Bad\ Gateway|503\ S|504\ Gateway)
+    | \b(?:UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED)\b
+    | \bcurlCode:
+    | \btimed?[ -]?out\b | \btimeout\b
+    | connection\ (?:was\ )?(?:reset|refused|aborted|closed) | broken\ pipe
+    | temporarily\ unavailable | service\ unavailable | server\ is\ busy | too\ many\ requests
+    | slow\ ?down | throttl
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same request may succeed a moment later."""
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return True
+    number = getattr(error, "errno", None)
+    if isinstance(error, OSError) and number is not None:
+        return number in _TRANSIENT_NUMBERS
+    # A class of its own tells more than words: a missing file may be called "timeout.json".
+    if type(error) not in (OSError, pa.ArrowException):
+        return False
+    return _TRANSIENT_WORDS.search(str(error)) is not None
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often a failed request is sent again, and how long the pauses are.
+
+    The pause before the n-th repetition is drawn from the upper half of ``delay_ms * 2**(n - 1)``, and never
+    longer than 20 seconds: it doubles, so that a storage in trouble is left alone, and differs between tasks,
+    so that they do not all come back at once.
+
+    Attributes
+    ----------
+    retries : int
+        The option ``storage.retries``.
+    delay_ms : int
+        The option ``storage.retry-delay``.
+    sleep : callable
+        Waits for so many seconds.
+    fraction : callable
+        Gives a random number from 0 up to 1.
+    """
+
+    retries: int = STORAGE_RETRIES.default or 0
+    delay_ms: int = STORAGE_RETRY_DELAY.default or 0
+    sleep: Callable[[float], None] = field(default=time.sleep, compare=False, repr=False)
+    fraction: Callable[[], float] = field(default=random.random, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, config: Configuration) -> RetryPolicy:
+        """Return what a configuration says."""
+        return cls(config[STORAGE_RETRIES], config[STORAGE_RETRY_DELAY])
+
+    def call(
+        self,
+        function: Callable[[], T],
+        what: str,
+        transient: Callable[[Exception], bool] = is_transient,
+    ) -> T:
+        """Return ``function()``, called again after each transient error for as long as the policy allows.
+
+        Parameters
+        ----------
+        function : callable
+            May run several times, each time from its beginning.
+        what : str
+            For the log: ``write s3://bucket/_owner``.
+        transient : callable
+            Says of an error whether to try again.
+
+        Raises
+        ------
+        Exception
+            The last error, as `function` raised it.
+        """
+        for done in range(self.retries):
+            try:
+                return function()
+            except Exception as error:
+                if not transient(error):
+                    raise
+                pause = self.pause(done)
+                _log.warning(
+                    "cannot %s (%s); trying again in %.1f s, %d of %d",
+                    what,
+                    type(error).__name__,
+                    pause,
+                    done + 1,
+                    self.retries,
+                )
+            self.sleep(pause)
+        return function()
+
+    def pause(self, done: int) -> float:
+        """Return the seconds to wait after `done` repetitions have failed."""
+        # The exponent is bounded: 2.0 ** 10000 is an error.
+        longest = min(_LONGEST_PAUSE_SECONDS, self.delay_ms / 1000.0 * 2.0 ** min(done, 32))
+        return longest * (0.5 + 0.5 * self.fraction())
+
+
+#: What the options say where nobody has set them.
+DEFAULT = RetryPolicy()

@@ -1,0 +1,210 @@
+"""Copying files between storages: byte by byte, all or none, and nothing left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keyedstate.checkpoint import (
+    CheckpointStorage,
+    FileCopy,
+    MissingFileError,
+    StorageError,
+    TransferCancelledError,
+    transfer,
+)
+
+#: Sizes around those of a piece, and of what an output holds before it opens a stream.
+SIZES = [0, 1, 1000, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, (8 << 20) + 5, 20 << 20]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> CheckpointStorage:
+    return CheckpointStorage.open(tmp_path / "source")
+
+
+@pytest.fixture
+def unruly(unruly_storage: Callable[[Path], Any], tmp_path: Path) -> Any:
+    return unruly_storage(tmp_path / "target")
+
+
+def fill(storage: CheckpointStorage, sizes: list[int]) -> list[FileCopy]:
+    generator = random.Random(7)
+    files = []
+    for number, size in enumerate(sizes):
+        storage.write_atomic(f"data/{number}.seg", generator.randbytes(size))
+        files.append(FileCopy(f"data/{number}.seg", f"copy/{number}.seg", size))
+    return files
+
+
+def fill_small(storage: CheckpointStorage, count: int) -> list[FileCopy]:
+    return fill(storage, [100] * count)
+
+
+@pytest.mark.parametrize("threads", [1, 4, 32])
+def test_all_files_are_byte_identical_and_described(
+    source: CheckpointStorage, storage: CheckpointStorage, threads: int
+) -> None:
+    """XFER-01."""
+    files = fill(source, SIZES)
+    done: list[int] = []
+    copies = transfer(source, storage, files, threads=threads, progress=done.append)
+    assert [(copy.source, copy.target, copy.bytes) for copy in copies] == [
+        (file.source, file.target, file.bytes) for file in files
+    ]
+    for copy in copies:
+        data = storage.read(copy.target)
+        assert data == source.read(copy.source)
+        assert copy.sha256 == hashlib.sha256(data).hexdigest()
+    assert sum(done) == sum(SIZES)
+
+
+def test_no_files_are_no_work(source: CheckpointStorage, storage: CheckpointStorage) -> None:
+    assert list(transfer(source, storage, [])) == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_first_failing_files_error_is_raised_and_the_copies_are_deleted(
+    source: CheckpointStorage, storage: CheckpointStorage, threads: int
+) -> None:
+    """XFER-01."""
+    files = fill_small(source, 30)
+    files[17] = FileCopy("data/none.seg", "copy/none.seg")
+    with pytest.raises(MissingFileError, match=r"data/none\.seg"):
+        transfer(source, storage, files, threads=threads)
+    assert list(storage.list("copy")) == []
+    assert len(source.list("data")) == 30
+
+
+def test_of_two_failing_files_the_one_that_failed_first_is_reported(
+    source: CheckpointStorage, unruly: Any
+) -> None:
+    """XFER-01."""
+    second_is_open, first_has_failed = threading.Event(), threading.Event()
+
+    def watcher(operation: str, path: str) -> None:
+        if operation == "create" and path.endswith("0.seg"):
+            second_is_open.set()
+            assert first_has_failed.wait(30)
+            raise PermissionError(13, "the later one")
+        if operation == "create":
+            assert second_is_open.wait(30)
+            raise PermissionError(13, "the earlier one")
+        if operation == "delete" and path.endswith("1.seg"):
+            first_has_failed.set()
+
+    unruly.handler.watcher = watcher
+    with pytest.raises(StorageError, match="the earlier one"):
+        transfer(source, unruly.storage, fill_small(source, 2), threads=2)
+
+
+def test_a_file_of_another_size_than_expected_is_not_copied(
+    source: CheckpointStorage, storage: CheckpointStorage
+) -> None:
+    source.write_atomic("one", b"12345")
+    with pytest.raises(StorageError, match="it has 5 bytes and should have 6"):
+        transfer(source, storage, [FileCopy("one", "one", 6)])
+    assert not storage.exists("one")
+
+
+def test_a_local_file_that_is_there_already_is_neither_replaced_nor_deleted(
+    source: CheckpointStorage, tmp_path: Path
+) -> None:
+    files = fill_small(source, 3)
+    target = CheckpointStorage.open(tmp_path / "local")
+    target.write_atomic("copy/1.seg", b"somebody's")
+    with pytest.raises(StorageError, match="exists"):
+        transfer(source, target, files)
+    assert target.read("copy/1.seg") == b"somebody's"
+    assert list(target.list("copy")) == ["1.seg"]
+
+
+def test_a_large_file_whose_connection_breaks_is_copied_anew_from_its_beginning(
+    source: CheckpointStorage, unruly: Any
+) -> None:
+    """A transient error in the midst of a stream."""
+    files = fill(source, [20 << 20, 100])
+    unruly.handler.fail("write", [ConnectionResetError("reset by peer")], "0.seg")
+    done: list[int] = []
+    (large, small) = transfer(source, unruly.storage, files, progress=done.append)
+    assert unruly.storage.read(large.target) == source.read(large.source)
+    assert unruly.storage.read(small.target) == source.read(small.source)
+    assert sum(done) == (20 << 20) + 100 and min(done) < 0
+    assert unruly.pauses == [0.1]
+
+
+def test_a_file_that_keeps_failing_ends_the_transfer_after_the_configured_retries(
+    source: CheckpointStorage, unruly: Any
+) -> None:
+    files = fill(source, [20 << 20])
+    unruly.handler.fail("write", [ConnectionResetError("reset by peer")] * 6)
+    with pytest.raises(StorageError, match=r"cannot write .*copy/0\.seg: reset by peer"):
+        transfer(source, unruly.storage, files)
+    assert len(unruly.pauses) == 5
+    assert list(unruly.storage.list("copy")) == []
+
+
+def test_a_cancelled_transfer_stops_and_leaves_nothing(source: CheckpointStorage, unruly: Any) -> None:
+    """XFER-01."""
+    cancelled = threading.Event()
+    files = fill(source, [100, 20 << 20, 100, 100])
+
+    def watcher(operation: str, path: str) -> None:
+        if operation == "write" and path.endswith("1.seg"):
+            cancelled.set()
+
+    unruly.handler.watcher = watcher
+    with pytest.raises(TransferCancelledError, match="Start it again"):
+        transfer(source, unruly.storage, files, threads=1, cancelled=cancelled)
+    assert list(unruly.storage.list("copy")) == []
+    assert ("create", "state/copy/2.seg") not in unruly.handler.calls
+
+
+def test_an_interruption_waits_for_running_copies_and_deletes_what_they_wrote(
+    source: CheckpointStorage, unruly: Any
+) -> None:
+    """XFER-01; the interruption comes while two copies are in the midst of their writes."""
+    files = fill_small(source, 6)
+    both, interrupted = threading.Barrier(2), threading.Event()
+    closed: list[str] = []
+
+    def watcher(operation: str, path: str) -> None:
+        if operation == "create" and not interrupted.is_set():
+            if both.wait(30) == 0:
+                signal.pthread_kill(main, signal.SIGINT)
+                interrupted.set()
+            assert interrupted.wait(30)
+        if operation == "close":
+            closed.append(path)
+
+    unruly.handler.watcher = watcher
+    main = threading.main_thread().ident
+    assert main is not None
+    with pytest.raises(KeyboardInterrupt):
+        transfer(source, unruly.storage, files, threads=2)
+    assert {"state/copy/0.seg", "state/copy/1.seg"} <= set(closed)
+    assert not any(thread.name.startswith("keyedstate-transfer") for thread in threading.enumerate())
+    assert list(unruly.storage.list("copy")) == []
+
+
+def test_the_callers_own_error_while_it_reports_progress_ends_the_transfer(
+    source: CheckpointStorage, storage: CheckpointStorage
+) -> None:
+    def progress(count: int) -> None:
+        raise RuntimeError("the terminal is gone")
+
+    with pytest.raises(RuntimeError, match="the terminal is gone"):
+        transfer(source, storage, fill_small(source, 5), progress=progress)
+    assert list(storage.list("copy")) == []
+
+
+def test_a_transfer_without_threads_is_refused(source: CheckpointStorage) -> None:
+    with pytest.raises(ValueError, match="at least 1 thread"):
+        transfer(source, source, [], threads=0)
