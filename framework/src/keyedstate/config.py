@@ -215,6 +215,33 @@ CHECKPOINT_DELTA_MIN_BYTES = integer(
     "would cost more than it saves.",
     low=0,
 )
+CHECKPOINT_BASE_MIN_PAUSE = duration(
+    "checkpoint.base-min-pause",
+    0,
+    "How long a task waits, after it has written its whole state, before it does so again. A chain three "
+    "times as long or as heavy as it should be is not put off.",
+)
+CHECKPOINT_MAX_CONCURRENT_BASES = integer(
+    "checkpoint.max-concurrent-bases",
+    0,
+    "How many tasks of an operator may begin to write their whole state in the same epoch, those with the "
+    "longest chains first; 0 sets no limit.",
+    low=0,
+)
+CHECKPOINT_BASE_TIMEOUT = duration(
+    "checkpoint.base-timeout",
+    600_000,
+    "How long the whole state may take to be written beside the work; then it is given up, which counts as "
+    "a failure.",
+    low_ms=10,
+)
+CHECKPOINT_TOLERABLE_FAILURES = integer(
+    "checkpoint.tolerable-failures",
+    3,
+    "How many times in a row the whole state may fail to be written beside the work. Nothing is lost by it, "
+    "since what changed is written all the same; one failure more stops the query.",
+    low=0,
+)
 STORAGE_RETRIES = integer(
     "storage.retries",
     5,
@@ -253,6 +280,10 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     CHECKPOINT_COMPRESSION,
     CHECKPOINT_MAX_DELTAS,
     CHECKPOINT_DELTA_MIN_BYTES,
+    CHECKPOINT_BASE_MIN_PAUSE,
+    CHECKPOINT_MAX_CONCURRENT_BASES,
+    CHECKPOINT_BASE_TIMEOUT,
+    CHECKPOINT_TOLERABLE_FAILURES,
     STORAGE_RETRIES,
     STORAGE_RETRY_DELAY,
     TYPES_GENERIC,

@@ -278,15 +278,6 @@ def manifest(whole: int, *deltas: int, states: tuple[Any, ...] = ()) -> AttemptM
     )
 
 
-def test_a_chain_goes_on_until_it_is_long_or_weighs_half_its_base() -> None:
-    assert manifest(1000).may_be_extended(1, 1000)
-    assert not manifest(1000).may_be_extended(0, 0)
-    assert not manifest(999).may_be_extended(1, 1000)
-    assert manifest(1000, 250, 250).may_be_extended(3, 0)
-    assert not manifest(1000, 250, 250).may_be_extended(2, 0)
-    assert not manifest(1000, 250, 251).may_be_extended(10, 0)
-
-
 def test_a_chain_ends_where_a_type_changed_and_goes_on_where_a_state_came() -> None:
     one, other = {"name": "a", "value": 1}, {"name": "b", "value": 1}
     before = manifest(1000, states=(one,))

@@ -5,6 +5,7 @@ segment file and a manifest, whose path it acknowledges.  On the driver a `Check
 published checkpoint of the acknowledgements of all tasks of an epoch.  Nothing here knows Spark.
 """
 
+from keyedstate.checkpoint.bases import BaseReport, BaseRules, Writing, failures_so_far
 from keyedstate.checkpoint.coordinator import Acknowledgement, CheckpointCoordinator
 from keyedstate.checkpoint.delta import ChainHandle, write_delta
 from keyedstate.checkpoint.errors import (
@@ -65,6 +66,8 @@ __all__ = [
     "Acknowledgement",
     "AttemptFile",
     "AttemptManifest",
+    "BaseReport",
+    "BaseRules",
     "ChainHandle",
     "CheckpointCoordinator",
     "CheckpointError",
@@ -114,9 +117,11 @@ __all__ = [
     "UnsafeNameError",
     "UnsafePathError",
     "UnwritableEntryError",
+    "Writing",
     "claim",
     "delete_savepoint",
     "describe_savepoint",
+    "failures_so_far",
     "find_restore_point",
     "handles_for",
     "hold",

@@ -8,6 +8,7 @@
         chk-<epoch>/_metadata           a published checkpoint (`CheckpointMetadata`)
         data/<nonce>.seg                the segment file of one attempt
         data/<nonce>.operator.seg       its operator state, where there is any
+        data/<nonce>.base.seg           the whole state before its epoch, where it was written beside the work
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.started    an attempt that began
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.json       its manifest: it finished
         holds/<epoch>.<expires>.<nonce>  the data files that a reader needs until then (ms since 1970 UTC)
@@ -47,7 +48,7 @@ _UID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}")
 _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 _ATTEMPT_EPOCH = re.compile(r"epoch-(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([A-Za-z0-9_-]+)\.p([0-9]+)\.t([0-9]+)\.([A-Za-z0-9_-]+)\.(started|json)")
-_DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator)?\.seg")
+_DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator|\.base)?\.seg")
 _HOLD = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)\.[A-Za-z0-9_-]+")
 # What a killed process leaves of a write.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
@@ -189,10 +190,11 @@ class OperatorFolder:
         ----------
         manifest : AttemptManifest
         shared : collection of str
-            The data files of the checkpoint that the attempt began from: it may go on using them.
+            The `AttemptManifest.kept_files` of the checkpoint that the attempt began from: it may go on
+            using them.
         """
         path = _attempt_path(manifest.identity, "json")
-        foreign = manifest.data_files.difference(data_paths(manifest.identity.nonce), shared)
+        foreign = manifest.kept_files.difference(data_paths(manifest.identity.nonce), shared)
         if foreign:
             raise ValueError(
                 f"a manifest may name its own data files and shared ones, and not {sorted(foreign)}"
@@ -239,6 +241,10 @@ class OperatorFolder:
     def operator_data_path(self, identity: TaskIdentity) -> str:
         """Return the path of an attempt's operator state."""
         return data_paths(identity.nonce)[1]
+
+    def base_path(self, identity: TaskIdentity) -> str:
+        """Return the path of the keyed state as it was before the attempt, written beside its work."""
+        return data_paths(identity.nonce)[2]
 
     def data_files(self) -> list[str]:
         """Return the paths of all data files; names that are not ours are passed over."""
@@ -287,9 +293,9 @@ class OperatorFolder:
             self.storage.for_each(self.storage.delete_file, [f"{folder}/{name}" for name in own])
 
 
-def data_paths(nonce: str) -> tuple[str, str]:
+def data_paths(nonce: str) -> tuple[str, str, str]:
     """Return the paths of the data files that the attempt with that nonce may write."""
-    return f"data/{nonce}.seg", f"data/{nonce}.operator.seg"
+    return f"data/{nonce}.seg", f"data/{nonce}.operator.seg", f"data/{nonce}.base.seg"
 
 
 def _attempt_path(identity: TaskIdentity, suffix: str) -> str:

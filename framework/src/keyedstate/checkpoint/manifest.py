@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from keyedstate.checkpoint.bases import BaseReport
 from keyedstate.checkpoint.errors import IncompleteEpochError, UnsafeNameError
 from keyedstate.checkpoint.operator_state import OperatorStateFile
 from keyedstate.checkpoint.segment_format import SegmentFile
@@ -114,6 +115,10 @@ class AttemptManifest:
     ttl_ms : mapping of str to int
         The time to live of each state that has one, as the program had set it: for whoever reads the state
         without the program.  The program that goes on with the state brings its own.
+    bases : tuple of BaseReport
+        The last base that was completed, and those that failed since.
+    unfinished : str or None
+        The file of a base that is being written beside the work, and that this checkpoint does not need.
     """
 
     identity: TaskIdentity
@@ -136,18 +141,8 @@ class AttemptManifest:
     watermark: int | None = None
     deltas: tuple[SegmentFile, ...] = ()
     ttl_ms: Mapping[str, int] = field(default_factory=dict)
-
-    def may_be_extended(self, max_deltas: int, min_bytes: int) -> bool:
-        """Return whether another delta may follow, and not the whole state.
-
-        Parameters
-        ----------
-        max_deltas, min_bytes : int
-            The options ``checkpoint.max-deltas`` and ``checkpoint.delta-min-bytes``.
-        """
-        whole = sum(segment.bytes for segment in self.segments)
-        changed = sum(delta.bytes for delta in self.deltas)
-        return len(self.deltas) < max_deltas and whole >= min_bytes and 2 * changed <= whole
+    bases: tuple[BaseReport, ...] = ()
+    unfinished: str | None = None
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
         """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
@@ -156,6 +151,11 @@ class AttemptManifest:
         """
         mine = {state["name"]: state for state in self.states}
         return all(mine.get(state["name"], state) == state for state in states)
+
+    @property
+    def kept_files(self) -> set[str]:
+        """The paths of all files that must not be deleted: a base that is still being written among them."""
+        return self.data_files if self.unfinished is None else self.data_files | {self.unfinished}
 
     @property
     def data_files(self) -> set[str]:
@@ -191,18 +191,22 @@ class AttemptManifest:
             "watermark": self.watermark,
             "ttl_ms": dict(self.ttl_ms),
             "operator_state": None if self.operator_state is None else self.operator_state.to_json(),
+            "bases": [base.to_json() for base in self.bases],
+            "unfinished": self.unfinished,
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
         # Later than the first files of this format version.
-        added = ("operator_state", "watermark", "deltas", "ttl_ms")
+        added = ("operator_state", "watermark", "deltas", "ttl_ms", "bases", "unfinished")
         operator_state = document.get("operator_state")
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
         fields["watermark"] = document.get("watermark")
         fields["ttl_ms"] = document.get("ttl_ms", {})
         fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
+        fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
+        fields["unfinished"] = document.get("unfinished")
         fields["identity"] = TaskIdentity.from_json(document["identity"])
         fields["key_groups"] = KeyGroupRange(*document["key_groups"])
         fields["states"] = tuple(document["states"])

@@ -85,4 +85,4 @@ def drop_superseded_attempts(folder: OperatorFolder, epoch: int, run_id: str, ow
 
 
 def _used_by(checkpoints: list[CheckpointMetadata]) -> set[str]:
-    return {path for metadata in checkpoints for part in metadata.parts for path in part.data_files}
+    return {path for metadata in checkpoints for part in metadata.parts for path in part.kept_files}

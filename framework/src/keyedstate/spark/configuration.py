@@ -10,9 +10,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from keyedstate.checkpoint import BaseRules
 from keyedstate.config import (
-    CHECKPOINT_DELTA_MIN_BYTES,
-    CHECKPOINT_MAX_DELTAS,
     SPARK_PREFIX,
     TYPES_GENERIC,
     Configuration,
@@ -30,15 +29,14 @@ class ChosenBackend:
     options : mapping
     generic_types : bool
         The option ``types.generic``.
-    max_deltas, delta_min_bytes : int
-        The options ``checkpoint.max-deltas`` and ``checkpoint.delta-min-bytes``.
+    base_rules : BaseRules
+        When a task writes its whole state.
     """
 
     backend: Backend
     options: Mapping[str, Any]
     generic_types: bool
-    max_deltas: int
-    delta_min_bytes: int
+    base_rules: BaseRules
 
 
 def read_configuration(spark: SparkSession, explicit: Mapping[str, object] | None) -> Configuration:
@@ -76,8 +74,7 @@ def choose_backend(config: Configuration) -> ChosenBackend:
         backend,
         options,
         config[TYPES_GENERIC] == "allow",
-        config[CHECKPOINT_MAX_DELTAS],
-        config[CHECKPOINT_DELTA_MIN_BYTES],
+        BaseRules.of(config),
     )
 
 

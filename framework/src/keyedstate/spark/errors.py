@@ -159,6 +159,29 @@ class DuplicateUidError(KeyedStateError):
         )
 
 
+class TooManyFailedBasesError(KeyedStateError):
+    """The whole state could not be written beside the work, too many times in a row.
+
+    Attributes
+    ----------
+    uid : str
+    failures : int
+        Epochs in a row with such a failure.
+    last : str
+        The error of the last one.
+    """
+
+    def __init__(self, uid: str, failures: int, last: str) -> None:
+        self.uid = uid
+        self.failures = failures
+        self.last = last
+        super().__init__(
+            f"the whole state of the operator {uid!r} could not be written {failures} times in a row; the "
+            f"last time: {last.rstrip('.')}. Nothing was lost: what changed was written. Mend the storage "
+            "and start the query again, or raise spark.keyedstate.checkpoint.tolerable-failures."
+        )
+
+
 class KeyColumnsReorderedError(KeyedStateError):
     """State that was written with the same key columns in another order."""
 

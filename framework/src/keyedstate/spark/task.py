@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,7 @@ import cloudpickle
 import pyarrow as pa
 from pyspark import Accumulator
 
-from keyedstate.backend import RestoredOperatorState, StateHandle
+from keyedstate.backend import Capability, RestoredOperatorState, StateHandle
 from keyedstate.checkpoint import (
     Acknowledgement,
     AttemptManifest,
@@ -30,6 +30,7 @@ from keyedstate.checkpoint import (
     OperatorFolder,
     SegmentHandle,
     TaskIdentity,
+    Writing,
     claim,
     find_restore_point,
     handles_for,
@@ -55,7 +56,7 @@ from keyedstate.spark.errors import (
 )
 from keyedstate.spark.identity import attempt_identity, operator_of, task_context
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
-from keyedstate.spark.saving import save_state
+from keyedstate.spark.saving import StateWriter
 from keyedstate.spark.spool import BatchSpool
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 
@@ -178,17 +179,20 @@ class OperatorPlan:
         began = clock()
         goes_on = restore_point is not None and restore_point.run_id == identity.run_id
         chosen = backend_in_task(self.settings)
-        before = None
-        if restore_point is not None and restore_point.parallelism == self.parallelism:
-            before = restore_point.parts[identity.partition]
-            if not before.may_be_extended(chosen.max_deltas, chosen.delta_min_bytes):
-                before = None
-        with contextlib.closing(
-            self._restored_backend(folder, restore_point, key_groups, track_changes=before is not None)
-        ) as backend:
-            if before is not None:
-                backend.begin_epoch(identity.epoch)
+        writing = chosen.base_rules.writing(
+            restore_point,
+            identity,
+            asynchronous=chosen.backend.description.level(Capability.ASYNC_SNAPSHOT).usable,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        track_changes = writing is not Writing.WHOLE
+        with contextlib.ExitStack() as opened:
+            backend = self._restored_backend(folder, restore_point, key_groups, track_changes=track_changes)
+            opened.callback(backend.close)
             operator_states = self._restored_operator_states(folder, restore_point, identity)
+            writer = StateWriter(backend, operator_states, folder, chosen.base_rules, where.compression)
+            opened.callback(writer.close)
+            writer.begin(identity, restore_point, writing)
             restored = clock()
             watermark = self._watermark(restore_point)
             if watermark is not None and self.event_time is not None:
@@ -198,7 +202,7 @@ class OperatorPlan:
                 sides = self._sides(self._checked(key_groups, batches), spool, goes_on=goes_on)
                 yield from _evaluate(operator, *sides)
             processed = clock()
-            saved = save_state(backend, operator_states, folder, identity, where.compression, before)
+            saved = writer.end()
             written = clock()
             manifest = AttemptManifest(
                 identity=identity,
@@ -221,8 +225,12 @@ class OperatorPlan:
                 key_columns=self.key_columns,
                 operator_state=saved.operator_state,
                 ttl_ms={meta.name: meta.expiry.ttl_ms for meta in backend.metas() if meta.expiry is not None},
+                bases=saved.bases,
             )
-        path = folder.write_manifest(manifest, () if before is None else before.data_files)
+        shared: Collection[str] = ()
+        if track_changes and restore_point is not None:
+            shared = restore_point.parts[identity.partition].kept_files
+        path = folder.write_manifest(manifest, shared)
         acknowledge(where.accumulator, where.folder, Acknowledgement(identity, path))
 
     def _watermark(self, restore_point: CheckpointMetadata | None) -> int | None:

@@ -434,6 +434,11 @@ class KeyedStateBackend:
 
     # -- epochs -------------------------------------------------------------------------------------------
 
+    @property
+    def snapshots_asynchronously(self) -> bool:
+        """Whether a snapshot may be written in another thread while the state goes on changing."""
+        return self._backend.description.level(Capability.ASYNC_SNAPSHOT).usable
+
     def snapshot(self, checkpoint_id: int) -> SnapshotTask:
         """Run the synchronous part of a snapshot and return the rest as a task.
 
@@ -451,8 +456,7 @@ class KeyedStateBackend:
             if expiry.ttl.full_snapshot
         }
         synchronous_ms = (time.perf_counter() - started) * 1000.0
-        asynchronous = self._backend.description.level(Capability.ASYNC_SNAPSHOT).usable
-        task = SnapshotTask(checkpoint_id, captured, synchronous_ms, asynchronous, filters)
+        task = SnapshotTask(checkpoint_id, captured, synchronous_ms, self.snapshots_asynchronously, filters)
         self._snapshots = [other for other in self._snapshots if not other.done]
         self._snapshots.append(task)
         return task

@@ -1,0 +1,377 @@
+"""Bases: when the whole state is written again; one may fail, or last for epochs, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keyedstate import types
+from keyedstate.checkpoint import (
+    Acknowledgement,
+    AttemptManifest,
+    BaseReport,
+    BaseRules,
+    CheckpointCoordinator,
+    CheckpointMetadata,
+    CheckpointStorage,
+    FailureReason,
+    OperatorFolder,
+    SegmentFile,
+    TaskIdentity,
+    Writing,
+    claim,
+    failures_so_far,
+    find_restore_point,
+    handles_for,
+)
+from keyedstate.config import Configuration
+from keyedstate.keygroups import KeyGroupRange, key_group_range_for
+from keyedstate.plugins import PluginRegistry
+from keyedstate.spark.errors import TooManyFailedBasesError
+from keyedstate.spark.saving import SavedState, StateWriter
+from keyedstate.state import KeyedStateBackend, OperatorStateBackend, ValueState
+
+_SPEC = importlib.util.spec_from_file_location("gated_files", Path(__file__).parent / "gated_files.py")
+assert _SPEC is not None and _SPEC.loader is not None
+gated_files = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(gated_files)
+
+GROUPS = 4
+EXPIRED = FailureReason.EXPIRED
+ALL = KeyGroupRange(0, GROUPS - 1)
+TOTAL = ValueState("total", types.INT32)
+WIDE = ValueState("total", types.INT64)
+ALWAYS = BaseRules(max_deltas=2, min_bytes=0, tolerable_failures=1)
+
+
+# -- when ------------------------------------------------------------------------------------------
+
+
+def identity(epoch: int, partition: int = 0, parallelism: int = 1, run: str = "run", attempt: int = 0) -> Any:
+    nonce = f"{run}-{epoch}-{partition}-{attempt}"
+    return TaskIdentity("views", "query", run, epoch, partition, parallelism, GROUPS, attempt, nonce)
+
+
+def checkpoint(*chains: tuple[int, ...], ended_ms: int = 0) -> CheckpointMetadata:
+    """Return a checkpoint with the sizes of each partition's base and deltas."""
+    parts = []
+    for partition, sizes in enumerate(chains):
+        groups = key_group_range_for(partition, len(chains), GROUPS)
+        files = [SegmentFile(f"{n}.seg", size, "", groups, {}) for n, size in enumerate(sizes)]
+        report = BaseReport(0, False, None, "", 0.0, 0.0, 0, 0, ended_ms)
+        who = identity(5, partition, len(chains))
+        parts.append(
+            AttemptManifest(
+                who, groups, "none", "1", (), (files[0],), {}, 0, 0, None, 0, 0, 0, 0, 0,
+                deltas=tuple(files[1:]), bases=(report,),
+            )
+        )  # fmt: skip
+    return CheckpointMetadata.of(parts)
+
+
+def writings(rules: BaseRules, before: CheckpointMetadata, now_ms: int = 0, **how: Any) -> list[Writing]:
+    count = before.parallelism
+    return [
+        rules.writing(before, identity(6, partition, count), now_ms=now_ms, **{"asynchronous": True, **how})
+        for partition in range(count)
+    ]
+
+
+WHOLE, CHANGES, BESIDE = Writing
+
+
+def test_what_changed_is_written_until_the_chain_is_long_or_weighs_half_its_base() -> None:
+    assert writings(BaseRules(2, 1000), checkpoint((1000,))) == [CHANGES]
+    assert writings(BaseRules(2, 1001), checkpoint((1000,))) == [WHOLE], "a small state"
+    assert writings(BaseRules(0, 0), checkpoint((1000,))) == [WHOLE], "deltas are off"
+    assert writings(BaseRules(3, 0), checkpoint((1000, 10, 10))) == [CHANGES]
+    assert writings(BaseRules(2, 0), checkpoint((1000, 10, 10))) == [BESIDE]
+    assert writings(BaseRules(9, 0), checkpoint((1000, 250, 250))) == [CHANGES]
+    assert writings(BaseRules(9, 0), checkpoint((1000, 250, 251))) == [WHOLE], "too much for both"
+    assert writings(BaseRules(9, 0), checkpoint((1000, 200, 200, 200))) == [BESIDE]
+
+
+def test_a_backend_that_cannot_write_beside_the_work_writes_in_between() -> None:
+    assert writings(BaseRules(2, 0), checkpoint((1000, 10, 10)), asynchronous=False) == [WHOLE]
+
+
+def test_an_operator_that_begins_or_has_another_parallelism_writes_the_whole() -> None:
+    rules = BaseRules(9, 0)
+    assert rules.writing(None, identity(0), asynchronous=True, now_ms=0) is WHOLE
+    other = rules.writing(checkpoint((1000,)), identity(6, 1, 2), asynchronous=True, now_ms=0)
+    assert other is WHOLE
+
+
+def test_bases_rest_between_each_other_unless_the_chain_is_far_too_long() -> None:
+    """CP-06."""
+    rules = BaseRules(2, 0, min_pause_ms=1000)
+    long, too_long = (10_000, 1, 1, 1, 1, 1), (10_000, 1, 1, 1, 1, 1, 1)
+    assert writings(rules, checkpoint(long, ended_ms=50), now_ms=1049) == [CHANGES]
+    assert writings(rules, checkpoint(long, ended_ms=50), now_ms=1050) == [BESIDE]
+    assert writings(rules, checkpoint(too_long, ended_ms=50), now_ms=51) == [BESIDE]
+
+
+@pytest.mark.parametrize(("limit", "begin"), [(1, [1]), (2, [1, 2]), (5, [0, 1, 2])])
+def test_so_many_tasks_begin_a_base_at_once_and_those_with_the_longest_chains_first(
+    limit: int, begin: list[int]
+) -> None:
+    """CP-13."""
+    before = checkpoint((1000, 1, 1), (1000, 1, 1, 1), (1000, 9, 9), (1000, 1))
+    found = writings(BaseRules(2, 0, max_concurrent=limit), before)
+    assert [partition for partition, writing in enumerate(found) if writing is BESIDE] == begin
+    assert WHOLE not in found
+
+
+def test_failures_count_once_for_each_epoch_and_from_the_last_success_on() -> None:
+    """CP-07: the same id counts once, a success begins anew, failures before it do not count."""
+
+    def report(epoch: int, failure: FailureReason | None) -> BaseReport:
+        return BaseReport(epoch, True, failure, "", 0.0, 0.0, 0, 0, 0)
+
+    def failures(*reports: BaseReport) -> int:
+        return failures_so_far(reports, 9).failures
+
+    assert failures() == 0
+    assert failures(report(1, EXPIRED), report(1, FailureReason.IO), report(2, EXPIRED)) == 2
+    assert failures(report(1, EXPIRED), report(2, None), report(4, EXPIRED)) == 1
+    assert failures(report(3, None), report(3, EXPIRED)) == 1, "one of two tasks failed"
+    assert failures(report(1, EXPIRED), report(2, None)) == 0
+
+
+# -- what comes of them ----------------------------------------------------------------------------
+
+
+class Task:
+    """The only task of an operator, in a process that keeps its state from epoch to epoch."""
+
+    def __init__(self, path: Path, *, share: float = 1.0, rules: BaseRules = ALWAYS) -> None:
+        self.gate = gated_files.Gate(".base.seg")
+        root = str(path)
+        self.folder = OperatorFolder(CheckpointStorage(gated_files.gated(self.gate), root, root), "views")
+        self.coordinator = CheckpointCoordinator(self.folder)
+        self.rules = rules
+        self.share = share
+        self.model: dict[int, int] = {}
+        self.models: dict[int, dict[int, int]] = {}
+        self.epoch = -1
+        self.run = "run-0"
+        self.restore()
+
+    def opened(self, metadata: CheckpointMetadata | None) -> KeyedStateBackend:
+        config = Configuration({"backend": "heap-cow"})
+        registry = PluginRegistry(config)
+        handles = [] if metadata is None else handles_for(metadata, self.folder.storage, ALL)
+        backend = KeyedStateBackend.open(
+            registry.choose(),
+            key_serializer=types.INT64,
+            key_groups=ALL,
+            max_parallelism=GROUPS,
+            options=config.plugin_options(registry.options, "heap-cow"),
+            handles=handles,
+            track_changes=True,
+        )
+        for handle in handles:
+            handle.close()
+        return backend
+
+    def restore(self) -> None:
+        """Begin anew, as a process does that has lost its state."""
+        self.before = self.folder.read_metadata(self.epoch) if self.epoch >= 0 else None
+        self.keyed = self.opened(self.before)
+        self.model = dict(self.models.get(self.epoch, {}))
+        self.writer = StateWriter(
+            self.keyed, OperatorStateBackend(), self.folder, self.rules, "zstd", self.share
+        )
+
+    def run_epoch(
+        self,
+        writing: Writing,
+        changes: dict[int, int],
+        *,
+        finish_base: bool = False,
+        state: Any = TOTAL,
+    ) -> SavedState:
+        who = replace(identity(self.epoch + 1), run_id=self.run, nonce=f"{self.run}x{self.epoch + 1}")
+        claim(self.folder, who)
+        self.folder.write_started(who)
+        assert find_restore_point(self.folder, who) == self.before
+        self.writer.begin(who, self.before, writing)
+        handle: Any = self.keyed.get_state(state)
+        for key, value in changes.items():
+            self.keyed.set_current_key(key)
+            handle.update(value)
+        self.keyed.end_epoch()
+        saved = self.writer.end(finish_base=finish_base)
+        manifest = AttemptManifest(
+            who, ALL, "heap-cow", "1", tuple(meta.to_json() for meta in self.keyed.metas()), saved.segments,
+            self.keyed.entries_by_state(), 0, 0, None, 0.0, 0.0, 0.0, 0.0, saved.bytes, deltas=saved.deltas,
+            bases=saved.bases, unfinished=saved.unfinished,
+        )  # fmt: skip
+        shared = () if self.before is None else self.before.parts[0].kept_files
+        self.coordinator.acknowledge(Acknowledgement(who, self.folder.write_manifest(manifest, shared)))
+        self.epoch += 1
+        self.before = self.folder.read_metadata(self.epoch)
+        self.model.update(changes)
+        self.models[self.epoch] = dict(self.model)
+        return saved
+
+    def stored(self, epoch: int, state: Any = TOTAL) -> dict[int, int]:
+        metadata = self.folder.read_metadata(epoch)
+        assert metadata is not None
+        with contextlib.closing(self.opened(metadata)) as backend:
+            handle: Any = backend.get_state(state)
+            found = {}
+            for key in list(backend.get_keys(state.name)):
+                backend.set_current_key(key)
+                found[key] = handle.value()
+            return found
+
+    def check(self) -> None:
+        for epoch in self.folder.checkpoints():
+            assert self.stored(epoch) == self.models[epoch]
+
+    def files(self) -> set[str]:
+        return set(self.folder.data_files())
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Iterator[Task]:
+    task = Task(tmp_path)
+    yield task
+    task.gate.open()
+    task.writer.close()
+    task.keyed.close()
+
+
+def begin(task: Task) -> None:
+    task.run_epoch(WHOLE, {key: key for key in range(100)})
+    task.run_epoch(CHANGES, {1: 11, 200: 1})
+
+
+def test_a_base_goes_on_over_epochs_and_takes_the_place_of_the_chain_up_to_it(task: Task) -> None:
+    """INC-02: only files of the checkpoint that an epoch goes on from are used again."""
+    begin(task)
+    task.gate.shut()
+    saved = task.run_epoch(BESIDE, {2: 22})
+    assert saved.unfinished is not None and len(saved.deltas) == 2
+    assert task.run_epoch(CHANGES, {3: 33}).unfinished == saved.unfinished
+    assert saved.unfinished in task.files(), "clean-up leaves alone what is being written"
+    task.gate.open()
+    saved = task.run_epoch(CHANGES, {4: 44, 1: 12}, finish_base=True)
+    assert (saved.unfinished, saved.segments[0].path) == (None, "data/run-0x2.base.seg")
+    assert [delta.path for delta in saved.deltas] == [f"data/run-0x{epoch}.seg" for epoch in (2, 3, 4)]
+    (report,) = saved.bases
+    assert (report.epoch, report.background, report.failure, report.entries) == (1, True, None, 101)
+    assert report.bytes == saved.segments[0].bytes and report.async_ms > 0
+    task.check()
+    task.run_epoch(CHANGES, {5: 55})
+    task.run_epoch(CHANGES, {6: 66})
+    task.check()
+    metadata = [task.folder.read_metadata(epoch) for epoch in task.folder.checkpoints()]
+    assert task.files() == {path for kept in metadata if kept for path in kept.parts[0].kept_files}
+
+
+def test_a_base_that_fails_leaves_the_chain_as_it_was_and_is_tried_again(task: Task) -> None:
+    """SNAP-02: what was written of it is deleted."""
+    begin(task)
+    task.gate.broken = OSError(5, "Input/output error")
+    saved = task.run_epoch(BESIDE, {2: 22}, finish_base=True)
+    assert len(saved.deltas) == 2 and saved.unfinished is None
+    failed = saved.bases[-1]
+    assert (failed.failure, failed.bytes, failed.entries) == (FailureReason.IO, 0, 0)
+    assert "Input/output error" in failed.error and ".base.seg" in failed.error
+    assert not [path for path in task.files() if ".base" in path]
+    task.gate.broken = None
+    saved = task.run_epoch(BESIDE, {3: 33}, finish_base=True)
+    assert [base.failure for base in saved.bases] == [None] and len(saved.deltas) == 1
+    task.check()
+
+
+def test_one_base_too_many_that_fails_stops_the_task_and_loses_nothing(task: Task) -> None:
+    """CP-07: one failure is tolerated here."""
+    begin(task)
+    task.gate.broken = OSError(28, "No space left on device")
+    task.run_epoch(BESIDE, {2: 22}, finish_base=True)
+    with pytest.raises(TooManyFailedBasesError, match=r"written 2 times in a row.*No space left") as caught:
+        task.run_epoch(BESIDE, {3: 33}, finish_base=True)
+    assert caught.value.failures == 2
+    task.check()
+
+
+def test_a_base_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    """CP-11: and what it writes later is deleted."""
+    task = Task(tmp_path, rules=replace(ALWAYS, timeout_ms=20))
+    begin(task)
+    task.gate.shut()
+    saved = task.run_epoch(BESIDE, {2: 22}, finish_base=True)
+    assert saved.bases[-1].failure == EXPIRED and len(saved.deltas) == 2
+    task.gate.open()
+    task.writer.close()
+    task.keyed.close()
+    task.restore()
+    task.run_epoch(CHANGES, {3: 33})
+    task.run_epoch(CHANGES, {4: 44})
+    assert not [path for path in task.files() if ".base" in path]
+    task.check()
+
+
+def test_a_type_that_changes_gives_the_running_base_up(task: Task) -> None:
+    """MIG-01: the files of a chain have one type."""
+    begin(task)
+    task.keyed.close()
+    task.restore()
+    saved = task.run_epoch(BESIDE, {2: 22}, state=WIDE, finish_base=True)
+    assert saved.deltas == () and not saved.bases[-1].background
+    assert task.stored(task.epoch, WIDE) == task.models[task.epoch]
+
+
+def test_a_process_that_dies_beside_a_base_leaves_nothing_that_counts(task: Task) -> None:
+    begin(task)
+    task.gate.shut()
+    lost = task.run_epoch(BESIDE, {2: 22}).unfinished
+    # As a killed process would leave it: the thread never ends, and nobody cleans up.
+    task.restore()
+    task.run_epoch(CHANGES, {3: 33})
+    task.run_epoch(CHANGES, {4: 44})
+    task.run_epoch(CHANGES, {5: 55})
+    assert lost is not None
+    task.check()
+    task.gate.open()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_histories_with_bases_that_last_fail_and_die_are_whole(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    task = Task(tmp_path, share=rng.choice([1.0, 0.3]), rules=replace(ALWAYS, tolerable_failures=99))
+    adopted = 0
+    for _ in range(30):
+        step = rng.random()
+        if step < 0.2:
+            task.gate.shut()
+        elif step < 0.5:
+            task.gate.open()
+        elif step < 0.6:
+            task.gate.open()
+            task.writer.close()
+            task.keyed.close()
+            task.restore()
+        task.gate.broken = OSError(5, "broken") if rng.random() < 0.15 else None
+        finish = rng.random() < 0.3
+        if finish:
+            task.gate.open()
+        writing = WHOLE if task.before is None else rng.choice([WHOLE, CHANGES, CHANGES, BESIDE, BESIDE])
+        changes = {rng.randrange(60): rng.randrange(1000) for _ in range(rng.randrange(12))}
+        saved = task.run_epoch(writing, changes, finish_base=finish)
+        adopted += ".base" in saved.segments[0].path
+        task.check()
+    assert adopted
+    task.gate.open()
+    task.writer.close()
+    task.keyed.close()
