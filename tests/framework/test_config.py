@@ -209,7 +209,7 @@ def test_a_name_that_no_installed_plugin_has_is_refused_when_the_plugins_are_kno
 
 
 def test_a_name_that_looks_like_none_is_answered_with_all_names():
-    with pytest.raises(UnknownOptionError, match=r"Known options: backend, checkpoint\.compression, "):
+    with pytest.raises(UnknownOptionError, match=r"Known options: backend, checkpoint\.[a-z.-]+, "):
         Configuration({"zzzzzzzzzzz": "x"})
 
 
