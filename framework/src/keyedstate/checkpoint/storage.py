@@ -58,6 +58,26 @@ _REMOTE_REQUESTS = 16
 
 
 @dataclass(frozen=True)
+class StoredFile:
+    """What a file system says of one name in a folder.
+
+    Attributes
+    ----------
+    name : str
+    is_folder : bool
+    bytes : int
+        0 for a folder.
+    modified_ms : int or None
+        Milliseconds since 1970 UTC; None where the file system does not tell.
+    """
+
+    name: str
+    is_folder: bool
+    bytes: int
+    modified_ms: int | None
+
+
+@dataclass(frozen=True)
 class CheckpointStorage:
     """A folder of a file system; paths are relative to it, with ``/`` between their parts.
 
@@ -193,6 +213,19 @@ class CheckpointStorage:
             return sorted(_join(path, name[len(target) :].lstrip("/")) for name in found)
 
         return self._run("list", path, paths)
+
+    def describe(self, path: str = "") -> Sequence[StoredFile]:
+        """Return what `list` names, with sizes and times; what goes in between may be left out."""
+        target = self._resolve(path)
+
+        def infos() -> Sequence[pafs.FileInfo]:
+            if self.is_local:
+                return self.filesystem.get_file_info([_join(target, name) for name in self.list(path)])
+            selector = pafs.FileSelector(target, recursive=False, allow_not_found=True)
+            return self.filesystem.get_file_info(selector)
+
+        found = [info for info in self._run("list", path, infos) if info.type != pafs.FileType.NotFound]
+        return sorted(map(_stored_file, found), key=lambda file: file.name)
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file or folder."""
@@ -410,6 +443,11 @@ def _is_python(filesystem: pafs.FileSystem) -> bool:
     if isinstance(filesystem, pafs.SubTreeFileSystem):
         return _is_python(filesystem.base_fs)
     return isinstance(filesystem, pafs.PyFileSystem)
+
+
+def _stored_file(info: pafs.FileInfo) -> StoredFile:
+    modified = None if info.mtime_ns is None else info.mtime_ns // 1_000_000
+    return StoredFile(info.base_name, info.type == pafs.FileType.Directory, info.size or 0, modified)
 
 
 def _join(root: str, path: str) -> str:

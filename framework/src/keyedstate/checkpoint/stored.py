@@ -314,7 +314,9 @@ def operators_in(storage: CheckpointStorage) -> list[str]:
     ------
     StorageError
     """
-    folders = [name for name in storage.list() if not name.startswith((".", "_"))]
+    folders = [
+        file.name for file in storage.describe() if file.is_folder and not file.name.startswith((".", "_"))
+    ]
     listed = storage.for_each(storage.list, folders)
     return [name for name, names in zip(folders, listed, strict=True) if _is_operator(names)]
 
