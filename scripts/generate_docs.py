@@ -1,4 +1,4 @@
-"""Write the pages of the documentation that follow from the source: hooks, options and behaviours.
+"""Write what of the documentation follows from the source: hooks, options, behaviours, and commands.
 
 `python scripts/generate_docs.py` writes them; a test compares what is committed with what this makes.
 """
@@ -6,14 +6,19 @@
 from __future__ import annotations
 
 import ast
+import enum
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from keyedstate import hooks
+from keyedstate.cli.app import app
 from keyedstate.config import ENVIRONMENT_PREFIX, OPTIONS, SPARK_PREFIX, ConfigOption, Configuration
 from keyedstate.plugins import PluginRegistry
 
@@ -69,6 +74,9 @@ BEHAVIOURS_HEAD = """\
 The reference of keyed-state semantics that this project follows numbers its behaviours. A test that holds one
 of them names it in its docstring; this page counts them. What a number means stands in the test.
 """
+
+#: Where the part of command-line.md begins that is made here.
+COMMANDS_MARK = "<!-- From here on made by scripts/generate_docs.py out of the commands: change those. -->\n"
 
 #: The tables of `BEHAVIOURS`, and the sections that they become.
 SECTIONS = {
@@ -179,7 +187,55 @@ def _order(behaviour: str) -> tuple[str, int]:
     return letters, int(number)
 
 
-PAGES = {"hooks.md": hooks_page, "options.md": options_page, "behaviours.md": behaviours_page}
+def command_line_page() -> str:
+    """Return docs/command-line.md: what is written there by hand, and every command with its options."""
+    written = (DOCS / "command-line.md").read_text(encoding="utf-8").partition(COMMANDS_MARK)[0]
+    return "\n".join([written + COMMANDS_MARK, *commands(app, "keyedstate")])
+
+
+def commands(group: typer.Typer, name: str) -> Iterator[str]:
+    """Yield a section for every command of a group and of those below it."""
+    for command in group.registered_commands:
+        yield from _command(command.callback, f"{name} {command.name}")
+    for below in group.registered_groups:
+        if below.typer_instance is not None:
+            yield from commands(below.typer_instance, f"{name} {below.name}")
+
+
+def _command(function: Any, name: str) -> Iterator[str]:
+    words, rows = [name], []
+    for parameter, hint in get_type_hints(function, include_extras=True).items():
+        for info in getattr(hint, "__metadata__", ()):
+            optional = (
+                inspect.signature(function).parameters[parameter].default is not inspect.Parameter.empty
+            )
+            spelled = _spelled(parameter, hint.__origin__, info)
+            rows.append(f"| `{spelled}` | {(info.help or '').replace('<', chr(92) + '<')} |")
+            if isinstance(info, ArgumentInfo):
+                words.append(f"[{spelled}]" if optional else spelled)
+    text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))
+    yield f"### {name}\n\n```text\n{' '.join([*words, '[OPTIONS]'] if rows else words)}\n```\n\n{text}\n"
+    if rows:
+        yield "\n".join(["| | |", "|---|---|", *rows]) + "\n"
+
+
+def _spelled(parameter: str, kind: Any, info: ArgumentInfo | OptionInfo) -> str:
+    if isinstance(info, ArgumentInfo):
+        return info.metavar or parameter.upper()
+    # typer takes the first name for the default where one is not given.
+    names = [name for name in (info.default, *(info.param_decls or ())) if isinstance(name, str)]
+    name = ", ".join(names) or f"--{parameter}"
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return f"{name} {'/'.join(choice.value for choice in kind)}"
+    return name if kind is bool else f"{name} {info.metavar or parameter.upper()}"
+
+
+PAGES = {
+    "hooks.md": hooks_page,
+    "options.md": options_page,
+    "behaviours.md": behaviours_page,
+    "command-line.md": command_line_page,
+}
 
 
 def main() -> int:

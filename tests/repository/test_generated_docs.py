@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
 
 from keyedstate import hooks
+from keyedstate.cli.app import app
 from keyedstate.config import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +26,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["hooks.md", "options.md"])
+@pytest.mark.parametrize("name", ["hooks.md", "options.md", "command-line.md"])
 def test_a_generated_page_is_committed_as_its_source_makes_it(generator: ModuleType, name: str) -> None:
     committed = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert committed == generator.PAGES[name](), "run `python scripts/generate_docs.py`"
@@ -37,3 +40,19 @@ def test_every_hook_has_a_section(generator: ModuleType) -> None:
 def test_every_option_has_a_row(generator: ModuleType) -> None:
     page = generator.options_page()
     assert [option.name for option in OPTIONS if f"| `{option.name}` |" not in page] == []
+
+
+def test_every_command_has_a_section_with_all_its_options(generator: ModuleType) -> None:
+    page = generator.command_line_page()
+
+    def missing(command: Any, name: str) -> list[str]:
+        below = getattr(command, "commands", None)
+        if below is not None:
+            return [text for word, sub in below.items() for text in missing(sub, f"{name} {word}")]
+        _, _, section = page.partition(f"\n### {name}\n")
+        section = section.partition("\n### ")[0]
+        options = [option for one in command.params for option in one.opts if option.startswith("--")]
+        unknown = [option for option in options if option != "--help" and f"`{option}" not in section]
+        return [f"{name} {option}" for option in unknown] + [name] * (not section)
+
+    assert missing(typer.main.get_command(app), "keyedstate") == []

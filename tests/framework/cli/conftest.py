@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -31,7 +34,8 @@ def run(distributions: Any) -> Run:
     """
 
     def run(*arguments: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
-        changed = {**os.environ, "PYTHONPATH": str(distributions.folder), **variables(environment)}
+        path = [str(distributions.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        changed = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **variables(environment)}
         return subprocess.run(
             [sys.executable, "-m", "keyedstate.cli", *arguments],
             env={key: value for key, value in changed.items() if value is not None},
@@ -54,3 +58,31 @@ def invoke(distributions: Any) -> Run:
         return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
     return invoke
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"cli_{name}", Path(__file__).parent / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def stored() -> ModuleType:
+    """The module `stored`, whose `Query` writes checkpoints."""
+    return _load("stored")
+
+
+@pytest.fixture
+def query(stored: ModuleType, tmp_path: Path) -> Any:
+    """An operator with two checkpoints: a whole one of epoch 0, and one of epoch 1 with deltas."""
+    query = stored.Query(tmp_path / "state", operator_state=True)
+    query.fill()
+    query.epoch(0)
+    query.state["flights"]["N3"] = 33
+    query.state["flights"]["new"] = 1
+    del query.state["seen"]["N5"]
+    query.epoch(1, delta=True)
+    return query

@@ -1,6 +1,7 @@
 """The command and its sub-commands; errors become one line and an exit code.
 
-Exit codes: 0 done; 1 `doctor` found that a job cannot run here; 2 the command could not do what it was asked.
+Exit codes: 0 done; 1 a problem was found (a job that cannot run here, damaged state, states that differ);
+2 the command could not do what it was asked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 
 import keyedstate
-from keyedstate.cli import doctor, plugins
+from keyedstate.cli import checkpoint, doctor, plugins
 from keyedstate.config import Configuration
 from keyedstate.errors import KeyedStateError
 from keyedstate.plugins import PluginRegistry
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(plugins.app, name="plugins")
+app.add_typer(checkpoint.app, name="checkpoint")
 app.command("doctor")(doctor.doctor)
 
 

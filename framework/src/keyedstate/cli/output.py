@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 #: Columns of a line where the output is no terminal and COLUMNS is not set.
 _PIPE_WIDTH = 200
@@ -35,11 +40,18 @@ def print_json(document: object) -> None:
     print(json.dumps(document, indent=2))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table of plain text, without header where no column has a name."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> Table:
+    """Return a table of plain text, without header where no column has a name.
+
+    Parameters
+    ----------
+    columns, rows : sequence
+    numbers : collection of str
+        The columns to be set flush right.
+    """
     made = Table(box=None, pad_edge=False, show_header=any(columns))
     for column in columns:
-        made.add_column(column, overflow="fold")
+        made.add_column(column, overflow="fold", justify="right" if column in numbers else "left")
     for row in rows:
         made.add_row(*(escape(cell) for cell in row))
     return made
@@ -52,3 +64,52 @@ def shown(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "empty"
     return str(value)
+
+
+def shown_bytes(count: int) -> str:
+    """Return a size as people read it: ``1.2 MiB``."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def time_of(milliseconds: int | None) -> str | None:
+    """Return a time since 1970 as ISO 8601 in UTC; one that no calendar has, as its milliseconds."""
+    if milliseconds is None:
+        return None
+    try:
+        moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return f"{milliseconds} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def shown_time(milliseconds: int | None) -> str:
+    """Return a time as people read it, in UTC and to the second; a dash for None."""
+    return (time_of(milliseconds) or "-").replace("T", " ").partition(".")[0]
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show on standard error how many bytes of work are done, where that is a terminal.
+
+    Parameters
+    ----------
+    what : str
+        What is done, such as ``verifying``.
+    total : int
+        Bytes in all.
+
+    Yields
+    ------
+    callable
+        Takes the bytes that were done since it was called last.
+    """
+    err = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn()
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)

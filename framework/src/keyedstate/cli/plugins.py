@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -44,7 +44,11 @@ def list_plugins(config: ConfigFile = None, format: OutputFormat = Format.table)
 
 
 @app.command("show")
-def show_plugin(name: str, config: ConfigFile = None, format: OutputFormat = Format.table) -> None:
+def show_plugin(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The backend.", show_default=False)],
+    config: ConfigFile = None,
+    format: OutputFormat = Format.table,
+) -> None:
     """Show one backend: its capabilities, its options, and whether it can be used."""
     registry = PluginRegistry(read_settings(config))
     claimants = [provider for provider in registry.providers() if provider.name == name]

@@ -14,7 +14,9 @@ from keyedstate.config import Configuration
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE", help="TOML file with a table [keyedstate]; the environment wins."
+        "--config",
+        metavar="FILE",
+        help="TOML file whose table keyedstate has options; the environment wins.",
     ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or JSON for scripts.")]

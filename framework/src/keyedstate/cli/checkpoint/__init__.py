@@ -1,0 +1,15 @@
+"""``keyedstate checkpoint``: what is stored of a query's state, without Spark and without its program."""
+
+from __future__ import annotations
+
+import typer
+
+from keyedstate.cli.checkpoint.listing import list_checkpoints
+from keyedstate.cli.checkpoint.verifying import verify
+
+app = typer.Typer(
+    help="Stored state: what is there, what is in it, whether every byte of it is right.",
+    no_args_is_help=True,
+)
+app.command("list")(list_checkpoints)
+app.command("verify")(verify)

@@ -1,0 +1,64 @@
+"""Holds on what a command reads, renewed for as long as it works: a running query may clean up meanwhile."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+
+from keyedstate.checkpoint import Hold, hold
+from keyedstate.cli.checkpoint.place import StoredOperator
+from keyedstate.cli.checkpoint.survey import Checkpoint
+
+#: A killed command keeps files for so long.
+HOLD_SECONDS = 900.0
+
+
+class Holding:
+    """The holds of one command; as a context manager it releases them at the end."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._holds: list[Hold] = []
+        self._renewed = time.monotonic()
+
+    def __enter__(self) -> Holding:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def keep(self, operator: StoredOperator, checkpoint: Checkpoint) -> Checkpoint:
+        """Hold a checkpoint and return it as it is held; a savepoint is nobody's to clean up.
+
+        Raises
+        ------
+        CheckpointGoneError
+            Where it was deleted since it was seen.
+        CheckpointError
+            Where its metadata cannot be read.
+        """
+        if operator.folder is None or checkpoint.epoch is None or checkpoint.metadata is None:
+            return checkpoint
+        held = self._stack.enter_context(hold(operator.folder, checkpoint.epoch, HOLD_SECONDS))
+        self._holds.append(held)
+        return replace(checkpoint, metadata=held.metadata)
+
+    def renew(self) -> None:
+        """Hold on, to be called often; does something when a third of the time has gone.
+
+        Raises
+        ------
+        CheckpointGoneError
+            Where the holds have expired, as after a night in suspend, and files may be missing.
+        """
+        if time.monotonic() - self._renewed > HOLD_SECONDS / 3:
+            for held in self._holds:
+                held.renew(HOLD_SECONDS)
+            self._renewed = time.monotonic()

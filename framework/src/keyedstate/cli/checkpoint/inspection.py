@@ -1,0 +1,324 @@
+"""Reading every byte that stored state consists of, and telling what is wrong with it and what is over."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from keyedstate.checkpoint import (
+    AttemptManifest,
+    CheckpointError,
+    CheckpointStorage,
+    CorruptManifestError,
+    CorruptSegmentError,
+    FormatVersionError,
+    MissingFileError,
+    SegmentFile,
+    SegmentHandle,
+    UnreadableStateError,
+)
+from keyedstate.checkpoint.folder import OWNER, data_paths
+from keyedstate.checkpoint.holds import held_data_files
+from keyedstate.checkpoint.storage import StoredFile
+from keyedstate.cli.checkpoint.survey import Checkpoint, Status, Survey, files_of
+from keyedstate.keygroups import KeyGroupRange
+
+#: Takes the bytes that were read since it was called last.
+Advance = Callable[[int], None]
+
+
+class Fault(str, enum.Enum):
+    """What is wrong with a file."""
+
+    DAMAGED = "damaged"
+    MISSING = "missing"
+    #: A newer keyedstate wrote it.
+    TOO_NEW = "too new"
+    #: Its bytes are right, and a type in it is not known here; or the storage does not let it be read.
+    UNREADABLE = "unreadable"
+
+
+_FAULTS = {
+    Status.DAMAGED: Fault.DAMAGED,
+    Status.TOO_NEW: Fault.TOO_NEW,
+    Status.UNREADABLE: Fault.UNREADABLE,
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that is not as it should be.
+
+    Attributes
+    ----------
+    path : str
+        In the operator's folder.
+    fault : Fault
+    detail : str
+    epochs : tuple of int
+        Those whose checkpoints need the file, the newest first; empty in a savepoint.
+    partitions : tuple of int
+        Those whose state is in it.
+    """
+
+    path: str
+    fault: Fault
+    detail: str
+    epochs: tuple[int, ...] = ()
+    partitions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file that is to be read, and who needs it."""
+
+    segment: SegmentFile
+    is_delta: bool
+    #: The files that name it: metadata of checkpoints, manifests of attempts.
+    named_by: set[str] = field(default_factory=set)
+    epochs: set[int] = field(default_factory=set)
+    partitions: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in one operator's folder.
+
+    Attributes
+    ----------
+    survey : Survey
+    checkpoints : tuple of Checkpoint
+        Those that were to be read, the newest first.
+    problems : tuple of Problem
+    files, bytes : int
+        Data files that were read, and their size.
+    orphans : tuple of StoredFile or None
+        Files that nothing names, ``name`` being the path; None where metadata that might name them is
+        damaged.
+    """
+
+    survey: Survey
+    checkpoints: tuple[Checkpoint, ...]
+    problems: tuple[Problem, ...]
+    files: int
+    bytes: int
+    orphans: tuple[StoredFile, ...] | None
+
+    def problems_of(self, checkpoint: Checkpoint) -> list[Problem]:
+        """Return what is wrong with one checkpoint."""
+        return [
+            problem
+            for problem in self.problems
+            if checkpoint.epoch in problem.epochs or problem.path == checkpoint.path
+        ]
+
+    @property
+    def newest_whole(self) -> Checkpoint | None:
+        """The newest checkpoint of which every byte is right; None where none is."""
+        return next(
+            (one for one in self.checkpoints if one.status is Status.COMPLETE and not self.problems_of(one)),
+            None,
+        )
+
+
+class Inspector:
+    """Reads the files of one operator.
+
+    Parameters
+    ----------
+    found : Survey
+    checkpoints : sequence of Checkpoint
+        Those that are to be read.
+    candidates : sequence of StoredFile
+        The data files that were there before the survey: whichever of them nothing names, and that are there
+        still at the end, nobody needs.
+    """
+
+    def __init__(
+        self, found: Survey, checkpoints: Sequence[Checkpoint], candidates: Sequence[StoredFile]
+    ) -> None:
+        self._survey = found
+        self._storage = found.operator.storage
+        self._checkpoints = tuple(checkpoints)
+        self._candidates = candidates
+        self._problems: list[Problem] = []
+        self._wanted: dict[tuple[str, str], Wanted] = {}
+        self._collect()
+
+    @property
+    def bytes(self) -> int:
+        """The size of what `run` will read."""
+        return sum(wanted.segment.bytes for wanted in self._wanted.values())
+
+    def run(self, advance: Advance) -> Inspection:
+        """Read everything."""
+        for wanted in self._wanted.values():
+            problem = self._problem_of(wanted, advance)
+            if problem is not None:
+                self._problems.append(problem)
+        return Inspection(
+            self._survey,
+            self._checkpoints,
+            tuple(self._problems),
+            len(self._wanted),
+            self.bytes,
+            self._orphans(),
+        )
+
+    def _collect(self) -> None:
+        if self._survey.owner_problem:
+            self._problems.append(self._owner_problem())
+        for checkpoint in self._checkpoints:
+            if checkpoint.status in _FAULTS:
+                epochs = () if checkpoint.epoch is None else (checkpoint.epoch,)
+                fault = _FAULTS[checkpoint.status]
+                self._problems.append(Problem(checkpoint.path, fault, checkpoint.problem, epochs))
+            elif checkpoint.metadata is not None:
+                for part in checkpoint.metadata.parts:
+                    self._want(part, checkpoint.path)
+        for epoch in self._survey.unpublished:
+            for attempt in epoch.attempts:
+                if attempt.finished and not epoch.is_left_over:
+                    self._want_attempt(attempt.path, epoch.epoch)
+
+    def _owner_problem(self) -> Problem:
+        fault = Fault.DAMAGED if self._storage.exists(OWNER) else Fault.MISSING
+        return Problem(OWNER, fault, self._survey.owner_problem)
+
+    def _want_attempt(self, path: str, epoch: int) -> None:
+        assert self._survey.operator.folder is not None, "attempts are those of an operator's folder"
+        try:
+            self._want(self._survey.operator.folder.read_manifest(path), path)
+        except MissingFileError:
+            # Clean-up has deleted it since it was listed.
+            return
+        except CheckpointError as error:
+            self._problems.append(Problem(path, *_fault_of(error), (epoch,)))
+
+    def _want(self, part: AttemptManifest, named_by: str) -> None:
+        for role, segment in files_of(part):
+            key = segment.path, segment.digest
+            wanted = self._wanted.setdefault(key, Wanted(segment, role == "delta"))
+            wanted.named_by.add(named_by)
+            wanted.epochs.add(part.identity.epoch)
+            wanted.partitions.add(part.identity.partition)
+        whole = dict.fromkeys(part.entries, 0)
+        for segment in part.segments:
+            for state, count in segment.entries.items():
+                whole[state] = whole.get(state, 0) + count
+        if part.segments and not part.deltas and whole != dict(part.entries):
+            detail = (
+                f"partition {part.identity.partition} claims other numbers of entries than its files have"
+            )
+            epochs, partitions = (part.identity.epoch,), (part.identity.partition,)
+            self._problems.append(Problem(named_by, Fault.DAMAGED, detail, epochs, partitions))
+
+    def _problem_of(self, wanted: Wanted, advance: Advance) -> Problem | None:
+        try:
+            faults = list(_faults_of(self._storage, wanted, advance))
+        except MissingFileError:
+            if not any(map(self._storage.exists, sorted(wanted.named_by))):
+                # Clean-up has deleted it together with all that named it.
+                return None
+            faults = [(Fault.MISSING, "there is no such file")]
+        if not faults:
+            return None
+        fault, detail = faults[0]
+        if len(faults) > 1:
+            detail += f"; and {len(faults) - 1} more"
+        epochs = tuple(sorted(wanted.epochs, reverse=True))
+        return Problem(wanted.segment.path, fault, detail, epochs, tuple(sorted(wanted.partitions)))
+
+    def _orphans(self) -> tuple[StoredFile, ...] | None:
+        found = self._survey
+        if any(checkpoint.status.is_problem for checkpoint in found.checkpoints):
+            return None
+        used = {
+            path
+            for checkpoint in found.checkpoints
+            if checkpoint.metadata is not None
+            for part in checkpoint.metadata.parts
+            for path in part.data_files
+        }
+        if found.operator.folder is not None:
+            used.update(_files_of_attempts(found), held_data_files(found.operator.folder))
+        unused = [file for file in self._candidates if file.name not in used]
+        return tuple(file for file in unused if self._storage.exists(file.name))
+
+
+def data_files(storage: CheckpointStorage) -> list[StoredFile]:
+    """Return the data files of an operator, and what killed processes left of writing, by their paths."""
+    return [
+        StoredFile(f"data/{file.name}", False, file.bytes, file.modified_ms)
+        for file in storage.describe("data")
+        if not file.is_folder
+    ]
+
+
+def _files_of_attempts(found: Survey) -> Iterator[str]:
+    """Yield what attempts of the running epoch, and of the newest published one, may be writing or need."""
+    folder, newest = found.operator.folder, found.newest
+    if folder is not None:
+        for epoch in folder.attempt_epochs():
+            if newest is None or newest.epoch is None or epoch >= newest.epoch:
+                for attempt in folder.attempts(epoch):
+                    yield from data_paths(attempt.nonce)
+
+
+def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> Iterator[tuple[Fault, str]]:
+    """Read one file to its end, and yield what is wrong with it; raises `MissingFileError`."""
+    segment, left = wanted.segment, wanted.segment.bytes
+    entries = sum(segment.entries.values())
+    try:
+        handle = SegmentHandle.open(storage, segment)
+    except MissingFileError:
+        advance(left)
+        raise
+    except CheckpointError as error:
+        advance(left)
+        yield _fault_of(error)
+        return
+    unreadable: dict[str, UnreadableStateError] = {}
+    try:
+        for state in segment.entries:
+            for group in segment.key_groups:
+                try:
+                    for batch in handle.entries(state, group):
+                        if wanted.is_delta:
+                            _check_groups(handle.location, segment.key_groups, batch.values)
+                        done = segment.bytes * len(batch) // max(entries, 1)
+                        left -= done
+                        advance(done)
+                except UnreadableStateError as error:
+                    # Its checksum was right; only the values cannot be told.
+                    unreadable[state] = error
+                except MissingFileError:
+                    raise
+                except CheckpointError as error:
+                    yield _fault_of(error)
+        yield from map(_fault_of, unreadable.values())
+    finally:
+        handle.close()
+        advance(left)
+
+
+def _check_groups(
+    location: str, key_groups: KeyGroupRange, values: Collection[tuple[int, bool, object]]
+) -> None:
+    for group, _, _ in values:
+        if group not in key_groups:
+            raise CorruptSegmentError(location, f"a change of key group {group} is in it")
+
+
+def _fault_of(error: CheckpointError) -> tuple[Fault, str]:
+    if isinstance(error, (CorruptSegmentError, CorruptManifestError)):
+        return Fault.DAMAGED, error.what
+    if isinstance(error, FormatVersionError):
+        newer = (
+            f"it has the format version {error.version}, and this keyedstate reads up to {error.supported}"
+        )
+        return Fault.TOO_NEW, f"{newer}; upgrade it"
+    if isinstance(error, UnreadableStateError):
+        return Fault.UNREADABLE, f"the state {error.state!r}: {error.reason}"
+    return Fault.UNREADABLE, str(error)

@@ -1,0 +1,51 @@
+"""The arguments and options that the checkpoint commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from keyedstate.checkpoint.stored import UnknownEpochError
+from keyedstate.cli.checkpoint.place import Place
+from keyedstate.cli.checkpoint.survey import Checkpoint, Status, Survey
+
+StatePath = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="A local path or URI: a checkpoint.dir, an operator's folder in it, one of its chk-<epoch> "
+        "folders, or a savepoint.",
+        show_default=False,
+    ),
+]
+Uid = Annotated[
+    str | None, typer.Option("--uid", metavar="UID", help="The operator, where PATH holds several.")
+]
+Epoch = Annotated[
+    int | None,
+    typer.Option("--epoch", metavar="N", min=0, help="The checkpoint of this epoch, not the newest one."),
+]
+
+
+def chosen_checkpoints(
+    place: Place, found: Survey, epoch: int | None, *, newest: bool
+) -> Sequence[Checkpoint]:
+    """Return the checkpoints of an operator that a command is to look at, the newest first.
+
+    Raises
+    ------
+    UnknownEpochError
+        Where an epoch is asked for that it does not have.
+    """
+    wanted = place.epoch if epoch is None else epoch
+    # A folder without metadata is no checkpoint.
+    there = [one for one in found.checkpoints if one.status is not Status.UNFINISHED]
+    if wanted is not None:
+        chosen = [one for one in there if one.epoch == wanted]
+        if not chosen or place.epoch not in (None, wanted):
+            known = [one.epoch for one in there if one.epoch is not None]
+            raise UnknownEpochError(found.operator.storage.location(), wanted, known)
+        return chosen
+    return there[:1] if newest else there
