@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from keyedstate.checkpoint import CheckpointStorage, StorageError
 from keyedstate.checkpoint.document import encode_document
 from keyedstate.checkpoint.stored import UnknownEpochError
 from keyedstate.cli.checkpoint import inspection
@@ -273,9 +274,15 @@ def test_a_running_query_leaves_what_is_read_and_cleans_it_up_afterwards(verify,
     assert list(folder.glob("holds/*")) == []
 
 
-def test_on_read_only_storage_what_is_cleaned_up_meanwhile_is_no_problem(verify, busy_query, folder):
-    # A file in the place of the folder: no hold can be written, and all the rest can.
-    (folder / "holds").write_text("")
+def test_on_read_only_storage_what_is_cleaned_up_meanwhile_is_no_problem(verify, busy_query, monkeypatch):
+    write = CheckpointStorage.write_atomic
+
+    def refuse_holds(self: CheckpointStorage, path: str, data: bytes) -> None:
+        if path.startswith("holds/"):
+            raise StorageError(self.location(path), "write", "Read-only file system")
+        write(self, path, data)
+
+    monkeypatch.setattr(CheckpointStorage, "write_atomic", refuse_holds)
     code, operator = verify()
     assert (code, operator["problems"], operator["orphans"]) == (0, [], [])
 

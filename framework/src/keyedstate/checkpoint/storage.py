@@ -220,9 +220,10 @@ class CheckpointStorage:
 
         def infos() -> Sequence[pafs.FileInfo]:
             if self.is_local:
-                return self.filesystem.get_file_info([_join(target, name) for name in self.list(path)])
+                # As in `list`: pyarrow fails for what goes while it looks.
+                return list(self.filesystem.get_file_info([_join(target, name) for name in self.list(path)]))
             selector = pafs.FileSelector(target, recursive=False, allow_not_found=True)
-            return self.filesystem.get_file_info(selector)
+            return list(self.filesystem.get_file_info(selector))
 
         found = [info for info in self._run("list", path, infos) if info.type != pafs.FileType.NotFound]
         return sorted(map(_stored_file, found), key=lambda file: file.name)

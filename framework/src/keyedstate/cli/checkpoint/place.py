@@ -140,7 +140,7 @@ def _split(storage: CheckpointStorage) -> tuple[CheckpointStorage, str]:
     root, _, name = storage.root.rstrip("/").rpartition("/")
     if storage.is_local:
         root, above = root or "/", above or "/"
-    return CheckpointStorage(storage.filesystem, root, f"{above}{mark}{query}"), name
+    return replace(storage, root=root, uri=f"{above}{mark}{query}"), name
 
 
 def _guess(names: Sequence[str]) -> str:
