@@ -15,8 +15,8 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo test test-fast test-model bench-state bench-segment bench-types contract lint format types \
-        docs coverage tox matrix clean
+.PHONY: help setup java demo test test-fast test-model faults bench-state bench-segment bench-types contract lint format \
+        types docs coverage tox matrix clean
 
 help: ## what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,15 @@ test-fast: setup ## the tests alone
 
 test-model: $(COMPILED) ## the random model test of the copy-on-write map, 10,000,000 operations
 	$(BIN)/pytest tests/heap_cow/test_cowmap_model.py --cow-operations 10000000 --timeout 0 $(ARGS)
+
+RUNS ?= 100
+SEED ?= 1
+# Numbers of single runs of a campaign; empty for all of them.
+ONLY ?=
+
+faults: setup ## a campaign of RUNS=100 runs on Spark with kills, failing writes and zombies (SEED=1, ONLY="17 23")
+	$(WITH_JAVA) PYTHONPATH=tests $(BIN)/python -m faults --runs $(RUNS) --seed $(SEED) $(if $(ONLY),--only $(ONLY)) \
+	    --json reports/faults.json $(ARGS)
 
 bench-state: $(COMPILED) ## state tables, snapshots and restores against a plain dict and pyarrow
 bench-segment: $(COMPILED) ## segment files against pyarrow

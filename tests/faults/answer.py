@@ -1,0 +1,206 @@
+"""The batch answer over the flights of a run, and how what the run left differs from it, key by key."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from faults.flight_log import DELAY, DESTINATIONS, FLIGHTS, OPERATORS
+from keyedstate.checkpoint import (
+    CheckpointStorage,
+    OperatorFolder,
+    TaskIdentity,
+    find_restore_point,
+    handles_for,
+)
+from keyedstate.config import Configuration
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.plugins import PluginRegistry
+from keyedstate.runtime import key_serializer_for
+from keyedstate.state import KeyedStateBackend
+
+#: Flights, delay, and flights by destination: of one key.
+Figures = tuple[int, int, dict[str, int]]
+_SHOWN = 5
+
+
+@dataclass
+class Verdict:
+    """How a run's output and state differ from the batch answer; empty lists where they do not.
+
+    Attributes
+    ----------
+    lost, duplicated : list of str
+        Rows and keys that count too little, and too much.
+    keys : int
+        Keys that were compared, of all operators.
+    """
+
+    lost: list[str] = field(default_factory=list)
+    duplicated: list[str] = field(default_factory=list)
+    keys: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether output and state are those of the batch answer."""
+        return not self.lost and not self.duplicated
+
+
+def judge(run: Path, state: str, operators: Iterable[str], backend: str) -> Verdict:
+    """Compare all that a run has put out, and the state that its next epoch would begin from.
+
+    Parameters
+    ----------
+    run : Path
+    state : str
+        Path or URI of the folder with the operators' folders.
+    operators : iterable of str
+    backend : str
+        The backend that reads the state.
+    """
+    verdict = Verdict()
+    flights = pa.concat_tables(map(pyarrow.parquet.read_table, sorted((run / "input").glob("*.parquet"))))
+    output = _read_output(run / "output")
+    for operator in operators:
+        expected = batch_answer(flights, OPERATORS[operator])
+        verdict.keys += len(expected)
+        _compare_output(
+            verdict, operator, flights, expected, [row for row in output if row["operator"] == operator]
+        )
+        _compare_state(verdict, operator, expected, _read_state(run, state, operator, backend))
+    return verdict
+
+
+def batch_answer(flights: pa.Table, key: str) -> dict[str | None, Figures]:
+    """Return the figures of each key."""
+    totals = flights.group_by(key).aggregate([("id", "count"), ("arr_delay", "sum")])
+    destinations: defaultdict[str | None, dict[str, int]] = defaultdict(dict)
+    for row in flights.group_by([key, "dest"]).aggregate([("id", "count")]).to_pylist():
+        destinations[row[key]][row["dest"]] = row["id_count"]
+    return {
+        row[key]: (row["id_count"], row["arr_delay_sum"] or 0, destinations[row[key]])
+        for row in totals.to_pylist()
+    }
+
+
+def committed_epochs(run: Path) -> int:
+    """Return how many epochs Spark has committed."""
+    folder = run / "spark" / "commits"
+    return 1 + max((int(path.name) for path in folder.glob("[0-9]*")), default=-1)
+
+
+def _compare_output(
+    verdict: Verdict,
+    operator: str,
+    flights: pa.Table,
+    expected: dict[str | None, Figures],
+    rows: Sequence[dict[str, Any]],
+) -> None:
+    times = Counter(row["id"] for row in rows)
+    missing = [flight for flight in flights["id"].to_pylist() if flight not in times]
+    repeated = [flight for flight, count in times.items() if count > 1]
+    _add(verdict.lost, f"{operator}: no output of flight", missing)
+    _add(verdict.duplicated, f"{operator}: output several times of flight", repeated)
+    seen: defaultdict[str | None, list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        seen[row["key"]].append((row["flights"], row["delay"]))
+    low, high = [], []
+    for key, (count, delay, _) in expected.items():
+        found = sorted(seen[key])
+        numbers = [number for number, _ in found]
+        if numbers == list(range(1, count + 1)) and found[-1] == (count, delay):
+            continue
+        # The running count says which it is: a number that is there twice follows a state that forgot a row.
+        (high if numbers and numbers[-1] > count else low).append(f"{key} ({numbers[-3:]} of {count})")
+    _add(verdict.lost, f"{operator}: running count of", low)
+    _add(verdict.duplicated, f"{operator}: running count of", high)
+
+
+def _compare_state(
+    verdict: Verdict, operator: str, expected: dict[str | None, Figures], found: dict[str | None, Figures]
+) -> None:
+    low, high = [], []
+    for key in expected.keys() | found.keys():
+        wanted, there = expected.get(key, (0, 0, {})), found.get(key, (0, 0, {}))
+        if wanted != there:
+            (high if there[0] > wanted[0] else low).append(f"{key} ({there[0]} of {wanted[0]})")
+    _add(verdict.lost, f"{operator}: state of", low)
+    _add(verdict.duplicated, f"{operator}: state of", high)
+
+
+def _add(differences: list[str], what: str, items: Sequence[object]) -> None:
+    if items:
+        rest = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+        differences.append(f"{what} {', '.join(map(str, items[:_SHOWN]))}{rest}")
+
+
+def _read_output(folder: Path) -> list[dict[str, Any]]:
+    log = folder / "_spark_metadata"
+    files = _committed_files(log) if log.is_dir() else sorted(folder.glob("epoch-*.parquet"))
+    # One by one and without the dataset's schema of the first: an epoch may have put out nothing.
+    return [row for file in files for row in pyarrow.parquet.ParquetFile(file).read().to_pylist()]
+
+
+def _committed_files(log: Path) -> list[Path]:
+    """Return the files that Spark's file sink has committed; what else lies there counts for nobody."""
+    epochs = {int(path.name.split(".")[0]): path for path in log.iterdir() if path.name[0].isdigit()}
+    compact = max((epoch for epoch, path in epochs.items() if path.suffix == ".compact"), default=0)
+    entries = [
+        json.loads(line)
+        for epoch in sorted(epochs)
+        if epoch >= compact
+        for line in epochs[epoch].read_text().splitlines()[1:]
+    ]
+    return [Path(entry["path"].removeprefix("file://")) for entry in entries if entry["action"] == "add"]
+
+
+def _read_state(run: Path, state: str, operator: str, backend: str) -> dict[str | None, Figures]:
+    folder = OperatorFolder(CheckpointStorage.open(state), operator)
+    owner = folder.read_owner()
+    if owner is None:
+        return {}
+    # Exactly what a task of the next epoch does, one that has all key groups.
+    identity = TaskIdentity(
+        uid=operator,
+        query_id=owner.query_id,
+        run_id=owner.runs[-1],
+        epoch=committed_epochs(run),
+        partition=0,
+        parallelism=1,
+        max_parallelism=owner.max_parallelism,
+        attempt=0,
+        nonce="answer",
+    )
+    metadata = find_restore_point(folder, identity)
+    if metadata is None:
+        return {}
+    key_groups = KeyGroupRange(0, owner.max_parallelism - 1)
+    registry = PluginRegistry(Configuration({"backend": backend}))
+    chosen = registry.choose()
+    handles = handles_for(metadata, folder.storage, key_groups)
+    try:
+        restored = KeyedStateBackend.open(
+            chosen,
+            key_serializer=key_serializer_for([pa.string()]),
+            key_groups=key_groups,
+            max_parallelism=owner.max_parallelism,
+            options=Configuration({}).plugin_options(registry.options, backend),
+            handles=handles,
+        )
+    finally:
+        for handle in handles:
+            handle.close()
+    figures = {}
+    flights, delay, destinations = map(restored.get_state, (FLIGHTS, DELAY, DESTINATIONS))
+    for key in list(restored.get_keys(FLIGHTS.name)):
+        restored.set_current_key(key)
+        figures[key] = (flights.value(), delay.value(), dict(destinations.items()))
+    restored.close()
+    return figures

@@ -1,0 +1,201 @@
+"""What makes a fault happen at a named step, inside the processes of a job and without a hook in the product.
+
+Python tells an audit hook of every file that it opens, renames or lists.  The hook knows by a path's form to
+which run it belongs, and that run's ``faults.json`` says what is to happen at which path and which time.
+Counters and marks are files that are created exclusively, so that all processes of a run count together and
+a fault happens once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import re
+import resource
+import signal
+import stat
+import sys
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+#: A run's folder, and a path below its state folder.
+_PLACE = re.compile(r"(/.*?/run-\d{4})/state/(.+)")
+_ZOMBIE_DEADLINE_S = 60
+_local = threading.local()
+_role = ""
+_file_size_limit: tuple[int, int] | None = None
+
+
+def install(role: str) -> None:
+    """Watch this process, and those that it forks; `role` is ``driver`` or ``worker``."""
+    global _role
+    if not _role:
+        sys.addaudithook(_watch)
+    _role = role
+
+
+def reached(step: str, path: str) -> None:
+    """Do what the run has in store for a step: called by the audit hook, and by a job at its own steps."""
+    place = _PLACE.fullmatch(path)
+    if place is None or not _role:
+        return
+    _lift_file_size_limit()
+    for fault in _faults_of(place[1]):
+        if fault["step"] != step or fault["role"] != _role or not re.search(fault["path"], place[2]):
+            continue
+        if "until" in fault and Path(place[1], fault["until"]).exists():
+            continue
+        number = _count(Path(place[1]), fault["id"])
+        if fault["nth"] <= number < fault["nth"] + fault.get("times", 1):
+            _mark(Path(place[1]), fault["id"], f"{step} {place[2]}")
+            _act(Path(place[1]), fault, step, path)
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open":
+        path, _, flags = arguments
+        if not isinstance(path, str) or "/state/" not in path:
+            return
+        if not flags & (os.O_WRONLY | os.O_RDWR):
+            # On a local disk the folder is synced when a file of it was written: the file counts now.
+            published = getattr(_local, "published", "")
+            if published and os.path.dirname(published) == path:
+                _local.published = ""
+                reached("written", published)
+        elif not os.path.basename(path).startswith("."):
+            reached("create", path)
+            _local.published = path
+    elif event == "os.rename":
+        source, target = arguments[:2]
+        if isinstance(target, str) and "/state/" in target:
+            _local.temporary = source
+            reached("publish", target)
+            _local.published = target
+    elif event == "os.listdir":
+        (path,) = arguments
+        if isinstance(path, str) and "/state/" in path:
+            reached("list", path)
+
+
+@lru_cache(maxsize=64)
+def _faults_of(root: str) -> list[dict[str, Any]]:
+    try:
+        faults: list[dict[str, Any]] = json.loads(Path(root, "faults.json").read_text())
+    except FileNotFoundError:
+        return []
+    return faults
+
+
+def _count(root: Path, fault: str) -> int:
+    number = getattr(_local, "counted", 0)
+    while True:
+        try:
+            (root / "faults" / f"{fault}.{number}").touch(exist_ok=False)
+        except FileExistsError:
+            number += 1
+        else:
+            return number
+
+
+def _mark(root: Path, fault: str, what: str) -> None:
+    with (root / "faults" / f"{fault}.happened").open("a") as file:
+        file.write(f"{time.time():.3f} {_role} {os.getpid()} {what}\n")
+
+
+def _act(root: Path, fault: dict[str, Any], step: str, path: str) -> None:
+    action = fault["action"]
+    if action == "slow":
+        time.sleep(fault["seconds"])
+    elif action == "fail":
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+    elif action == "full":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    elif action == "raise":
+        raise RuntimeError("a fault that was asked for")
+    elif action == "kill":
+        kill(root, fault["target"])
+    elif action == "tear":
+        _tear(root, fault, step, path)
+    elif action == "zombie":
+        _outlive(root, fault["id"])
+    elif action == "stop":
+        os.killpg(_driver(root)["group"], signal.SIGSTOP)
+    else:
+        raise ValueError(action)
+
+
+def kill(root: Path, target: str) -> None:
+    """Kill the worker, the executor or the driver of this process, and the process itself."""
+    if target == "executor":
+        os.kill(_parent_of(os.getppid()), signal.SIGKILL)
+    elif target == "driver":
+        driver = _driver(root)
+        for pid in (driver["jvm"], driver["python"]):
+            if pid != os.getpid():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _driver(root: Path) -> dict[str, int]:
+    driver: dict[str, int] = json.loads((root / "driver.json").read_text())
+    return driver
+
+
+def _parent_of(pid: int) -> int:
+    # The command's name is in parentheses and may hold anything.
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _tear(root: Path, fault: dict[str, Any], step: str, path: str) -> None:
+    """Let half of a file reach the disk, and then an error or the process's death come."""
+    global _file_size_limit
+    dies = fault["then"] == "kill"
+    if step == "publish":
+        os.truncate(_local.temporary, os.path.getsize(_local.temporary) // 2)
+        if dies:
+            kill(root, fault["target"])
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+    _file_size_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (fault["bytes"], _file_size_limit[1]))
+    if dies:
+        # Python ignores the signal by which the kernel kills a process that writes beyond the limit.
+        ctypes.CDLL(None).signal(signal.SIGXFSZ, ctypes.c_void_p(0))
+
+
+def _lift_file_size_limit() -> None:
+    global _file_size_limit
+    if _file_size_limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, _file_size_limit)
+        _file_size_limit = None
+
+
+def _outlive(root: Path, fault: str) -> None:
+    """Die for Spark, and go on in a copy of this process when the next epoch was committed."""
+    committed = _commits(root)
+    if os.fork() != 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.setpgid(0, 0)
+    signal.alarm(_ZOMBIE_DEADLINE_S)
+    with open(os.devnull, "r+b") as nothing:
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                    os.dup2(nothing.fileno(), descriptor)
+    # Its own partition's retry is in the first of the commits that come, its successor in the second.
+    while _commits(root) < committed + 2 and not (root / "consumed").exists():
+        time.sleep(0.02)
+    _mark(root, fault, "the zombie goes on")
+
+
+def _commits(root: Path) -> int:
+    try:
+        return sum(name.isdigit() for name in os.listdir(root / "spark" / "commits"))
+    except FileNotFoundError:
+        return 0

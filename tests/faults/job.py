@@ -1,0 +1,105 @@
+"""The driver of a run, to be killed: flights through keyed state into an exactly-once sink.
+
+``python -m faults.job RUN``, where RUN is a folder that holds ``job.json`` and ``input``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+from pyspark.sql import DataFrame, SparkSession
+
+from faults import injection
+from faults.flight_log import INPUT_SCHEMA, OPERATORS, OUTPUT_SCHEMA, FlightLog
+from keyedstate.spark import keyed
+
+_OUTPUT = pa.schema(
+    [
+        ("operator", pa.string()),
+        ("id", pa.int64()),
+        ("key", pa.string()),
+        ("flights", pa.int64()),
+        ("delay", pa.int64()),
+    ]
+)
+
+
+def session(run: Path, settings: dict[str, str]) -> SparkSession:
+    """Return the session that the run's ``job.json`` describes."""
+    builder = SparkSession.builder.appName(f"faults {run.name}")
+    fixed = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        # Results leave a task while it is still at its rows.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
+        "spark.sql.warehouse.dir": str(run / "warehouse"),
+        "spark.local.dir": str(run / "local"),
+        "spark.worker.dir": str(run / "work"),
+        "spark.python.daemon.module": "faults.worker_daemon",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+    }
+    for name, value in {**fixed, **settings}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+class EpochFiles:
+    """A sink that is idempotent by epoch: one file for each, put into its place when it is whole."""
+
+    def __init__(self, run: Path, evaluations: int) -> None:
+        self._folder = run / "output"
+        self._place = str(run / "state" / "sink")
+        self._evaluations = evaluations
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        self._folder.mkdir(exist_ok=True)
+        injection.reached("before the sink", self._place)
+        for _ in range(self._evaluations):
+            rows = batch.collect()
+        injection.reached("before the sink commits", self._place)
+        table = pa.Table.from_pylist([row.asDict() for row in rows], _OUTPUT)
+        half = self._folder / f".{epoch}.{os.getpid()}"
+        pyarrow.parquet.write_table(table, half)
+        half.rename(self._folder / f"epoch-{epoch}.parquet")
+        injection.reached("after the sink committed", self._place)
+
+
+def main(run: Path) -> None:
+    """Run the query until the input is used up."""
+    job = json.loads((run / "job.json").read_text())
+    injection.install("driver")
+    spark = session(run, job["settings"])
+    spark.sparkContext.setLogLevel("ERROR")
+    assert spark._jvm is not None
+    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+    driver = {"python": os.getpid(), "jvm": jvm, "group": os.getpgrp()}
+    (run / f".driver.{os.getpid()}").write_text(json.dumps(driver))
+    (run / f".driver.{os.getpid()}").rename(run / "driver.json")
+    rows = spark.readStream.schema(INPUT_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(run / "input"))
+    results = [
+        keyed(rows, OPERATORS[uid], uid=uid).process(
+            FlightLog(uid, str(run / "state" / uid / "rows")), OUTPUT_SCHEMA
+        )
+        for uid in job["operators"]
+    ]
+    writer = reduce(DataFrame.union, results).writeStream.option("checkpointLocation", str(run / "spark"))
+    if job["sink"] == "file sink":
+        writer = writer.format("parquet").option("path", str(run / "output"))
+    else:
+        writer = writer.foreachBatch(EpochFiles(run, 2 if job["sink"] == "evaluated twice" else 1))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,239 @@
+"""The catalogue of faults, and the plan of a run: it follows from the seed and the number of the run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+LOCAL, CLUSTER = "local[2, 4]", "local-cluster[2,1,1024]"
+EPOCHS = 6
+MAX_PARALLELISM = 32
+BACKENDS = ("heap-cow", "nested-map")
+_UID = "(aircraft|origins)"
+_ATTEMPT = r"attempts/epoch-\d+/[^/]+"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A place of the epoch protocol: which process gets there, and by what it is known.
+
+    Attributes
+    ----------
+    name : str
+    role : str
+        ``worker`` or ``driver``.
+    step, path : str
+        As `faults.injection.reached` is told them; the path is a regular expression.
+    often : int
+        How often a run without faults gets there at least, at parallelism 2.
+    """
+
+    name: str
+    role: str
+    step: str
+    path: str
+    often: int
+
+
+CLAIM = Step("claim", "worker", "publish", f"^{_UID}/_owner$", 1)
+RESTORE_POINT = Step("restore point", "worker", "list", f"^{_UID}$", 2 * EPOCHS - 2)
+STARTED = Step("started marker", "worker", "publish", rf"^{_UID}/{_ATTEMPT}\.started$", 2 * EPOCHS)
+ROWS = Step("rows", "worker", "rows", f"^{_UID}/rows$", 2 * EPOCHS)
+DATA = Step("data file", "worker", "create", f"^{_UID}/data/", 2 * EPOCHS)
+MANIFEST = Step("manifest", "worker", "publish", rf"^{_UID}/{_ATTEMPT}\.json$", 2 * EPOCHS)
+ACKNOWLEDGEMENT = Step("acknowledgement", "worker", "written", rf"^{_UID}/{_ATTEMPT}\.json$", 2 * EPOCHS)
+PUBLICATION = Step("publication", "driver", "publish", rf"^{_UID}/chk-\d+/_metadata$", EPOCHS)
+PUBLISHED = Step("publication done", "driver", "written", rf"^{_UID}/chk-\d+/_metadata$", EPOCHS)
+CLEAN_UP = Step("clean-up", "driver", "list", rf"^{_UID}/(data|chk-\d+|attempts.*)$", EPOCHS)
+SINK = tuple(
+    Step(name, "driver", name, "^sink$", EPOCHS)
+    for name in ("before the sink", "before the sink commits", "after the sink committed")
+)
+
+WORKER_STEPS = (CLAIM, RESTORE_POINT, STARTED, ROWS, DATA, MANIFEST, ACKNOWLEDGEMENT)
+DRIVER_STEPS = (PUBLICATION, PUBLISHED, CLEAN_UP, *SINK)
+WRITES = (CLAIM, STARTED, DATA, MANIFEST, PUBLICATION)
+
+
+@dataclass
+class Plan:
+    """One run.
+
+    Attributes
+    ----------
+    seed, number : int
+    master : str
+    sink : str
+        ``file sink`` (Spark's), ``foreachBatch``, or ``evaluated twice``: a foreachBatch that does so.
+    operators : list of str
+    first_flight, flights : int
+        Which part of the year goes through.
+    lives : list of (int, str)
+        Parallelism and backend of each start of the driver; the last one stands for all later ones.
+    pause_after : int or None
+        The driver ends in good order after so many epochs, and is started again.
+    faults : list of dict
+        What happens; ``name`` is its row in the table, ``by`` who makes it happen.
+    settings : dict
+        More of Spark's settings.
+    """
+
+    seed: int
+    number: int
+    master: str
+    sink: str
+    operators: list[str]
+    first_flight: int
+    flights: int
+    lives: list[tuple[int, str]]
+    pause_after: int | None = None
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the catalogue: what is done, on which masters, and how a plan gets it."""
+
+    name: str
+    masters: Sequence[str]
+    build: Callable[[random.Random, Plan], list[dict[str, Any]]]
+    restarts: bool = False
+
+
+def _at(step: Step, action: str, **details: Any) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
+    def build(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+        if step in SINK and plan.sink == "file sink":
+            plan.sink = "foreachBatch"
+        fault = {
+            "by": "injection",
+            "step": step.step,
+            "role": step.role,
+            "path": step.path,
+            "nth": random_.randrange(step.often),
+            "action": action,
+            **details,
+        }
+        if action == "tear":
+            fault["bytes"] = random_.randrange(100, 4000)
+        if action == "slow":
+            fault["seconds"] = random_.uniform(0.2, 1.5)
+        return [fault]
+
+    return build
+
+
+def _watched(kind: str, **details: Any) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
+    def build(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+        moment = {"epoch": random_.randrange(EPOCHS - 1), "delay": random_.uniform(0.0, 0.6)}
+        return [{"by": kind, **moment, **details}]
+
+    return build
+
+
+def _stopped(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
+    """A driver that is thought dead at a step, and goes on when its successor has come further."""
+
+    def build(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+        (fault,) = _at(step, "stop")(random_, plan)
+        # Late enough that there is a state, early enough that a successor has epochs to do.
+        fault["nth"] = random_.randrange(1, EPOCHS - 2)
+        return [{**fault, "zombie_run": True}]
+
+    return build
+
+
+def _restart(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+    plan.pause_after = random_.randrange(1, EPOCHS)
+    return [{"by": "campaign"}]
+
+
+def _another_backend(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+    plan.lives = [(parallelism, BACKENDS[n % 2]) for n, (parallelism, _) in enumerate(plan.lives)]
+    return _restart(random_, plan)
+
+
+def _another_parallelism(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+    numbers = random_.sample((1, 2, 3, 4, 5), 5)
+    plan.lives = [(numbers[n % 5], backend) for n, (_, backend) in enumerate(plan.lives)]
+    return _restart(random_, plan)
+
+
+def catalogue() -> list[Entry]:
+    """Return every fault that a campaign goes through."""
+    anywhere, entries = (LOCAL, CLUSTER), []
+    for step in WORKER_STEPS:
+        entries.append(
+            Entry(f"kill worker: {step.name}", (LOCAL, LOCAL, CLUSTER), _at(step, "kill", target="worker"))
+        )
+        entries.append(Entry(f"kill executor: {step.name}", (CLUSTER,), _at(step, "kill", target="executor")))
+        kill_driver = _at(step, "kill", target="driver")
+        entries.append(Entry(f"kill driver: {step.name}", (LOCAL, LOCAL, CLUSTER), kill_driver, True))
+    for step in DRIVER_STEPS:
+        kill_driver = _at(step, "kill", target="driver")
+        entries.append(Entry(f"kill driver: {step.name}", (LOCAL, LOCAL, CLUSTER), kill_driver, True))
+    entries.append(Entry("kill driver: Spark's commit", (LOCAL, LOCAL, CLUSTER), _watched("commit"), True))
+    entries.append(Entry("kill worker: any moment", anywhere, _watched("random", target="worker")))
+    entries.append(Entry("kill executor: any moment", (CLUSTER,), _watched("random", target="executor")))
+    entries.append(Entry("kill driver: any moment", anywhere, _watched("random", target="driver"), True))
+    for step in WRITES:
+        for name, action, details in (
+            ("fails", "fail", {}),
+            ("is slow", "slow", {}),
+            ("no room", "full", {}),
+            ("torn, then an error", "tear", {"then": "error", "target": step.role}),
+            ("torn, then death", "tear", {"then": "kill", "target": step.role}),
+        ):
+            dies = details.get("then") == "kill" and step.role == "driver"
+            entries.append(Entry(f"write {name}: {step.name}", (LOCAL,), _at(step, action, **details), dies))
+    entries.append(Entry("task fails: rows", anywhere, _at(ROWS, "raise")))
+    entries.append(Entry("disk full", (LOCAL,), _watched("disk full"), True))
+    for step in (STARTED, DATA, MANIFEST):
+        entries.append(Entry(f"zombie attempt: {step.name}", (LOCAL,), _at(step, "zombie")))
+    for step in (PUBLICATION, PUBLISHED, SINK[1]):
+        entries.append(Entry(f"zombie run: {step.name}", (LOCAL,), _stopped(step), True))
+    entries.append(Entry("two live drivers", (LOCAL,), _watched("second driver"), True))
+    entries.append(Entry("restart: another parallelism", anywhere, _another_parallelism, True))
+    entries.append(Entry("restart: another backend", anywhere, _another_backend, True))
+    return entries
+
+
+def plan_of(seed: int, number: int, names: Collection[str] = ()) -> Plan:
+    """Return the plan of a run: the catalogue in a shuffled order, and from its start again.
+
+    Parameters
+    ----------
+    seed, number : int
+    names : collection of str
+        The only faults to plan; empty for all.
+    """
+    entries = [entry for entry in catalogue() if not names or entry.name in names]
+    round_, place = divmod(number, len(entries))
+    random.Random(f"{seed}/round {round_}").shuffle(entries)
+    random_ = random.Random(f"{seed}/run {number}")
+    first = entries[place]
+    # Parallelism and backend may change at every start of the driver.
+    lives = [(random_.choice((1, 2, 2, 3, 4)), random_.choice(BACKENDS)) for _ in range(6)]
+    # The places of steps are counted for two tasks at least.
+    lives[0] = (random_.choice((2, 2, 3)), lives[0][1])
+    plan = Plan(
+        seed=seed,
+        number=number,
+        master=random_.choice(first.masters),
+        sink=random_.choice(("file sink", "file sink", "foreachBatch", "evaluated twice")),
+        operators=random_.choice((["aircraft"], ["aircraft"], ["origins", "aircraft"])),
+        first_flight=random_.randrange(300_000),
+        flights=random_.choice((3_000, 6_000, 9_000)),
+        lives=lives,
+        settings={"spark.keyedstate.checkpoint.max-deltas": str(random_.choice((0, 2, 10)))},
+    )
+    faults = [{"name": first.name, **fault} for fault in first.build(random_, plan)]
+    # A second one that the same driver can live through.
+    mild = [entry for entry in entries if not entry.restarts and plan.master in entry.masters]
+    if mild and random_.random() < 0.5:
+        second = random_.choice(mild)
+        faults += [{"name": second.name, **fault} for fault in second.build(random_, plan)]
+    plan.faults = [{"id": str(index), **fault} for index, fault in enumerate(faults)]
+    return plan

@@ -1,0 +1,335 @@
+"""One run: its driver is started, harmed and started again until the input is used up, and then judged."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from faults import answer, plans, processes
+from faults.plans import EPOCHS, MAX_PARALLELISM, Plan
+from keyedstate.cli.demo.flights import read_flights
+
+_LIFE_S = 150.0
+_POLL_S = 0.03
+_TESTS = Path(__file__).parent.parent
+#: Starts of the driver that a run may need beyond one for each of its faults.
+_SPARE_LIVES = 3
+_COLUMNS = ("id", "tailnum", "origin", "dest", "arr_delay")
+
+
+@dataclass
+class Result:
+    """What became of a run.
+
+    Attributes
+    ----------
+    plan : Plan
+    finished : bool
+        Whether the input was used up.
+    verdict : answer.Verdict
+        Of what the run left, whether it finished or not.
+    happened : dict
+        By the id of a fault, what its processes noted; faults that were not reached are missing.
+    lives : int
+        Starts of the driver.
+    seconds : float
+    log : str
+        The end of the drivers' output.
+    """
+
+    plan: Plan
+    finished: bool
+    verdict: answer.Verdict
+    happened: dict[str, str]
+    lives: int
+    seconds: float
+    log: str = ""
+
+    @property
+    def survived(self) -> bool:
+        """Whether output and state are exactly those of the batch answer."""
+        return self.finished and self.verdict.exact
+
+
+def load_flights() -> pa.Table:
+    """Return the flights of the year, numbered."""
+    flights = read_flights()
+    return flights.append_column("id", pa.array(range(flights.num_rows))).select(_COLUMNS)
+
+
+def execute(plan: Plan, folder: Path, flights: pa.Table) -> Result:
+    """Run a plan in a folder of its own, which must be named ``run-`` and four digits, and judge it."""
+    run = _Run(plan, folder, flights)
+    try:
+        return run.execute()
+    finally:
+        run.end()
+
+
+class _Run:
+    def __init__(self, plan: Plan, folder: Path, flights: pa.Table) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._stack = ExitStack()
+        self._sessions: set[int] = set()
+        self._lives = 0
+        self._deadline = 0.0
+        (folder / "faults").mkdir(parents=True)
+        (folder / "input").mkdir()
+        self._files = self._cut(flights.slice(plan.first_flight, plan.flights))
+        self._watched = [fault for fault in plan.faults if fault["by"] not in ("injection", "campaign")]
+        self._injected = [fault for fault in plan.faults if fault["by"] == "injection"]
+        self._disk = self._small_disk()
+        (folder / "faults.json").write_text(json.dumps(self._injected))
+
+    def execute(self) -> Result:
+        began = time.monotonic()
+        pause = self._plan.pause_after
+        finished = True
+        for files in [EPOCHS] if pause is None else [pause, EPOCHS]:
+            self._give(files)
+            finished = finished and self._consume()
+        (self._folder / "consumed").touch()
+        self._wait_for_zombies()
+        # Whatever is left of the run may not write while it is judged.
+        processes.kill_sessions(self._sessions)
+        backend = random.Random(self._plan.number).choice(plans.BACKENDS)
+        state = str(self._folder / "state")
+        verdict = answer.judge(self._folder, state, self._plan.operators, backend)
+        log = self._folder / "log"
+        seconds = time.monotonic() - began
+        text = log.read_text(errors="replace")[-6000:] if log.exists() else ""
+        return Result(self._plan, finished, verdict, self._happened(), self._lives, seconds, text)
+
+    def end(self) -> None:
+        """Leave no process and no mount behind."""
+        processes.kill_sessions(self._sessions)
+        self._stack.close()
+
+    # -- input -------------------------------------------------------------------------------------
+
+    def _cut(self, flights: pa.Table) -> list[pa.Table]:
+        ends = [flights.num_rows * number // EPOCHS for number in range(EPOCHS + 1)]
+        return [flights.slice(first, end - first) for first, end in itertools.pairwise(ends)]
+
+    def _give(self, files: int) -> None:
+        """Have so many files in the input."""
+        for number in range(files):
+            path = self._folder / "input" / f"flights-{number:04}.parquet"
+            if not path.exists():
+                hidden = path.with_name(f".{path.name}")
+                pyarrow.parquet.write_table(self._files[number], hidden)
+                # Spark's file source goes by modification time.
+                os.utime(hidden, (1_000_000_000 + number, 1_000_000_000 + number))
+                hidden.rename(path)
+
+    # -- the lives of the driver -------------------------------------------------------------------
+
+    def _consume(self) -> bool:
+        """Start the driver until it has used up the input; False where it does not get there."""
+        for _ in range(len(self._plan.faults) + _SPARE_LIVES):
+            if self._live(self._start()) == 0:
+                return True
+            if self._disk is not None and not self._room() and "No space left" in self._log():
+                self._note(next(fault for fault in self._watched if fault["by"] == "disk full"), "full")
+                self._make_room()
+        return False
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        parallelism, backend = self._plan.lives[min(self._lives, len(self._plan.lives) - 1)]
+        self._lives += 1
+        settings = {
+            "spark.master": self._plan.master,
+            "spark.keyedstate.backend": backend,
+            "spark.keyedstate.parallelism": str(parallelism),
+            "spark.keyedstate.max-parallelism": str(MAX_PARALLELISM),
+            "spark.keyedstate.checkpoint.dir": str(self._folder / "state"),
+            "spark.keyedstate.checkpoint.delta-min-bytes": "0",
+            **self._plan.settings,
+        }
+        job = {"operators": self._plan.operators, "sink": self._plan.sink, "settings": settings}
+        (self._folder / "job.json").write_text(json.dumps(job))
+        path = [str(_TESTS), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path),
+            "PYSPARK_PYTHON": sys.executable,
+            # Half of the time that a Java needs to start; there is nothing here that a better compiler gains.
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+        with (self._folder / "log").open("ab") as log:
+            log.write(f"-- start {self._lives}: {parallelism} tasks, {backend}\n".encode())
+            log.flush()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "faults.job", str(self._folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        self._sessions.add(process.pid)
+        return process
+
+    def _live(self, driver: subprocess.Popen[bytes]) -> int:
+        """Watch a driver until it ends, do to it what is planned, and return its exit code."""
+        deadline = time.monotonic() + _LIFE_S
+        waiting = [fault for fault in self._watched if not self._has_happened(fault)]
+        actions: dict[str, Callable[[subprocess.Popen[bytes], dict[str, Any]], bool]] = {
+            "commit": self._kill_at_commit,
+            "random": self._kill_at_random,
+            "second driver": self._start_second,
+        }
+        while (code := driver.poll()) is None:
+            for fault in [fault for fault in waiting if fault["by"] in actions]:
+                if actions[fault["by"]](driver, fault):
+                    waiting.remove(fault)
+            if self._is_stopped(driver):
+                self._outlive(driver)
+            if time.monotonic() > deadline:
+                self._write_log("-- killed: it did not end\n")
+                processes.kill_sessions({driver.pid})
+            time.sleep(_POLL_S)
+        if code != 0 and self._plan.master == plans.LOCAL:
+            # With a dead driver its Python workers end by themselves; on a cluster executors live on longer.
+            self._kill_jvm(driver)
+        return code
+
+    def _kill_jvm(self, driver: subprocess.Popen[bytes]) -> None:
+        """A driver is Python and Java; where one is dead the other must not go on."""
+        ours = [found for found in processes.of_sessions({driver.pid}) if found.kind == "other"]
+        processes.send([found.pid for found in ours], signal.SIGKILL)
+
+    # -- faults that come from here ------------------------------------------------------------------
+
+    def _kill_at_commit(self, driver: subprocess.Popen[bytes], fault: dict[str, Any]) -> bool:
+        if answer.committed_epochs(self._folder) <= fault["epoch"]:
+            return False
+        self._note(fault, f"epoch {fault['epoch']} is committed")
+        self._kill_driver(driver)
+        return True
+
+    def _kill_at_random(self, driver: subprocess.Popen[bytes], fault: dict[str, Any]) -> bool:
+        if answer.committed_epochs(self._folder) <= fault["epoch"]:
+            return False
+        if "since" not in fault:
+            fault["since"] = time.monotonic()
+        if time.monotonic() < fault["since"] + fault["delay"]:
+            return False
+        alive = processes.of_sessions({driver.pid})
+        if fault["target"] == "driver":
+            self._kill_driver(driver)
+        else:
+            targets = processes.workers(alive)
+            if fault["target"] == "executor":
+                targets = [found for found in alive if found.kind == "executor"]
+            if not targets:
+                return False
+            processes.send([targets[self._plan.number % len(targets)].pid], signal.SIGKILL)
+        self._note(fault, f"{answer.committed_epochs(self._folder)} epochs are committed")
+        return True
+
+    def _kill_driver(self, driver: subprocess.Popen[bytes]) -> None:
+        children = [found for found in processes.of_sessions({driver.pid}) if found.parent == driver.pid]
+        processes.send([*(child.pid for child in children), driver.pid], signal.SIGKILL)
+
+    def _start_second(self, driver: subprocess.Popen[bytes], fault: dict[str, Any]) -> bool:
+        """Start another driver beside a living one; the older one is to stop."""
+        if answer.committed_epochs(self._folder) <= fault["epoch"]:
+            return False
+        self._note(fault, f"{answer.committed_epochs(self._folder)} epochs are committed")
+        self._live(self._start())
+        return True
+
+    def _is_stopped(self, driver: subprocess.Popen[bytes]) -> bool:
+        return any(
+            found.pid == driver.pid and found.state == "T" for found in processes.of_sessions({driver.pid})
+        )
+
+    def _outlive(self, driver: subprocess.Popen[bytes]) -> None:
+        """Let a successor of a stopped driver get further, and then wake the driver up."""
+        before = answer.committed_epochs(self._folder)
+        successor = self._start()
+        deadline = time.monotonic() + _LIFE_S
+        while successor.poll() is None and time.monotonic() < deadline:
+            if answer.committed_epochs(self._folder) > before:
+                break
+            time.sleep(_POLL_S)
+        os.killpg(driver.pid, signal.SIGCONT)
+        self._live(successor)
+
+    def _wait_for_zombies(self) -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            alive = processes.of_sessions(self._sessions)
+            pids = {found.pid for found in alive}
+            if not any(found.kind == "daemon" and found.parent not in pids for found in alive):
+                return
+            time.sleep(_POLL_S)
+
+    def _small_disk(self) -> processes.SmallDisk | None:
+        fault = next((fault for fault in self._watched if fault["by"] == "disk full"), None)
+        if fault is None:
+            return None
+        kilobytes = 40 + int(200 * fault["delay"])
+        disk = self._stack.enter_context(processes.small_disk(self._folder / "state", kilobytes))
+        if not disk.mounted:
+            # Mounting is not allowed here: the processes are told that there is no room.
+            for role, step in (("worker", plans.DATA), ("driver", plans.PUBLICATION)):
+                full = {"step": step.step, "path": step.path, "nth": 2, "times": 1000, "until": "room"}
+                self._injected.append({"id": f"{fault['id']}-{role}", "role": role, "action": "full", **full})
+        return disk
+
+    def _room(self) -> bool:
+        return (self._folder / "room").exists()
+
+    def _make_room(self) -> None:
+        (self._folder / "room").touch()
+        if self._disk is not None and self._disk.mounted:
+            self._disk.make_room()
+
+    # -- what was noted ------------------------------------------------------------------------------
+
+    def _note(self, fault: dict[str, Any], what: str) -> None:
+        (self._folder / "faults" / f"{fault['id']}.happened").write_text(f"campaign: {what}\n")
+
+    def _has_happened(self, fault: dict[str, Any]) -> bool:
+        return (self._folder / "faults" / f"{fault['id']}.happened").exists()
+
+    def _happened(self) -> dict[str, str]:
+        for fault in self._plan.faults:
+            if fault["by"] == "campaign" and self._lives > 1:
+                self._note(fault, "restarted")
+        noted = {path.stem: path.read_text() for path in (self._folder / "faults").glob("*.happened")}
+        return {fault["id"]: noted[fault["id"]] for fault in self._plan.faults if fault["id"] in noted}
+
+    def _log(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")
+
+    def _write_log(self, text: str) -> None:
+        with (self._folder / "log").open("a") as log:
+            log.write(text)
+
+
+def remove(folder: Path) -> None:
+    """Delete a run's folder; a process that is ending may write for a moment."""
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
