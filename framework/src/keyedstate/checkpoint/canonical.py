@@ -2,6 +2,7 @@
 
 A chain of a base and deltas becomes one file; what is one file already is copied as it is.  A file is
 streamed key group by key group: memory holds what the deltas of a state changed, and a batch of entries.
+Values stay as they are stored and never become objects, so no class of the program is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
-from keyedstate.backend import StateHandle
+from keyedstate.checkpoint.delta import ChainHandle
 from keyedstate.checkpoint.errors import CorruptSegmentError
 from keyedstate.checkpoint.folder import data_paths
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata
@@ -187,7 +188,7 @@ def _rewritten(
                 for meta in handle.states:
                     writer.begin_state(meta)
                     for key_group in handle.key_groups:
-                        writer.write_entries(key_group, handle.entries(meta.name, key_group))
+                        writer.write_columns(key_group, handle.columns(meta.name, key_group))
                 yield writer.finish()
             except BaseException:
                 writer.abort()
@@ -197,10 +198,10 @@ def _rewritten(
 @contextmanager
 def _opened(
     metadata: CheckpointMetadata, part: AttemptManifest, source: CheckpointStorage
-) -> Iterator[list[StateHandle]]:
+) -> Iterator[list[SegmentHandle | ChainHandle]]:
     handles = handles_for(metadata, source, part.key_groups)
     try:
-        yield list(handles)
+        yield handles
     finally:
         for handle in handles:
             handle.close()

@@ -122,6 +122,21 @@ class SegmentWriter(SnapshotSink):
         KeyGroupOutOfRangeError, SnapshotOrderError
             For a key group outside the file's range, or not behind the one before.
         """
+        meta = self._check_order(key_group)
+        self._write(key_group, self._as_columns(meta, key_group, batches))
+
+    def write_columns(self, key_group: int, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write the entries of one key group as `SegmentHandle.columns` gives them.
+
+        Raises
+        ------
+        KeyGroupOutOfRangeError, SnapshotOrderError
+            As `write_entries`.
+        """
+        self._check_order(key_group)
+        self._write(key_group, batches)
+
+    def _check_order(self, key_group: int) -> StateMeta:
         self._check_usable()
         if self._meta is None:
             raise SnapshotOrderError(self._location, f"key group {key_group} came before any state")
@@ -133,21 +148,32 @@ class SegmentWriter(SnapshotSink):
                 self._location,
                 f"key group {key_group} of the state {self._meta.name!r} came after {index.key_groups[-1]}",
             )
-        self._unusable = True
-        sink, writer, entries = _StreamSink(self._output), None, 0
+        return self._meta
+
+    def _as_columns(
+        self, meta: StateMeta, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]
+    ) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if not len(batch.namespaces) == len(batch.keys) == len(batch.values):
                 lengths = (
                     f"{len(batch.namespaces)} namespaces, {len(batch.keys)} keys, {len(batch.values)} values"
                 )
-                raise SnapshotOrderError(self._location, f"a batch of {self._meta.name!r} has {lengths}")
-            if not len(batch):
+                raise SnapshotOrderError(self._location, f"a batch of {meta.name!r} has {lengths}")
+            if len(batch):
+                yield from _record_batches(meta, self._schema, key_group, batch)
+
+    def _write(self, key_group: int, batches: Iterable[pa.RecordBatch]) -> None:
+        assert self._meta is not None, "checked by the callers"
+        index = self._states[self._meta.name]
+        self._unusable = True
+        sink, writer, entries = _StreamSink(self._output), None, 0
+        for batch in batches:
+            if not batch.num_rows:
                 continue
             if writer is None:
                 writer = pa.ipc.new_stream(pa.PythonFile(sink, "w"), self._schema, options=self._options)
-            for columns in _record_batches(self._meta, self._schema, key_group, batch):
-                writer.write_batch(columns)
-            entries += len(batch)
+            writer.write_batch(batch)
+            entries += batch.num_rows
         if writer is not None:
             writer.close()
             sink.hand_on()
