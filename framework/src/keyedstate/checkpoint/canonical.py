@@ -169,6 +169,8 @@ def _write_part(
         deltas=(),
         operator_state=operator_state,
         entries={state: sum(one.entries.get(state, 0) for one in segments) for state in sorted(states)},
+        bases=(),
+        unfinished=None,
     )
     return replace(whole, bytes=sum(file.bytes for file in whole.files))
 
