@@ -45,6 +45,10 @@ Everything that a plugin can be asked for. A backend is a module named by an ent
 the chosen backend's hooks are called, so no hook has to ask whether it is meant; hooks run when something is
 created or completed, never per record.
 
+One hook is asked of every plugin: `keyedstate_checkpoint_storage`, which brings file systems
+([storage.md](storage.md)). A plugin that has it need not be a backend; then its entry point belongs to the
+group `{plugin_group}`.
+
 This is hook API version {newest}; {served}. How to write a backend:
 [writing-a-backend.md](writing-a-backend.md).
 """
@@ -90,7 +94,11 @@ def hooks_page() -> str:
     """Return docs/hooks.md."""
     oldest, newest = hooks.HOOK_API
     served = f"plugins for {oldest} to {newest} are accepted" if oldest < newest else "there is no other"
-    parts = [HOOKS_HEAD.format(group=hooks.ENTRY_POINT_GROUP, newest=newest, served=served)]
+    parts = [
+        HOOKS_HEAD.format(
+            group=hooks.ENTRY_POINT_GROUP, plugin_group=hooks.PLUGIN_GROUP, newest=newest, served=served
+        )
+    ]
     for node in ast.parse(inspect.getsource(hooks)).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("keyedstate_"):
             text = re.sub(r"``([^`]+)``", r"`\1`", ast.get_docstring(node) or "")

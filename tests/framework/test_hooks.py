@@ -101,6 +101,18 @@ def keyedstate_checkpoint_completed(uid, epoch):
     assert module_of(backend).calls[-1] == ("completed", "page-views", 7)
 
 
+def called_checkpoint_storage(distributions, context, meta):
+    source = """
+@hookimpl
+def keyedstate_checkpoint_storage(uri):
+    calls.append(uri)
+"""
+    distributions.add("mine-dist", "1.0", "mine", extra=source)
+    ((provider, call),) = distributions.registry().callers("keyedstate_checkpoint_storage", [])
+    assert call(uri="disk:a", options={}) == []
+    assert (provider.name, sys.modules["mine_dist_plugin"].calls[-1]) == ("mine", "disk:a")
+
+
 CALLED = {hook: globals().get(hook.replace("keyedstate_", "called_", 1)) for hook in HOOKS}
 
 

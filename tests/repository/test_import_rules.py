@@ -60,8 +60,8 @@ PLUGIN_MAY_IMPORT = {"hooks", "config", "backend", "types", "keygroups", "errors
 #: Lines per file: the kernel is to be read in one sitting.
 KERNEL_LINE_LIMITS = {
     "hooks.py": 120,
-    "plugins.py": 420,
-    "config.py": 520,
+    "plugins.py": 500,
+    "config.py": 560,
     "errors.py": 300,
     "backend/*.py": 220,
 }

@@ -151,6 +151,22 @@ def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:
     return ConfigOption(name, parse, (), "a list of names with commas between them", text)
 
 
+def pairs(name: str, text: str) -> ConfigOption[tuple[tuple[str, str], ...]]:
+    """Return an option that holds names with values: a mapping, or a string such as ``a=1,b=2``."""
+
+    def parse(value: object) -> tuple[tuple[str, str], ...]:
+        if isinstance(value, str):
+            # An error where a part has no "=": it cannot be unpacked.
+            value = [part.split("=", 1) for part in value.split(",") if part.strip()]
+        items = value.items() if isinstance(value, Mapping) else cast(Iterable[Any], value)
+        found = tuple((str(key).strip(), str(text).strip()) for key, text in items)
+        if not all(key for key, _ in found) or len(dict(found)) < len(found):
+            raise ValueError
+        return found
+
+    return ConfigOption(name, parse, (), "pairs such as name=value, with commas between them", text)
+
+
 BACKEND = string(
     "backend",
     "heap-cow",
@@ -242,6 +258,11 @@ CHECKPOINT_TOLERABLE_FAILURES = integer(
     "since what changed is written all the same; one failure more stops the query.",
     low=0,
 )
+STORAGE_OPTIONS = pairs(
+    "storage.options",
+    "What a plugin needs that opens the scheme of the checkpoint's URI (hook keyedstate_checkpoint_storage): "
+    "it gets these. The file systems of pyarrow take theirs from the URI.",
+)
 STORAGE_RETRIES = integer(
     "storage.retries",
     5,
@@ -250,13 +271,11 @@ STORAGE_RETRIES = integer(
     low=0,
     high=1000,
 )
-STORAGE_RETRY_DELAY = integer(
+STORAGE_RETRY_DELAY = duration(
     "storage.retry-delay",
     200,
-    "Milliseconds before such a request is sent again for the first time; doubled each time, up to 20 "
-    "seconds, and shortened at random by up to a half.",
-    low=0,
-    high=20_000,
+    "How long before such a request is sent again for the first time; doubled each time, up to 20 seconds, "
+    "and shortened at random by up to a half.",
 )
 TYPES_GENERIC = choice(
     "types.generic",
@@ -284,6 +303,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     CHECKPOINT_MAX_CONCURRENT_BASES,
     CHECKPOINT_BASE_TIMEOUT,
     CHECKPOINT_TOLERABLE_FAILURES,
+    STORAGE_OPTIONS,
     STORAGE_RETRIES,
     STORAGE_RETRY_DELAY,
     TYPES_GENERIC,

@@ -4,6 +4,9 @@ A plugin is a module whose functions carry `hookimpl`.  Backends are found throu
 ``keyedstate.backends``, where the entry point's name is the backend's name.  Of the hooks of a backend only
 the chosen one's are called, so no hook has to ask whether it is meant; hooks run when something is created
 or completed, never per record.
+
+The one exception is ``keyedstate_checkpoint_storage``: every plugin is asked, also one that is no backend.
+Such a one is found through the entry-point group ``keyedstate.plugins``.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pluggy
+from pyarrow.fs import FileSystem
 
 from keyedstate.backend import (
     AnyStateTable,
@@ -27,6 +31,8 @@ from keyedstate.types import TypeSerializer
 
 PROJECT = "keyedstate"
 ENTRY_POINT_GROUP = "keyedstate.backends"
+#: Entry points of plugins that are no backends.
+PLUGIN_GROUP = "keyedstate.plugins"
 #: The hook API versions that this kernel calls, oldest and newest; a change that breaks a plugin raises both.
 HOOK_API = (1, 1)
 
@@ -74,3 +80,13 @@ def keyedstate_serializers() -> Mapping[str, Callable[[Mapping[str, Any]], TypeS
 @hookspec
 def keyedstate_checkpoint_completed(uid: str, epoch: int) -> None:
     """Learn, on the driver, that the checkpoint of an operator's epoch was published. Optional."""
+
+
+@hookspec
+def keyedstate_checkpoint_storage(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, str] | None:
+    """Return the file system for a URI and the path in it that the URI names; None for another scheme.
+
+    Asked of every plugin, backend or not, on the driver and in tasks, before pyarrow's own file systems.  A
+    path that is appended to the URI, before its ``?``, must be appended to the path in the file system.
+    `options` is what the option ``storage.options`` holds.  Optional.
+    """

@@ -1,4 +1,4 @@
-"""Plugins: how backends are discovered, checked, chosen and called."""
+"""Plugins: how they are discovered, checked and called, and how a backend is chosen among them."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ _REQUIRED_HOOKS = (
     "keyedstate_create_snapshot_strategy",
     "keyedstate_create_restore_operation",
 )
+#: The hooks of which any is enough for a module that describes no backend.
+_FREE_HOOKS = ("keyedstate_checkpoint_storage",)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Provider:
     Attributes
     ----------
     name : str
-        The backend's name.
+        The backend's name; of a plugin that is no backend, the entry point's or the module's.
     distribution, version : str
         The installed distribution, or the module's name and ``(module)`` for a registered one.
     load : callable
@@ -181,15 +183,22 @@ class PluginRegistry:
         self._manager.add_hookspecs(hooks)
         self._backends: dict[Provider, Backend] = {}
         self._providers: list[Provider] = []
+        #: Plugins that are no backends, and those of them that were imported and checked.
+        self._others: list[Provider] = []
+        self._checked: set[Provider] = set()
         self._registered: list[object] = []
         entries = installed() if installed is not None else _installed_entry_points()
         self._discovered = {entry.value for entry in entries}
+        backends = {entry.value for entry in entries if entry.group != hooks.PLUGIN_GROUP}
         for entry in entries:
+            if entry.group == hooks.PLUGIN_GROUP and entry.value in backends:
+                continue
             dist = entry.dist
             name, version = (
                 (dist.name, dist.version) if dist is not None else (entry.value, "(no distribution)")
             )
-            self._providers.append(Provider(entry.name, name, version, entry.load))
+            of_group = self._others if entry.group == hooks.PLUGIN_GROUP else self._providers
+            of_group.append(Provider(entry.name, name, version, entry.load))
         for module in config[PLUGINS_MODULES]:
             self.register(_import(module))
 
@@ -202,10 +211,16 @@ class PluginRegistry:
         Raises
         ------
         InvalidPluginError
-            Where it does not describe a backend.
+            Where it neither describes a backend nor has a hook that other plugins may have.
         """
         origin = getattr(module, "__name__", type(module).__name__)
         if origin in self._discovered or any(module is other for other in self._registered):
+            return
+        if not hasattr(module, "keyedstate_describe_backend") and any(
+            hasattr(module, hook) for hook in _FREE_HOOKS
+        ):
+            self._registered.append(module)
+            self._others.append(Provider(origin, origin, "(module)", lambda: module))
             return
         description = _describe(module, origin, f"{origin} (module)")
         self._registered.append(module)
@@ -257,12 +272,16 @@ class PluginRegistry:
             assert refusal is not None
             raise refusal
         if len(allowed) > 1:
-            preferred = self._config[PLUGINS_PREFER]
-            winners = [provider for provider in allowed if _listed(provider.distribution, preferred)]
+            winners = self.preferred(allowed)
             if len(winners) != 1:
                 raise DuplicateBackendError(name, [str(provider) for provider in allowed])
             allowed = winners
         return self.load(allowed[0])
+
+    def preferred(self, providers: Sequence[Provider]) -> list[Provider]:
+        """Return those of some plugins whose distributions the option ``plugins.prefer`` names."""
+        listed = self._config[PLUGINS_PREFER]
+        return [provider for provider in providers if _listed(provider.distribution, listed)]
 
     def refusal(self, provider: Provider) -> PluginError | None:
         """Return why a plugin cannot be chosen (not allowed, broken, ...), or None where it can."""
@@ -274,6 +293,31 @@ class PluginRegistry:
         except PluginError as error:
             return error
         return None
+
+    def callers(
+        self, hook: str, unusable: list[PluginError]
+    ) -> Iterator[tuple[Provider, Callable[..., list[Any]]]]:
+        """Yield every usable plugin, backend or not, with a function that calls its hook of that name.
+
+        Parameters
+        ----------
+        hook : str
+        unusable : list of PluginError
+            Gets why a plugin is passed over: it is not allowed, or broken.
+        """
+        for provider in sorted((*self._providers, *self._others), key=str):
+            try:
+                refusal = self._refusal(provider)
+                if refusal is not None:
+                    raise refusal
+                if provider in self._others:
+                    self._check_other(provider)
+                else:
+                    self.load(provider)
+            except PluginError as error:
+                unusable.append(error)
+                continue
+            yield provider, self._only(provider)(hook)
 
     def options(self) -> dict[str, tuple[ConfigOption[Any], ...] | None]:
         """Return the options of every plugin by backend name; None for one that cannot be chosen."""
@@ -303,48 +347,70 @@ class PluginRegistry:
             return PluginNotAllowedError(provider.name, PLUGINS_ALLOW.name, allow)
         return None
 
-    def _load(self, provider: Provider) -> Backend:
-        def invalid(reason: str) -> InvalidPluginError:
-            return InvalidPluginError(provider.name, str(provider), reason)
+    def _check_other(self, provider: Provider) -> None:
+        if provider not in self._checked:
+            module = _loaded(provider)
+            _check_hooks(module, None, lambda reason: _invalid(provider, reason))
+            self._register(module, provider)
+            self._checked.add(provider)
 
-        try:
-            module = provider.load()
-        except (Exception, SystemExit) as error:  # whatever a stranger's module raises while it is imported
-            raise invalid(f"importing it failed with {type(error).__name__}: {error}") from error
+    def _load(self, provider: Provider) -> Backend:
+        module = _loaded(provider)
         description = _describe(module, provider.name, str(provider))
         if description.name != provider.name:
-            raise invalid(f"it calls itself {description.name!r}, but is registered as {provider.name!r}")
+            raise _invalid(
+                provider, f"it calls itself {description.name!r}, but is registered as {provider.name!r}"
+            )
         # Before the hooks are looked at: another API version may have others, and that is not their fault.
         oldest, newest = description.hook_api
         if newest < hooks.HOOK_API[0] or oldest > hooks.HOOK_API[1]:
             raise HookApiVersionError(provider.name, str(provider), description.hook_api, hooks.HOOK_API)
         for hook in _REQUIRED_HOOKS:
             if not hasattr(module, hook):
-                raise invalid(f"it lacks the required hook {hook}")
-        _check_hooks(module, description, invalid)
+                raise _invalid(provider, f"it lacks the required hook {hook}")
+        _check_hooks(module, description, lambda reason: _invalid(provider, reason))
         for option in description.options:
             if not option.name.startswith(f"{provider.name}."):
-                raise invalid(f"its option {option.name!r} does not begin with '{provider.name}.'")
+                raise _invalid(provider, f"its option {option.name!r} does not begin with '{provider.name}.'")
+        self._register(module, provider)
+        return Backend(provider, description, self._only(provider), self.able)
+
+    def _register(self, module: object, provider: Provider) -> None:
         try:
-            self._manager.register(module, name=str(provider))
+            self._manager.register(module, name=_key(provider))
             for serializers in self._only(provider)("keyedstate_serializers")():
                 for name, factory in serializers.items():
                     register_serializer_type(name, factory)
         except Exception as error:  # what pluggy refuses, and whatever a stranger's function raises
             # Older pluggy keeps what it refused, and would then complain of the name at the next attempt.
-            if self._manager.has_plugin(str(provider)):
-                self._manager.unregister(name=str(provider))
+            if self._manager.has_plugin(_key(provider)):
+                self._manager.unregister(name=_key(provider))
             # On one line: pluggy's own text has several.
-            raise invalid(" ".join(f"{type(error).__name__}: {error}".split())) from error
-        return Backend(provider, description, self._only(provider), self.able)
+            raise _invalid(provider, " ".join(f"{type(error).__name__}: {error}".split())) from error
 
     def _only(self, provider: Provider) -> Callable[[str], Any]:
         def hook(name: str) -> Any:
             # Made at every call: plugins that register later must not slip into an older subset.
-            others = [plugin for other, plugin in self._manager.list_name_plugin() if other != str(provider)]
+            others = [plugin for other, plugin in self._manager.list_name_plugin() if other != _key(provider)]
             return self._manager.subset_hook_caller(name, remove_plugins=others)
 
         return hook
+
+
+def _key(provider: Provider) -> str:
+    # One distribution may have several plugins.
+    return f"{provider.name} of {provider}"
+
+
+def _invalid(provider: Provider, reason: str) -> InvalidPluginError:
+    return InvalidPluginError(provider.name, str(provider), reason)
+
+
+def _loaded(provider: Provider) -> object:
+    try:
+        return provider.load()
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises while it is imported
+        raise _invalid(provider, f"importing it failed with {type(error).__name__}: {error}") from error
 
 
 def _describe(module: object, name: str, provider: str) -> BackendDescription:
@@ -363,11 +429,11 @@ def _describe(module: object, name: str, provider: str) -> BackendDescription:
 
 
 def _check_hooks(
-    module: object, description: BackendDescription, invalid: Callable[[str], InvalidPluginError]
+    module: object, description: BackendDescription | None, invalid: Callable[[str], InvalidPluginError]
 ) -> None:
     known = [name for name in vars(hooks) if name.startswith("keyedstate_")]
     # A plugin that serves newer versions too may have hooks that this kernel does not know yet.
-    serves_newer = description.hook_api[1] > hooks.HOOK_API[1]
+    serves_newer = description is not None and description.hook_api[1] > hooks.HOOK_API[1]
     for name in dir(module):
         # Only functions: the name of a package that a plugin imports may begin with keyedstate_ as well.
         if not name.startswith("keyedstate_") or not inspect.isroutine(getattr(module, name)):
@@ -390,8 +456,9 @@ def _normalized(name: str) -> str:
 def _installed_entry_points() -> Sequence[EntryPoint]:
     # A distribution can be found twice (an editable install beside its build metadata); one counts.
     unique = {
-        (entry.name, entry.value, entry.dist.name if entry.dist is not None else ""): entry
-        for entry in entry_points(group=hooks.ENTRY_POINT_GROUP)
+        (group, entry.name, entry.value, entry.dist.name if entry.dist is not None else ""): entry
+        for group in (hooks.ENTRY_POINT_GROUP, hooks.PLUGIN_GROUP)
+        for entry in entry_points(group=group)
     }
     return list(unique.values())
 

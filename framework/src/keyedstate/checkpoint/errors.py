@@ -98,17 +98,50 @@ class MissingFileError(StorageError):
 
 
 class UnknownSchemeError(StorageError):
-    """A URI whose scheme no file system answers to."""
+    """A URI whose scheme no file system answers to.
 
-    def __init__(self, uri: str, scheme: str, known: Sequence[str]) -> None:
+    Attributes
+    ----------
+    scheme : str
+    known : tuple of str
+        The schemes of pyarrow's file systems.
+    unusable : tuple of str
+        Why a plugin, which might have the scheme, could not be asked.
+    """
+
+    def __init__(self, uri: str, scheme: str, known: Sequence[str], unusable: Sequence[str] = ()) -> None:
         self.scheme = scheme
         self.known = tuple(known)
+        self.unusable = tuple(unusable)
         hint = did_you_mean(scheme, known)
+        passed_over = f" Not asked: {'; '.join(unusable)}" if unusable else ""
         super().__init__(
             uri,
             "open",
-            f"no file system has the scheme {scheme!r}.{hint} Known schemes: {', '.join(known)}; a path "
-            "without a scheme is a local folder",
+            f"no file system has the scheme {scheme!r}.{hint} Known schemes: {', '.join(known)}, and those "
+            "of plugins, which are installed or named in the option 'plugins.modules'; a path without a "
+            f"scheme is a local folder.{passed_over}".rstrip("."),
+        )
+
+
+class DuplicateSchemeError(StorageError):
+    """A URI that several plugins open.
+
+    Attributes
+    ----------
+    scheme : str
+    providers : tuple of str
+        The plugins, each ``distribution version``.
+    """
+
+    def __init__(self, uri: str, scheme: str, providers: Sequence[str]) -> None:
+        self.scheme = scheme
+        self.providers = tuple(providers)
+        super().__init__(
+            uri,
+            "open",
+            f"the scheme {scheme!r} is served by {' and by '.join(providers)}. Uninstall one, or say which "
+            "one you want by putting its distribution's name into the option 'plugins.prefer'",
         )
 
 

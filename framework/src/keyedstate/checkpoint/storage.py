@@ -27,32 +27,24 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from keyedstate.checkpoint import local_disk
-from keyedstate.checkpoint.errors import (
-    MissingFileError,
-    StorageError,
-    UnknownSchemeError,
-    UnsafePathError,
-)
+from keyedstate.checkpoint.errors import MissingFileError, StorageError, UnsafePathError
 from keyedstate.checkpoint.retry import DEFAULT, RetryPolicy, is_transient
+from keyedstate.checkpoint.schemes import open_filesystem, reason_of, scheme_of, without_password
 from keyedstate.config import Configuration
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-KNOWN_SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 #: Names of pyarrow's file systems, and of those of fsspec inside one, that are object stores.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 _FSSPEC_OBJECT_STORE = re.compile(r"py::fsspec\+\W*(?:s3|s3a|gs|gcs|abfs|abfss|adl|az|oss|oci)\b")
-# At least two characters: a single letter is a drive.
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
-_PASSWORD = re.compile(
-    r"(//[^/@:]*:)[^/@]*@|([?&][^=&]*(?:key|secret|token|password|signature)[^=&]*=)[^&]*", re.IGNORECASE
-)
 _WRITE_BUFFER_BYTES = 1 << 20
 #: A file that is written elsewhere than on a local disk is held up to this size, and sent in one request.
 _HELD_OUTPUT_BYTES = 8 << 20
 #: A file elsewhere of at most this size is read in one request, whichever part of it is asked for.
 _HELD_INPUT_BYTES = 1 << 20
+#: How often a folder that changes under it is listed anew.
+_LISTINGS = 10
 #: Requests that are under way at once where each of them is a round trip.
 _REMOTE_REQUESTS = 16
 
@@ -110,29 +102,27 @@ class CheckpointStorage:
         ----------
         uri : str or path
         config : Configuration, optional
-            Read for the options ``storage.*``; by default they have their defaults.
+            Read for the options ``storage.*`` and ``plugins.*``; by default they have their defaults.
 
         Raises
         ------
         UnknownSchemeError
-            Where no file system has the URI's scheme.
+            Where no file system, pyarrow's or a plugin's, has the URI's scheme.
         StorageError
             Where the file system cannot be opened.
         """
-        retry = RetryPolicy.of(Configuration() if config is None else config)
+        config = Configuration() if config is None else config
+        retry = RetryPolicy.of(config)
         text = os.fspath(uri)
-        scheme = _SCHEME.match(text)
+        scheme = scheme_of(text)
         if scheme is None:
             path = os.path.abspath(text)
             return cls(pafs.LocalFileSystem(), path, path, retry)
-        try:
-            filesystem, root = pafs.FileSystem.from_uri(text)
-        except (OSError, ImportError, ValueError, pa.ArrowException) as error:
-            if scheme[1].lower() not in KNOWN_SCHEMES:
-                raise UnknownSchemeError(_without_password(text), scheme[1], KNOWN_SCHEMES) from error
-            raise StorageError(_without_password(text), "open", _reason(error)) from error
+        filesystem, root = open_filesystem(text, config)
         if isinstance(filesystem, pafs.LocalFileSystem):
-            root = text = os.path.abspath(root)
+            root = os.path.abspath(root)
+        if scheme == "file":
+            text = root
         return cls(filesystem, root, text, retry)
 
     @property
@@ -148,7 +138,7 @@ class CheckpointStorage:
 
     def location(self, path: str = "") -> str:
         """Return the address of a file for people: no options, no passwords."""
-        return _join(_without_password(self.uri).partition("?")[0], path)
+        return _join(without_password(self.uri).partition("?")[0], path)
 
     def write_atomic(self, path: str, data: bytes) -> None:
         """Write a small file so that a reader sees all of it or nothing, replacing one that is there."""
@@ -190,8 +180,7 @@ class CheckpointStorage:
                     return sorted(os.listdir(target))
                 except FileNotFoundError:
                     return []
-            selector = pafs.FileSelector(target, recursive=False, allow_not_found=True)
-            return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
+            return sorted(info.base_name for info in self._infos(target, recursive=False))
 
         return self._run("list", path, names)
 
@@ -207,8 +196,7 @@ class CheckpointStorage:
                 return sorted(
                     _join(path, os.path.relpath(name, target).replace(os.sep, "/")) for name in walked
                 )
-            selector = pafs.FileSelector(target, recursive=True, allow_not_found=True)
-            infos = self.filesystem.get_file_info(selector)
+            infos = self._infos(target, recursive=True)
             found = [info.path for info in infos if info.type == pafs.FileType.File]
             return sorted(_join(path, name[len(target) :].lstrip("/")) for name in found)
 
@@ -282,6 +270,14 @@ class CheckpointStorage:
                 self.filesystem.delete_file(temporary)
             raise
 
+    def _infos(self, target: str, *, recursive: bool) -> Any:
+        selector = pafs.FileSelector(target, recursive=recursive, allow_not_found=True)
+        for _ in range(_LISTINGS):
+            # That the folder itself is missing is no error: it changed while it was listed.
+            with contextlib.suppress(FileNotFoundError):
+                return self.filesystem.get_file_info(selector)
+        return self.filesystem.get_file_info(selector)
+
     def _run(self, operation: str, path: str, function: Callable[[], T], *, once: bool = False) -> T:
         """Return ``function()``, called again after transient errors unless `once`, with errors of ours."""
         try:
@@ -294,7 +290,7 @@ class CheckpointStorage:
             # The file system of a plugin may raise whatever its client raises.
             if not isinstance(error, (OSError, pa.ArrowException)) and not _is_python(self.filesystem):
                 raise
-            reason, transient = _reason(error), is_transient(error)
+            reason, transient = reason_of(error), is_transient(error)
             if transient and not once and self.retry.retries:
                 reason += f" (tried {self.retry.retries + 1} times)"
             raise StorageError(
@@ -455,12 +451,3 @@ def _join(root: str, path: str) -> str:
     if not path or not root:
         return root or path
     return root + path if root.endswith("/") else f"{root}/{path}"
-
-
-def _without_password(uri: str) -> str:
-    return _PASSWORD.sub(lambda found: f"{found[1]}***@" if found[1] else f"{found[2]}***", uri)
-
-
-def _reason(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(_without_password(text).split()).rstrip(".")

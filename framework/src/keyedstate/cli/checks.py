@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from keyedstate.checkpoint.errors import CheckpointError
 from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.cli.plugins import refusal_of
 from keyedstate.config import BACKEND, CHECKPOINT_DIR, SPARK_PREFIX, Configuration
-from keyedstate.errors import UnknownBackendError
+from keyedstate.errors import KeyedStateError, UnknownBackendError
 from keyedstate.plugins import PluginRegistry
 
 Version = tuple[int, ...]
@@ -171,7 +170,7 @@ def check_storage(settings: Configuration) -> Check:
         )
     name, data = f"doctor-{uuid.uuid4().hex}", os.urandom(1024)
     try:
-        storage = CheckpointStorage.open(uri)
+        storage = CheckpointStorage.open(uri, settings)
         made = _missing_folders(Path(storage.root)) if storage.is_local else []
         try:
             storage.write_atomic(name, data)
@@ -179,7 +178,7 @@ def check_storage(settings: Configuration) -> Check:
             storage.delete_file(name)
         finally:
             _remove_empty(made)
-    except CheckpointError as error:
+    except KeyedStateError as error:
         return Check("storage", Status.FAILED, str(error))
     if read != data:
         detail = f"{storage.location()} gave back other bytes than were written"

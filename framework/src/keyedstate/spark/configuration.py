@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from keyedstate.checkpoint import BaseRules
+from keyedstate.checkpoint import BaseRules, CheckpointStorage
 from keyedstate.config import (
     SPARK_PREFIX,
     TYPES_GENERIC,
@@ -88,9 +88,24 @@ def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
     return choose_backend(Configuration(dict(settings)))
 
 
+@lru_cache(maxsize=8)
+def storage_in_task(uri: str, settings: tuple[tuple[str, Any], ...]) -> CheckpointStorage:
+    """Return the storage of a URI, opened once in a worker process for the tasks of one configuration.
+
+    Raises
+    ------
+    CheckpointError, PluginError
+    """
+    return CheckpointStorage.open(uri, Configuration(dict(settings)))
+
+
 def frozen(config: Configuration) -> tuple[tuple[str, Any], ...]:
     """Return the settings in a form that can be hashed and sent to tasks."""
     settings = config.to_dict()
-    return tuple(
-        (name, tuple(value) if isinstance(value, list) else value) for name, value in sorted(settings.items())
-    )
+    return tuple((name, _hashable(value)) for name, value in sorted(settings.items()))
+
+
+def _hashable(value: object) -> object:
+    if isinstance(value, Mapping):
+        return tuple(value.items())
+    return tuple(value) if isinstance(value, list) else value

@@ -216,7 +216,7 @@ class KeyedFrame:
         stored = None
         folder = self._folder(spark, config)
         if folder is not None:
-            check_executors(spark, config, chosen, CheckpointStorage.open(config[CHECKPOINT_DIR]))
+            check_executors(spark, config, chosen, CheckpointStorage.open(config[CHECKPOINT_DIR], config))
             owner = folder.read_owner()
             stored = None if owner is None else owner.max_parallelism
         max_parallelism = config.get(MAX_PARALLELISM) or stored or default_max_parallelism(parallelism)
@@ -279,7 +279,7 @@ class KeyedFrame:
             return None
         if not self._df.isStreaming and epoch_on_driver(spark.sparkContext) is None:
             return None
-        return OperatorFolder(CheckpointStorage.open(config[CHECKPOINT_DIR]), self._uid)
+        return OperatorFolder(CheckpointStorage.open(config[CHECKPOINT_DIR], config), self._uid)
 
 
 def _check_states(function: KeyedProcessFunction, generic_types: bool, event_time: EventTime | None) -> None:
@@ -315,7 +315,7 @@ def _checkpointing(
     return Checkpointing(
         uid=folder.uid,
         operator_id=uuid.uuid4().hex[:16],
-        directory=CheckpointStorage.open(config[CHECKPOINT_DIR]).uri,
+        directory=CheckpointStorage.open(config[CHECKPOINT_DIR], config).uri,
         folder=folder.storage.uri,
         compression=config[CHECKPOINT_COMPRESSION],
         accumulator=acknowledgements.accumulator,

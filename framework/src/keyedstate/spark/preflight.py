@@ -244,7 +244,7 @@ def _open(chosen: ChosenBackend, handles: list[SegmentHandle]) -> KeyedStateBack
 
 
 def _check_storage(probe: Probe, file: str) -> None:
-    folder = CheckpointStorage.open(probe.folder)
+    folder = CheckpointStorage.open(probe.folder, Configuration(dict(probe.settings)))
     try:
         folder.read("driver")
     except StorageError as error:

@@ -26,7 +26,6 @@ from keyedstate.checkpoint import (
     AttemptManifest,
     ChainHandle,
     CheckpointMetadata,
-    CheckpointStorage,
     OperatorFolder,
     SegmentHandle,
     TaskIdentity,
@@ -47,7 +46,7 @@ from keyedstate.runtime import (
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.acknowledge import Update, acknowledge
 from keyedstate.spark.broadcast import BroadcastSide
-from keyedstate.spark.configuration import backend_in_task
+from keyedstate.spark.configuration import backend_in_task, storage_in_task
 from keyedstate.spark.errors import (
     DuplicateUidError,
     FunctionTransportError,
@@ -166,7 +165,7 @@ class OperatorPlan:
 
     def _run_epoch(self, where: Checkpointing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         identity = attempt_identity(where.uid, where.operator_id, self.parallelism, self.max_parallelism)
-        folder = OperatorFolder(CheckpointStorage.open(where.directory), where.uid)
+        folder = OperatorFolder(storage_in_task(where.directory, self.settings), where.uid)
         claim(folder, identity)
         # Before anything can fail: a batch whose failure a foreachBatch function hides must not look like one
         # that was never evaluated.

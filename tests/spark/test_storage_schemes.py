@@ -1,0 +1,81 @@
+"""A checkpoint folder of a scheme that a plugin brings, on the driver and in tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from keyedstate import types
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, UnknownSchemeError
+from keyedstate.config import Configuration
+from keyedstate.runtime import Context, KeyedProcessFunction
+from keyedstate.spark import keyed
+from keyedstate.state import ValueState
+
+PLUGIN = """
+import pyarrow.fs
+from keyedstate.hooks import hookimpl
+
+@hookimpl
+def keyedstate_checkpoint_storage(uri, options):
+    scheme, _, path = uri.partition("://")
+    if scheme == "shelf":
+        return pyarrow.fs.SubTreeFileSystem(options["folder"], pyarrow.fs.LocalFileSystem()), path
+"""
+
+
+class Totals(KeyedProcessFunction):
+    total = ValueState("total", types.INT64, default=0)
+
+    def process(self, row: Any, ctx: Context) -> Any:
+        self.total.update(self.total.value() + row.v)
+        yield ctx.key, self.total.value()
+
+
+def totals(source: DataFrame, config: dict[str, object]) -> DataFrame:
+    return keyed(source, "k", uid="totals", config=config).process(Totals(), "k string, total long")
+
+
+@pytest.fixture
+def shelf(spark: SparkSession, tmp_path: Path) -> Path:
+    module = tmp_path / "shelf_storage.py"
+    module.write_text(PLUGIN)
+    spark.sparkContext.addPyFile(str(module))
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    return folder
+
+
+def test_a_query_keeps_its_checkpoints_under_a_plugins_scheme_over_a_restart(
+    stream: Any, shelf: Path, one_backend: str
+) -> None:
+    config = {
+        "backend": one_backend,
+        "checkpoint.dir": "shelf://jobs/state",
+        "parallelism": 2,
+        "plugins.modules": "shelf_storage",
+        "storage.options": {"folder": str(shelf)},
+    }
+    for epoch in range(4):
+        stream.add({"k": f"key {row % 3}", "v": row} for row in range(epoch, epoch + 10))
+        if epoch != 1:
+            stream.run(totals(stream.frame(), config))
+    found = {
+        row[0]: max(total for key, total in stream.all_rows() if key == row[0]) for row in stream.all_rows()
+    }
+    answer = stream.batch().groupBy("k").agg(f.sum("v")).collect()
+    assert found == {row[0]: row[1] for row in answer}
+    assert (shelf / "jobs/state/totals/chk-3/_metadata").is_file()
+    storage = CheckpointStorage.open("shelf://jobs/state", Configuration(config))
+    metadata = OperatorFolder(storage, "totals").read_metadata(3)
+    assert metadata is not None and metadata.parallelism == 2
+    assert not list(shelf.rglob("*.tmp"))
+
+
+def test_a_scheme_that_nobody_has_is_refused_when_the_operator_is_built(stream: Any) -> None:
+    with pytest.raises(UnknownSchemeError, match="no file system has the scheme 'shelve'"):
+        totals(stream.frame(), {"checkpoint.dir": "shelve://jobs/state"})
