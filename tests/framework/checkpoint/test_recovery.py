@@ -273,6 +273,26 @@ def test_a_complete_older_run_does_not_stand_in_for_a_newer_one_that_ran_in_part
         restore_point(job, "run-2", 2)
 
 
+def test_a_checkpoint_that_an_older_run_wrote_over_that_of_its_successor_is_not_believed(job: Any) -> None:
+    """The older run was asleep between its last look at the owner file and its write."""
+    job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
+    asleep = [job.folder.read_manifest(word.manifest) for word in job.epoch("run-1", 1)]
+    job.epoch("run-2", 1, CheckpointCoordinator(job.folder))
+    job.folder.write_metadata(CheckpointMetadata.of(asleep))
+    restored = restore_point(job, "run-2", 2)
+    assert restored is not None and (restored.run_id, job.read(restored)) == ("run-2", job.state_of(0, 1))
+
+
+def test_an_epoch_that_ran_again_and_was_not_published_again_counts_with_its_newer_run(job: Any) -> None:
+    """Output and state belong together, and Spark has the output of the newer run."""
+    coordinator = CheckpointCoordinator(job.folder)
+    job.epoch("run-1", 0, coordinator)
+    job.epoch("run-1", 1, coordinator)
+    job.epoch("run-2", 1)
+    restored = restore_point(job, "run-2", 2)
+    assert restored is not None and (restored.epoch, restored.run_id) == (1, "run-2")
+
+
 def test_runs_whose_order_is_unknown_are_an_error(job: Any, coordinator: CheckpointCoordinator) -> None:
     job.epoch("run-1", 0, coordinator)
     job.epoch("run-1", 1)

@@ -11,6 +11,8 @@ The rules, each of which has a test of its own:
   is the one that Spark committed, for an older one would not have been followed by another.  Where a
   partition has two finished attempts it is unknown which one's output Spark took; where it has none, the
   result was evaluated only in part.  Both are errors: to go on would lose or double what the epoch did.
+- Attempts of the epoch of that checkpoint itself, by a newer run than the checkpoint's, count for more than
+  it: Spark took the newer run's output.
 - An epoch without any attempt was never evaluated (a ``foreachBatch`` function that left the batch alone);
   the state did not change in it.
 - Only the newest run of a query may use a folder.  Each run enters itself in the owner file when its first
@@ -116,7 +118,7 @@ def find_restore_point(folder: OperatorFolder, identity: TaskIdentity) -> Checkp
     before = [epoch for epoch in published if epoch < identity.epoch]
     newest = _newest_of_lineage(folder, identity, owner, before)
     for epoch in folder.attempt_epochs():
-        if epoch < identity.epoch and (newest is None or epoch > newest.epoch):
+        if epoch < identity.epoch and (newest is None or _may_follow(folder, identity, owner, epoch, newest)):
             newest = _complete(folder, identity, owner, epoch, newest) or newest
     if newest is None and identity.epoch > owner.first_epoch:
         later = [f"chk-{epoch}" for epoch in published if epoch >= identity.epoch]
@@ -223,6 +225,17 @@ def _newest_of_lineage(
             # No run is newer: the usual case, which reads one file.
             break
     return newest
+
+
+def _may_follow(
+    folder: OperatorFolder, identity: TaskIdentity, owner: Owner, epoch: int, newest: CheckpointMetadata
+) -> bool:
+    """Return whether the attempts of an epoch may be of more worth than the newest checkpoint."""
+    if epoch != newest.epoch or newest.run_id == identity.run_id:
+        return epoch > newest.epoch
+    # A newer run was at the same epoch, so Spark took that one's output; and either nobody published it, or
+    # the older run, which was asleep, wrote its checkpoint over the newer one's.
+    return any(owner.precedes(newest.run_id, attempt.run_id) for attempt in folder.attempts(epoch))
 
 
 def _complete(
