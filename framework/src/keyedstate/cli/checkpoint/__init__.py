@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from keyedstate.cli.checkpoint.listing import list_checkpoints
+from keyedstate.cli.checkpoint.showing import show
 from keyedstate.cli.checkpoint.verifying import verify
 
 app = typer.Typer(
@@ -12,4 +13,5 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command("list")(list_checkpoints)
+app.command("show")(show)
 app.command("verify")(verify)

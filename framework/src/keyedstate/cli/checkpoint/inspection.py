@@ -239,7 +239,7 @@ class Inspector:
             for checkpoint in found.checkpoints
             if checkpoint.metadata is not None
             for part in checkpoint.metadata.parts
-            for path in part.data_files
+            for path in part.kept_files
         }
         if found.operator.folder is not None:
             used.update(_files_of_attempts(found), held_data_files(found.operator.folder))

@@ -7,10 +7,19 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import CheckpointMetadata, Owner
+from keyedstate.checkpoint import Owner
 from keyedstate.cli.checkpoint.options import StatePath, Uid
 from keyedstate.cli.checkpoint.place import Place
-from keyedstate.cli.checkpoint.survey import Checkpoint, Survey, UnpublishedEpoch, bytes_of, survey
+from keyedstate.cli.checkpoint.survey import (
+    Checkpoint,
+    Survey,
+    UnpublishedEpoch,
+    backends_of,
+    bytes_of,
+    deltas_of,
+    entries_of,
+    survey,
+)
 from keyedstate.cli.output import Format, console, print_json, shown_bytes, shown_time, table, time_of
 from keyedstate.cli.settings import OutputFormat
 
@@ -41,26 +50,6 @@ def list_checkpoints(path: StatePath, uid: Uid = None, format: OutputFormat = Fo
     raise typer.Exit(1 if any(one.has_problem for one in surveys) else 0)
 
 
-def owner_document(owner: Owner | None) -> dict[str, Any] | None:
-    """Return whose state it is, as JSON values."""
-    return None if owner is None else owner.to_json()
-
-
-def backends_of(metadata: CheckpointMetadata) -> list[str]:
-    """Return the backends, with their versions, that wrote a checkpoint."""
-    return sorted({f"{part.backend} {part.backend_version}" for part in metadata.parts})
-
-
-def deltas_of(metadata: CheckpointMetadata) -> int:
-    """Return the length of the longest chain of deltas."""
-    return max(len(part.deltas) for part in metadata.parts)
-
-
-def entries_of(metadata: CheckpointMetadata) -> int:
-    """Return how many entries the keyed states have in all."""
-    return sum(count for part in metadata.parts for count in part.entries.values())
-
-
 def _narrowed(one: Survey, epoch: int | None) -> Survey:
     if epoch is None:
         return one
@@ -73,7 +62,7 @@ def _document(one: Survey) -> dict[str, Any]:
     return {
         "uid": one.operator.uid,
         "location": one.operator.storage.location(),
-        "owner": owner_document(one.owner),
+        "owner": None if one.owner is None else one.owner.to_json(),
         "problem": one.owner_problem,
         "newest_epoch": None if newest is None else newest.epoch,
         "checkpoints": [checkpoint_document(checkpoint) for checkpoint in one.checkpoints],

@@ -177,15 +177,29 @@ def survey(operator: StoredOperator) -> Survey:
 
 def files_of(part: AttemptManifest) -> Iterator[tuple[str, SegmentFile]]:
     """Yield every file that holds a part of a checkpoint, with what it is for."""
-    yield from (("base", segment) for segment in part.segments)
-    yield from (("delta", delta) for delta in part.deltas)
-    if part.operator_state is not None:
-        yield "operator state", part.operator_state.segment
+    roles = {file.path: "base" for file in part.segments} | {file.path: "delta" for file in part.deltas}
+    for file in part.files:
+        yield roles.get(file.path, "operator state"), file
 
 
 def bytes_of(metadata: CheckpointMetadata) -> int:
     """Return the size of all files that a checkpoint needs."""
-    return sum({file.path: file.bytes for part in metadata.parts for _, file in files_of(part)}.values())
+    return sum({file.path: file.bytes for part in metadata.parts for file in part.files}.values())
+
+
+def backends_of(metadata: CheckpointMetadata) -> list[str]:
+    """Return the backends, with their versions, that wrote a checkpoint."""
+    return sorted({f"{part.backend} {part.backend_version}" for part in metadata.parts})
+
+
+def deltas_of(metadata: CheckpointMetadata) -> int:
+    """Return the length of the longest chain of deltas."""
+    return max(len(part.deltas) for part in metadata.parts)
+
+
+def entries_of(metadata: CheckpointMetadata) -> int:
+    """Return how many entries the keyed states have in all."""
+    return sum(count for part in metadata.parts for count in part.entries.values())
 
 
 def _read(operator: StoredOperator, epoch: int | None) -> Checkpoint:
