@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from keyedstate import types
-from keyedstate.backend import AnyStateTable
+from keyedstate.backend import AnyStateTable, StateHandle
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups as key_groups_of
@@ -20,6 +20,7 @@ from keyedstate.plugins import PluginRegistry
 from keyedstate.state import KeyedStateBackend, ValueState
 
 GROUPS = 128
+ALL = KeyGroupRange(0, GROUPS - 1)
 BACKENDS = ("heap-cow", "nested-map")
 VOID = types.VOID_NAMESPACE
 
@@ -64,7 +65,13 @@ class Keys:
 
 
 def open_backend(
-    name: str, key: types.TypeSerializer[Any] = types.STRING, **options: object
+    name: str,
+    key: types.TypeSerializer[Any] = types.STRING,
+    *,
+    key_groups: KeyGroupRange = ALL,
+    handles: Sequence[StateHandle] = (),
+    track_changes: bool = False,
+    **options: object,
 ) -> KeyedStateBackend:
     config = Configuration({"backend": name, **options})
     registry = PluginRegistry(config)
@@ -72,9 +79,11 @@ def open_backend(
     return KeyedStateBackend.open(
         plugin,
         key_serializer=key,
-        key_groups=KeyGroupRange(0, GROUPS - 1),
+        key_groups=key_groups,
         max_parallelism=GROUPS,
         options=config.plugin_options(registry.options, plugin.name),
+        handles=handles,
+        track_changes=track_changes,
     )
 
 

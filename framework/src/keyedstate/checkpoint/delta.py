@@ -26,7 +26,7 @@ from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import BOOLEAN, INT32, nullable, tuple_of
 
-#: Entries that go into one columnar batch, as in a snapshot.
+#: Entries that go into one columnar batch, as in a snapshot; it may have up to twice as many.
 _BATCH_ENTRIES = 16_384
 
 #: A changed entry by (namespace, key): whether it is there, and its value.
@@ -82,13 +82,24 @@ def _delta_meta(meta: StateMeta) -> StateMeta:
 def _rows(
     key_groups: KeyGroupRange, changed: TableChanges[Any, Any, Any]
 ) -> Iterator[EntryBatch[Any, Any, Any]]:
+    # Gathered over key groups: a small epoch changes a few entries of each, and a batch costs by itself.
+    namespaces: list[Any] = []
+    keys: list[Any] = []
+    values: list[Any] = []
     for group in key_groups:
         for batch in changed.written(group, _BATCH_ENTRIES):
-            values = [(group, True, value) for value in batch.values]
-            yield EntryBatch(batch.namespaces, batch.keys, values)
+            namespaces += batch.namespaces
+            keys += batch.keys
+            values += [(group, True, value) for value in batch.values]
         for addresses in changed.removed(group, _BATCH_ENTRIES):
-            gone = [(group, False, None)] * len(addresses)
-            yield EntryBatch(addresses.namespaces, addresses.keys, gone)
+            namespaces += addresses.namespaces
+            keys += addresses.keys
+            values += [(group, False, None)] * len(addresses)
+        if len(keys) >= _BATCH_ENTRIES:
+            yield EntryBatch(namespaces, keys, values)
+            namespaces, keys, values = [], [], []
+    if keys:
+        yield EntryBatch(namespaces, keys, values)
 
 
 @dataclass(frozen=True)
