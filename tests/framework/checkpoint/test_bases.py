@@ -346,6 +346,19 @@ def test_a_process_that_dies_beside_a_base_leaves_nothing_that_counts(task: Task
     task.gate.open()
 
 
+def test_fifty_epochs_of_one_key_each_leave_few_files(tmp_path: Path) -> None:
+    """SNAP-05: at most 25 files; here as many as a chain has, and those of the checkpoint before."""
+    task = Task(tmp_path, rules=BaseRules(max_deltas=10, min_bytes=0))
+    task.run_epoch(WHOLE, {key: key for key in range(1000)})
+    for key in range(50):
+        assert task.before is not None
+        writing = task.rules.writing(task.before, identity(task.epoch + 1), asynchronous=True, now_ms=0)
+        task.run_epoch(writing, {key: -key}, finish_base=True)
+        assert len(task.files()) <= 14
+    task.check()
+    task.keyed.close()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_histories_with_bases_that_last_fail_and_die_are_whole(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

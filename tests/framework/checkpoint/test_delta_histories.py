@@ -334,6 +334,7 @@ class History:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_checkpoint_is_whole_whatever_happened(tmp_path: Path, seed: int) -> None:
+    """CL-03, CL-06: deltas are switched on and off between runs, and lost attempts leave nothing."""
     history = History(tmp_path, seed)
     rng, epoch = history.rng, 0
     for _ in range(25):

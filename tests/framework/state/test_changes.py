@@ -70,6 +70,7 @@ def tracking(instances):
 
 
 def test_each_kind_of_state_tells_what_changed_since_an_epoch(tracking):
+    """CL-01."""
     words, seen = tracking.get_state(WORDS), tracking.get_state(SEEN)
     counts, total = tracking.get_state(COUNTS), tracking.get_state(TOTAL)
     for key in range(4):
@@ -129,6 +130,7 @@ def test_a_list_or_map_changed_in_place_is_a_change(tracking):
 
 
 def test_reading_is_no_change_also_while_a_snapshot_is_live(instances, tracking):
+    """CL-01: reads write nothing."""
     tracking.set_current_key(1)
     seen, counts = tracking.get_state(SEEN), tracking.get_state(COUNTS)
     seen.add(1)
