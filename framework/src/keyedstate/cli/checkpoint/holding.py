@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 
-from keyedstate.checkpoint import Hold, hold
-from keyedstate.cli.checkpoint.place import StoredOperator
+from keyedstate.checkpoint import CheckpointGoneError, CheckpointStorage, Hold, hold
+from keyedstate.checkpoint.stored import StoredState
+from keyedstate.cli.checkpoint.place import StoredOperator, operator_folder
 from keyedstate.cli.checkpoint.survey import Checkpoint
 
 #: A killed command keeps files for so long.
@@ -49,6 +50,30 @@ class Holding:
         held = self._stack.enter_context(hold(operator.folder, checkpoint.epoch, HOLD_SECONDS))
         self._holds.append(held)
         return replace(checkpoint, metadata=held.metadata)
+
+    def open(self, path: str, uid: str | None = None, epoch: int | None = None) -> StoredState:
+        """Open stored state, as `StoredState.open`, and hold it.
+
+        Raises
+        ------
+        CheckpointGoneError
+            Where the checkpoint that was asked for was deleted meanwhile.
+        """
+        while True:
+            stored = StoredState.open(path, uid, epoch)
+            if stored.is_savepoint:
+                return stored
+            try:
+                held = self._stack.enter_context(
+                    hold(operator_folder(stored.storage), stored.metadata.epoch, HOLD_SECONDS)
+                )
+            except CheckpointGoneError:
+                # The newest one was deleted, since there are newer ones.
+                if epoch is not None or stored.location == CheckpointStorage.open(path).location():
+                    raise
+                continue
+            self._holds.append(held)
+            return replace(stored, metadata=held.metadata)
 
     def renew(self) -> None:
         """Hold on, to be called often; does something when a third of the time has gone.

@@ -122,6 +122,11 @@ class Place:
         return self.storage.location()
 
 
+def operator_folder(storage: CheckpointStorage) -> OperatorFolder:
+    """Return the folder whose own storage is given."""
+    return OperatorFolder(*_split(storage))
+
+
 def _operator(parent: CheckpointStorage, uid: str) -> StoredOperator:
     folder = OperatorFolder(parent, uid)
     return StoredOperator(uid, folder.storage, folder)
