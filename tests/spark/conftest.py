@@ -134,7 +134,16 @@ class Stream:
         checkpoint: Path | None = None,
     ) -> None:
         """Run the query until all input is used up."""
-        self.start(out, sink, checkpoint).awaitTermination()
+        try:
+            self.start(out, sink, checkpoint).awaitTermination()
+        finally:
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait until the driver has cleaned up what the epochs so far have left."""
+        from keyedstate.spark.acknowledge import acknowledgements_of
+
+        assert acknowledgements_of(self.spark.sparkContext).drain(60.0)
 
     def failure(
         self,

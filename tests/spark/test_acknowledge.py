@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 
 from keyedstate.checkpoint import (
     Acknowledgement,
-    CheckpointCoordinator,
     CheckpointStorage,
     OperatorFolder,
     TaskIdentity,
@@ -28,7 +27,7 @@ def test_what_travels_to_the_tasks_does_not_carry_the_driver_along(
     mine = acknowledgements_of(spark.sparkContext)
     assert acknowledgements_of(spark.sparkContext) is mine, "one for a context"
     folder = OperatorFolder(CheckpointStorage.open(tmp_path), "u")
-    mine.register(folder.storage.uri, CheckpointCoordinator(folder))
+    assert mine.coordinator(folder) is mine.coordinator(folder), "one for a folder"
     param = mine.accumulator.accum_param
     packed = pickle.dumps(param)
     assert len(packed) < 200
@@ -45,7 +44,7 @@ def test_the_driver_keeps_nothing_and_an_error_of_one_operator_does_not_reach_sp
     accumulator = mine.accumulator
     acknowledge(accumulator, "a folder that nobody registered", word(0))
     folder = OperatorFolder(CheckpointStorage.open(tmp_path), "u")
-    mine.register(folder.storage.uri, CheckpointCoordinator(folder))
+    mine.coordinator(folder)
     for partition in range(2):
         # There is no such manifest, so publishing fails.
         acknowledge(accumulator, folder.storage.uri, word(partition))

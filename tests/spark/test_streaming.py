@@ -227,10 +227,11 @@ def test_a_checkpoint_that_the_driver_failed_to_publish_is_made_up_for_by_the_ne
 
 PLUGIN = """
 import dataclasses
+import os
 from keyedstate.hooks import hookimpl
 from keyedstate_nested_map import plugin as real
 
-completed = []
+completed, subsumed = [], []
 
 @hookimpl
 def keyedstate_describe_backend():
@@ -249,9 +250,14 @@ def keyedstate_create_restore_operation(handles, context):
     return real.keyedstate_create_restore_operation(handles=handles, context=context)
 
 @hookimpl
-def keyedstate_checkpoint_completed(uid, epoch):
+def keyedstate_checkpoint_completed(uid, epoch, location, data_files):
+    assert all(os.path.isfile(os.path.join(location, path)) for path in data_files) and data_files
     completed.append((uid, epoch))
     raise RuntimeError("a hook that fails")
+
+@hookimpl
+def keyedstate_checkpoint_subsumed(uid, epoch):
+    subsumed.append((uid, epoch))
 """
 
 
@@ -262,13 +268,15 @@ def test_a_backend_of_a_module_is_used_and_told_of_every_checkpoint(
     module = tmp_path / "telling_backend.py"
     module.write_text(PLUGIN)
     spark.sparkContext.addPyFile(str(module))
-    for epoch in range(2):
+    for epoch in range(3):
         stream.add(epoch_rows(epoch))
     options = {"backend": "telling", "plugins.modules": "telling_backend"}
     stream.run(totals(stream, stream.frame(), **options))
     assert_equal_to_batch(stream)
     assert {part.backend for part in checkpoint(stream, 1).parts} == {"telling"}
-    assert importlib.import_module("telling_backend").completed == [("totals", 0), ("totals", 1)]
+    told = importlib.import_module("telling_backend")
+    assert told.completed == [("totals", 0), ("totals", 1), ("totals", 2)]
+    assert told.subsumed == [("totals", 0)]
     assert "the hook keyedstate_checkpoint_completed of telling_backend (module) raised" in caplog.text
 
 

@@ -213,6 +213,14 @@ CHECKPOINT_RETAINED = integer(
     "starts from the one before it.",
     low=2,
 )
+CHECKPOINT_TIMEOUT = duration(
+    "checkpoint.timeout",
+    600_000,
+    "How long the driver waits, from the first acknowledgement of an epoch, for the last one, until it "
+    "reports the checkpoint as given up and says what is missing. Where all come after all, it is published: "
+    "Spark commits the epoch with it.",
+    low_ms=10,
+)
 CHECKPOINT_COMPRESSION = choice(
     "checkpoint.compression", "zstd", ("zstd", "lz4", "none"), "Compression inside segment files."
 )
@@ -296,6 +304,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     MAX_PARALLELISM,
     CHECKPOINT_DIR,
     CHECKPOINT_RETAINED,
+    CHECKPOINT_TIMEOUT,
     CHECKPOINT_COMPRESSION,
     CHECKPOINT_MAX_DELTAS,
     CHECKPOINT_DELTA_MIN_BYTES,

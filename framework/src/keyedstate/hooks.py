@@ -11,7 +11,7 @@ Such a one is found through the entry-point group ``keyedstate.plugins``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pluggy
@@ -78,8 +78,30 @@ def keyedstate_serializers() -> Mapping[str, Callable[[Mapping[str, Any]], TypeS
 
 
 @hookspec
-def keyedstate_checkpoint_completed(uid: str, epoch: int) -> None:
-    """Learn, on the driver, that the checkpoint of an operator's epoch was published. Optional."""
+def keyedstate_checkpoint_completed(uid: str, epoch: int, location: str, data_files: Collection[str]) -> None:
+    """Learn, on the driver, that the checkpoint of an operator's epoch was published, of those data files.
+
+    The paths are relative to `location`, the URI of the operator's folder. It is told in the background,
+    soon after Spark has gone on, and again where the epoch ran again. An error raised here is logged and
+    does no harm. Optional.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def keyedstate_checkpoint_aborted(uid: str, epoch: int, reason: str) -> None:
+    """Learn, on the driver, that the checkpoint of an epoch has not come about, and why.
+
+    Build nothing on it, and delete nothing either: clean-up knows what still needs its files. Where Spark
+    has committed the epoch all the same, tasks of the next one publish it, and then its completion is told
+    as well. Optional.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def keyedstate_checkpoint_subsumed(uid: str, epoch: int) -> None:
+    """Learn, on the driver, that a checkpoint was deleted, since enough newer ones are there. Optional."""
 
 
 @hookspec

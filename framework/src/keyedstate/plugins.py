@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -46,6 +47,8 @@ from keyedstate.errors import (
     did_you_mean,
 )
 from keyedstate.types import register_serializer_type
+
+_log = logging.getLogger(__name__)
 
 #: Backends of this repository that a user may not have installed, with the extra that brings each.
 _EXTRAS = ("heap-cow", "nested-map")
@@ -150,9 +153,26 @@ class Backend:
             able = self._able(capability)
             raise MissingCapabilityError(state, capability.value, level.value, self.name, able)
 
-    def checkpoint_completed(self, uid: str, epoch: int) -> None:
+    def checkpoint_completed(self, uid: str, epoch: int, location: str, data_files: Collection[str]) -> None:
         """Call ``keyedstate_checkpoint_completed``."""
-        self._hook("keyedstate_checkpoint_completed")(uid=uid, epoch=epoch)
+        self._tell(
+            "keyedstate_checkpoint_completed", uid=uid, epoch=epoch, location=location, data_files=data_files
+        )
+
+    def checkpoint_aborted(self, uid: str, epoch: int, reason: str) -> None:
+        """Call ``keyedstate_checkpoint_aborted``."""
+        self._tell("keyedstate_checkpoint_aborted", uid=uid, epoch=epoch, reason=reason)
+
+    def checkpoint_subsumed(self, uid: str, epoch: int) -> None:
+        """Call ``keyedstate_checkpoint_subsumed``."""
+        self._tell("keyedstate_checkpoint_subsumed", uid=uid, epoch=epoch)
+
+    def _tell(self, hook: str, **facts: object) -> None:
+        """Call a hook that only learns something: what it raises must not look like a failed checkpoint."""
+        try:
+            self._hook(hook)(**facts)
+        except Exception:
+            _log.exception("the hook %s of %s raised", hook, self.provider)
 
     def _check(self, result: object, expected: type, hook: str) -> None:
         if not isinstance(result, expected):

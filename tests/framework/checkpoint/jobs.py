@@ -126,6 +126,7 @@ class Job:
         if coordinator is not None:
             for word in words:
                 coordinator.acknowledge(word)
+            coordinator.drain()
         return words
 
     def read(self, metadata: CheckpointMetadata, key_groups: KeyGroupRange | None = None) -> State:

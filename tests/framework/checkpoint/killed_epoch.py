@@ -69,6 +69,7 @@ def main(folder: str, run: str, epoch: int, step: str) -> None:
     coordinator = CheckpointCoordinator(job.folder)
     for word in words:
         coordinator.acknowledge(word)
+    coordinator.drain()
 
 
 if __name__ == "__main__":

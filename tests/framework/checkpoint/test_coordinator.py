@@ -16,9 +16,11 @@ import pytest
 from keyedstate.checkpoint import (
     Acknowledgement,
     CheckpointCoordinator,
+    CheckpointListener,
     CheckpointMetadata,
     CheckpointStorage,
     CorruptManifestError,
+    FailureReason,
     IncompleteEpochError,
     StorageError,
     SupersededRunError,
@@ -26,14 +28,37 @@ from keyedstate.checkpoint import (
 from keyedstate.errors import InvalidOptionError
 
 
-@pytest.fixture
-def completed() -> list[CheckpointMetadata]:
-    return []
+class Told(CheckpointListener):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.checkpoints: list[CheckpointMetadata] = []
+        self.all: list[tuple[Any, ...]] = []
+
+    def completed(self, metadata: CheckpointMetadata) -> None:
+        self.checkpoints.append(metadata)
+        self.all.append(("completed", metadata.epoch))
+
+    def aborted(self, epoch: int, reason: FailureReason) -> None:
+        self.all.append(("aborted", epoch, reason))
+
+    def subsumed(self, epoch: int) -> None:
+        self.all.append(("subsumed", epoch))
 
 
 @pytest.fixture
-def coordinator(job: Any, completed: list[CheckpointMetadata]) -> CheckpointCoordinator:
-    return CheckpointCoordinator(job.folder, on_completed=completed.append)
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def completed(told: Told) -> list[CheckpointMetadata]:
+    return told.checkpoints
+
+
+@pytest.fixture
+def coordinator(job: Any, told: Told) -> CheckpointCoordinator:
+    return CheckpointCoordinator(job.folder, told)
 
 
 def checkpoints(job: Any) -> list[int]:
@@ -47,17 +72,17 @@ def data_of(*words: Acknowledgement) -> set[str]:
 # -- publication -----------------------------------------------------------------------------------
 
 
-def test_the_last_acknowledgement_publishes(
-    jobs: ModuleType, storage: CheckpointStorage, completed: list[CheckpointMetadata]
-) -> None:
+def test_the_last_acknowledgement_publishes(jobs: ModuleType, storage: CheckpointStorage, told: Told) -> None:
     job = jobs.Job(storage, parallelism=4)
-    coordinator = CheckpointCoordinator(job.folder, on_completed=completed.append)
+    coordinator = CheckpointCoordinator(job.folder, told)
+    completed = told.checkpoints
     words = job.epoch("run-1", 0)
     for word in (words[2], words[0], words[3]):
         coordinator.acknowledge(word)
         assert checkpoints(job) == [] and completed == []
     coordinator.acknowledge(words[1])
-    assert checkpoints(job) == [0]
+    assert checkpoints(job) == [0], "at once, before Spark goes on"
+    coordinator.drain()
     assert [metadata.epoch for metadata in completed] == [0]
     assert completed[0] == job.folder.read_metadata(0)
     assert [part.identity.partition for part in completed[0].parts] == [0, 1, 2, 3]
@@ -66,18 +91,21 @@ def test_the_last_acknowledgement_publishes(
 
 def test_the_checkpoint_is_there_when_its_completion_is_told(job: Any) -> None:
     seen: list[object] = []
-    coordinator = CheckpointCoordinator(
-        job.folder, lambda metadata: seen.append(job.published(metadata.epoch))
-    )
+
+    class Looking(CheckpointListener):
+        def completed(self, metadata: CheckpointMetadata) -> None:
+            seen.append(job.published(metadata.epoch))
+
+    coordinator = CheckpointCoordinator(job.folder, Looking())
     job.epoch("run-1", 0, coordinator)
     assert seen == [job.state_of(0)]
 
 
 def test_acknowledgements_may_come_from_several_threads_at_once(
-    jobs: ModuleType, local: CheckpointStorage, completed: list[CheckpointMetadata]
+    jobs: ModuleType, local: CheckpointStorage, told: Told
 ) -> None:
     job = jobs.Job(local, parallelism=8)
-    coordinator = CheckpointCoordinator(job.folder, on_completed=completed.append)
+    coordinator = CheckpointCoordinator(job.folder, told)
     words = job.epoch("run-1", 0)
     start = threading.Barrier(8)
 
@@ -87,7 +115,8 @@ def test_acknowledgements_may_come_from_several_threads_at_once(
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(acknowledge, words))
-    assert len(completed) == 1 and job.published(0) == job.state_of(0)
+    coordinator.drain()
+    assert len(told.checkpoints) == 1 and job.published(0) == job.state_of(0)
 
 
 def test_the_last_acknowledgement_of_a_partition_counts_before_the_publication(
@@ -106,6 +135,7 @@ def test_the_last_acknowledgement_of_a_partition_counts_after_the_publication(
     words = job.epoch("run-1", 0, coordinator)
     again = job.task("run-1", 0, 1)
     coordinator.acknowledge(again)
+    coordinator.drain()
     assert [part.identity for part in job.folder.read_metadata(0).parts] == [
         words[0].identity,
         again.identity,
@@ -234,6 +264,204 @@ def test_an_acknowledgement_is_small_and_travels_as_json_or_pickle(job: Any) -> 
     assert len(pickle.dumps(word)) < 1000
 
 
+# -- what becomes of a checkpoint ------------------------------------------------------------------
+
+
+def test_the_life_of_checkpoints_is_told_in_order(
+    job: Any, coordinator: CheckpointCoordinator, told: Told
+) -> None:
+    """CP-08: pending with the first acknowledgement, retained with the last, replaced in its turn."""
+    for epoch in range(4):
+        job.epoch("run-1", epoch, coordinator)
+    assert told.all == [
+        ("completed", 0), ("completed", 1),
+        ("completed", 2), ("subsumed", 0), ("completed", 3), ("subsumed", 1),
+    ]  # fmt: skip
+
+
+def test_an_epoch_whose_last_word_does_not_come_in_time_is_given_up_and_reported(
+    job: Any, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CP-11."""
+    expired = threading.Event()
+
+    class Waking(Told):
+        def aborted(self, epoch: int, reason: FailureReason) -> None:
+            super().aborted(epoch, reason)
+            expired.set()
+
+    told = Waking()
+    coordinator = CheckpointCoordinator(job.folder, told, timeout_ms=10)
+    with caplog.at_level(logging.WARNING):
+        coordinator.acknowledge(job.task("run-1", 0, 0))
+        assert expired.wait(60.0)
+    assert told.all == [("aborted", 0, FailureReason.EXPIRED)] and checkpoints(job) == []
+    assert "the checkpoint of epoch 0 of 'views' is given up" in caplog.text
+    assert "the partitions 1 of 2 have not acknowledged" in caplog.text
+
+
+def test_an_epoch_that_was_given_up_is_published_if_spark_finishes_it_after_all(job: Any) -> None:
+    """CP-11: unlike Flink, Spark commits the epoch, and so its state must count."""
+    expired = threading.Event()
+
+    class Waking(Told):
+        def aborted(self, epoch: int, reason: FailureReason) -> None:
+            super().aborted(epoch, reason)
+            expired.set()
+
+    told = Waking()
+    coordinator = CheckpointCoordinator(job.folder, told, timeout_ms=10)
+    coordinator.acknowledge(job.task("run-1", 0, 0))
+    assert expired.wait(60.0)
+    coordinator.acknowledge(job.task("run-1", 0, 1))
+    coordinator.drain()
+    assert told.all == [("aborted", 0, FailureReason.EXPIRED), ("completed", 0)]
+    assert job.published(0) == job.state_of(0)
+
+
+def test_an_epoch_that_is_published_does_not_expire(
+    job: Any, coordinator: CheckpointCoordinator, told: Told
+) -> None:
+    before = set(threading.enumerate())
+    coordinator.acknowledge(job.task("run-1", 0, 0))
+    (timer,) = (
+        thread for thread in set(threading.enumerate()) - before if isinstance(thread, threading.Timer)
+    )
+    coordinator.acknowledge(job.task("run-1", 0, 1))
+    timer.join(60.0)
+    coordinator.drain()
+    assert not timer.is_alive() and told.all == [("completed", 0)]
+
+
+def test_an_epoch_that_the_next_one_overtakes_is_aborted_and_its_late_words_are_passed_over(
+    job: Any, coordinator: CheckpointCoordinator, told: Told
+) -> None:
+    """CP-12, CP-13: the newer one subsumes it."""
+    job.epoch("run-1", 0, coordinator)
+    late = [job.task("run-1", 1, partition) for partition in range(2)]
+    coordinator.acknowledge(late[0])
+    # A user has deleted the attempts of epoch 1, to go on without what it did.
+    job.folder.delete_attempts(1)
+    job.epoch("run-1", 2, coordinator)
+    coordinator.acknowledge(late[1])
+    coordinator.drain()
+    assert told.all == [("completed", 0), ("aborted", 1, FailureReason.SUBSUMED), ("completed", 2)]
+    assert job.folder.checkpoints() == [0, 2] and len(job.files()) == 4
+
+
+def test_an_epoch_that_tasks_of_the_next_one_published_is_told_to_be_completed(
+    job: Any, coordinator: CheckpointCoordinator, told: Told
+) -> None:
+    words = job.epoch("run-1", 0)
+    coordinator.acknowledge(words[0])  # The other word got lost on its way.
+    job.epoch("run-1", 1, coordinator)
+    assert told.all == [("completed", 0), ("completed", 1)]
+
+
+def test_a_publication_that_fails_is_told_and_what_makes_up_for_it_too(
+    job: Any, coordinator: CheckpointCoordinator, told: Told
+) -> None:
+    """CP-09: once, however often it is tried."""
+    words = job.epoch("run-1", 0)
+    job.folder.storage.write_atomic("chk-0", b"a file is in the way")
+    coordinator.acknowledge(words[0])
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            coordinator.acknowledge(words[1])
+    job.folder.storage.delete_file("chk-0")
+    job.epoch("run-1", 1, coordinator)
+    assert told.all == [("aborted", 0, FailureReason.IO), ("completed", 0), ("completed", 1)]
+
+
+def test_the_epoch_of_a_superseded_run_is_aborted(
+    job: Any, coordinator: CheckpointCoordinator, told: Told
+) -> None:
+    coordinator.acknowledge(job.task("run-1", 0, 0))
+    job.epoch("run-2", 0, coordinator)
+    assert told.all == [("aborted", 0, FailureReason.SUPERSEDED_RUN), ("completed", 0)]
+
+
+def test_a_listener_that_raises_does_no_harm(job: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(CheckpointListener):
+        def completed(self, metadata: CheckpointMetadata) -> None:
+            raise RuntimeError("no room for it")
+
+        def subsumed(self, epoch: int) -> None:
+            raise RuntimeError("no room for it either")
+
+    coordinator = CheckpointCoordinator(job.folder, Failing())
+    with caplog.at_level(logging.ERROR):
+        for epoch in range(5):
+            job.epoch("run-1", epoch, coordinator)
+    assert job.folder.checkpoints() == [3, 4] and len(job.files()) == 4
+    assert caplog.text.count("no room for it\n") == 5
+
+
+def test_nothing_that_a_listener_does_delays_the_publication(job: Any) -> None:
+    go_on = threading.Event()
+
+    class Slow(CheckpointListener):
+        def completed(self, metadata: CheckpointMetadata) -> None:
+            go_on.wait()
+
+    coordinator = CheckpointCoordinator(job.folder, Slow())
+    for epoch in range(3):
+        for word in job.epoch("run-1", epoch):
+            coordinator.acknowledge(word)
+        assert checkpoints(job) == list(range(epoch + 1)), "published, and nothing cleaned up yet"
+    go_on.set()
+    coordinator.drain()
+    assert checkpoints(job) == [1, 2] and len(job.files()) == 4
+
+
+def test_publications_wait_for_a_clean_up_that_falls_far_behind(job: Any) -> None:
+    """CP-03: files must not pile up without end; when one is cleaned up, the next goes on."""
+    go_on, published = threading.Event(), []
+
+    class Slow(CheckpointListener):
+        def completed(self, metadata: CheckpointMetadata) -> None:
+            go_on.wait()
+
+    coordinator = CheckpointCoordinator(job.folder, Slow())
+
+    def run() -> None:
+        for epoch in range(30):
+            for word in job.epoch("run-1", epoch):
+                coordinator.acknowledge(word)
+            published.append(epoch)
+
+    driver = threading.Thread(target=run)
+    driver.start()
+    driver.join(3.0)
+    assert driver.is_alive() and len(published) < 15
+    go_on.set()
+    driver.join(120.0)
+    coordinator.drain()
+    assert len(published) == 30 and checkpoints(job) == [28, 29] and len(job.files()) == 4
+
+
+def test_settings_may_change_while_the_operator_is_built_anew(
+    job: Any, coordinator: CheckpointCoordinator, told: Told
+) -> None:
+    """Inside ``foreachBatch`` it is built for every epoch; no epoch is forgotten by that."""
+    first = job.task("run-1", 0, 0)
+    coordinator.acknowledge(first)
+    other = Told()
+    coordinator.configure(other, retained=3)
+    coordinator.acknowledge(job.task("run-1", 0, 1))
+    coordinator.drain()
+    assert told.all == [] and other.all == [("completed", 0)]
+    for epoch in range(1, 5):
+        job.epoch("run-1", epoch, coordinator)
+    assert job.folder.checkpoints() == [2, 3, 4]
+
+
+@pytest.mark.parametrize("timeout_ms", [9, -1, "soon"])
+def test_a_timeout_that_is_too_short_is_refused(job: Any, timeout_ms: Any) -> None:
+    with pytest.raises(InvalidOptionError, match=r"checkpoint\.timeout"):
+        CheckpointCoordinator(job.folder, timeout_ms=timeout_ms)
+
+
 # -- retention -------------------------------------------------------------------------------------
 
 
@@ -294,7 +522,9 @@ def test_restarts_in_the_same_epoch_do_not_pile_up_data(job: Any, coordinator: C
     for number in range(1, 20):
         word = job.task(f"run-{number}", 1, 0)
         job.begin(job.identity(f"run-{number}", 1, 1))
-        CheckpointCoordinator(job.folder).acknowledge(word)
+        restarted = CheckpointCoordinator(job.folder)
+        restarted.acknowledge(word)
+        restarted.drain()
     assert len(job.files()) == 2 + 1
     job.epoch("run-20", 1, CheckpointCoordinator(job.folder))
     assert job.published(1) == job.state_of(0, 1)
@@ -305,7 +535,9 @@ def test_a_restart_leaves_the_published_checkpoint_of_its_own_epoch_whole_until_
 ) -> None:
     for epoch in range(2):
         job.epoch("run-1", epoch, coordinator)
-    CheckpointCoordinator(job.folder).acknowledge(job.task("run-2", 1, 0))
+    restarted = CheckpointCoordinator(job.folder)
+    restarted.acknowledge(job.task("run-2", 1, 0))
+    restarted.drain()
     assert job.folder.read_metadata(1).run_id == "run-1"
     assert job.published(1) == job.state_of(0, 1)
 
@@ -321,6 +553,7 @@ def test_files_of_an_epoch_under_way_are_never_touched(job: Any, coordinator: Ch
         job.folder.storage.write_atomic(job.folder.data_path(identity), b"being written")
     for word in words:
         coordinator.acknowledge(word)
+    coordinator.drain()
     assert job.folder.checkpoints() == [2, 3]
     assert {f"{identity.nonce}.seg" for identity in working} <= set(job.files())
     assert len(job.folder.attempts(4)) == 1
@@ -347,6 +580,7 @@ def test_a_task_may_begin_at_any_moment_of_a_clean_up(
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointStorage, "list", look_after_a_task_began)
         coordinator.acknowledge(words[1])
+        coordinator.drain()
     assert len(begun) > 8 and set(begun) <= set(job.files())
     assert job.folder.checkpoints() == [2, 3] and len(job.files()) == 4 + len(begun)
 
@@ -435,6 +669,7 @@ def test_no_data_is_deleted_while_it_is_unknown_what_a_kept_checkpoint_uses(
     with caplog.at_level(logging.WARNING):
         for word in words:
             coordinator.acknowledge(word)
+        coordinator.drain()
     assert "chk-1/_metadata is damaged" in caplog.text
     job.folder.storage.write_atomic("chk-1/_metadata", intact)
     assert job.published(1) == job.state_of(0, 1)

@@ -292,6 +292,7 @@ class History:
 
     def check(self) -> None:
         """Read every checkpoint that is published, also those of abandoned futures."""
+        self.coordinator.drain()
         groups = KeyGroupRange(0, GROUPS - 1)
         for epoch in self.folder.checkpoints():
             metadata = self.folder.read_metadata(epoch)
@@ -363,6 +364,7 @@ def test_every_checkpoint_is_whole_whatever_happened(tmp_path: Path, seed: int) 
             history.restart()
             continue
         elif step == "set back":
+            history.coordinator.drain()
             ready = [published for published in history.folder.checkpoints() if published < epoch]
             epoch = rng.choice(ready) if ready else epoch
             history.restart()

@@ -35,7 +35,7 @@ def run(job: Any, coordinator: CheckpointCoordinator, *epochs: int) -> None:
 
 
 def clean(job: Any, epoch: int) -> None:
-    retention.prune(job.folder, epoch, 2)
+    retention.prune(job.folder, job.folder.read_metadata(epoch), 2)
 
 
 def test_a_held_checkpoint_stays_and_goes_when_it_is_let_go(
@@ -142,7 +142,9 @@ def test_a_batch_that_fails_and_runs_again_all_night_leaves_held_data_alone(
     run(job, coordinator, 0)
     held = hold(job.folder, 0, YEAR)
     for number in range(2, 6):
-        CheckpointCoordinator(job.folder).acknowledge(job.task(f"run-{number}", 0, 0))
+        restarted = CheckpointCoordinator(job.folder)
+        restarted.acknowledge(job.task(f"run-{number}", 0, 0))
+        restarted.drain()
     assert job.read(held.metadata) == job.state_of(0)
 
 

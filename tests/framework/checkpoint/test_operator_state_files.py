@@ -151,6 +151,7 @@ def attempt(job: Any, identity: TaskIdentity) -> Acknowledgement:
 def epoch(job: Any, number: int, coordinator: CheckpointCoordinator, run: str = "run-1") -> None:
     for partition in range(job.parallelism):
         coordinator.acknowledge(attempt(job, job.identity(run, number, partition)))
+    coordinator.drain()
 
 
 def test_a_checkpoint_names_the_operator_state_of_each_task(job: Any):
@@ -216,6 +217,7 @@ def test_what_a_killed_task_and_a_superseded_run_left_of_operator_state_goes_awa
     # A newer run at the same epoch clears away what the older one has left of it.
     newer = CheckpointCoordinator(job.folder)
     newer.acknowledge(attempt(job, job.identity("run-2", 1, 0)))
+    newer.drain()
     gone = left.difference(job.folder.data_files())
     assert len(left) == 4 + 3 and len(gone) == 3
     assert job.folder.operator_data_path(killed) in gone

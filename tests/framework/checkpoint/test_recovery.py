@@ -424,7 +424,8 @@ def test_a_missing_folder_is_refused_after_the_first_epoch(
         job.epoch("run-1", epoch, coordinator)
     job.folder.storage.delete_dir("chk-1")  # so that the folder itself is left for the next line
     for name in job.files(""):
-        job.folder.storage.delete_dir(name) if name != "_owner" else job.folder.storage.delete_file(name)
+        delete = job.folder.storage.delete_file if name.startswith("_") else job.folder.storage.delete_dir
+        delete(name)
     with pytest.raises(MissingStateFolderError, match="_start-empty") as caught:
         restore_point(job, "run-2", 2)
     assert (caught.value.uid, caught.value.epoch) == ("views", 2)

@@ -6,7 +6,7 @@ published checkpoint of the acknowledgements of all tasks of an epoch.  Nothing 
 """
 
 from keyedstate.checkpoint.bases import BaseReport, BaseRules, Writing, failures_so_far
-from keyedstate.checkpoint.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.coordinator import Acknowledgement, CheckpointCoordinator, CheckpointListener
 from keyedstate.checkpoint.delta import ChainHandle, write_delta
 from keyedstate.checkpoint.errors import (
     CheckpointError,
@@ -73,6 +73,7 @@ __all__ = [
     "CheckpointCoordinator",
     "CheckpointError",
     "CheckpointGoneError",
+    "CheckpointListener",
     "CheckpointMetadata",
     "CheckpointStorage",
     "CopiedFile",

@@ -22,6 +22,7 @@ an attempt of its name for as long as it may matter and no checkpoint holds it.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -52,6 +53,7 @@ _DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator|\.base)?\.seg")
 _HOLD = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)\.[A-Za-z0-9_-]+")
 # What a killed process leaves of a write.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+_STALE_MS = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,18 @@ class OperatorFolder:
     def delete_attempts(self, epoch: int) -> None:
         """Delete an epoch's markers and manifests, and their folder unless it holds something else."""
         self._delete_own(f"attempts/epoch-{epoch}", lambda name: _ATTEMPT.fullmatch(name) is not None)
+
+    def delete_stale_temporaries(self) -> None:
+        """Delete what processes that were killed long ago have left of small files, where nothing else does.
+
+        A process that is writing renames its file within moments, so one that is old belongs to nobody.
+        """
+        before_ms = time.time() * 1000.0 - _STALE_MS
+        for folder in ("", "holds"):
+            for file in self.storage.describe(folder):
+                stale = file.modified_ms is not None and file.modified_ms < before_ms
+                if stale and not file.is_folder and _TEMPORARY.fullmatch(file.name):
+                    self.storage.delete_file(f"{folder}/{file.name}" if folder else file.name)
 
     # -- data --------------------------------------------------------------------------------------
 

@@ -171,8 +171,8 @@ def _gone(folder: OperatorFolder, epoch: int, found: str) -> CheckpointGoneError
 
 
 def _write(folder: OperatorFolder, metadata: CheckpointMetadata, duration: float, clock: Clock) -> HoldFile:
-    files = set().union(*(part.data_files for part in metadata.parts))
-    return folder.write_hold(metadata.epoch, int((clock() + duration) * 1000.0), uuid.uuid4().hex, files)
+    expires_ms = int((clock() + duration) * 1000.0)
+    return folder.write_hold(metadata.epoch, expires_ms, uuid.uuid4().hex, metadata.data_files)
 
 
 def _delete(folder: OperatorFolder, file: HoldFile) -> None:

@@ -263,6 +263,11 @@ class CheckpointMetadata:
             parts=parts,
         )
 
+    @property
+    def data_files(self) -> frozenset[str]:
+        """The paths of all files that hold the state."""
+        return frozenset().union(*(part.data_files for part in self.parts))
+
     def watermark(self, delay_ms: int | None) -> int | None:
         """Return the event time up to which all rows have come before the next epoch; None where unknown.
 

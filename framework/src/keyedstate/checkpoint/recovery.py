@@ -44,6 +44,7 @@ from keyedstate.checkpoint.folder import OWNER, START_EMPTY, AttemptFile, Operat
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
 from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle
 from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.checkpoint.writer import check_writer, exclusive
 from keyedstate.keygroups import KeyGroupRange
 
 #: Runs that an owner file remembers; a zombie of an older one would have survived so many restarts.
@@ -73,28 +74,44 @@ def claim(folder: OperatorFolder, identity: TaskIdentity) -> Owner:
 
     Notes
     -----
-    Tasks of one run write the same owner file, so they need no lock.  Of two queries, or two runs, that come
-    in the same instant, the last write decides, and the other one is refused when its next task comes.
+    Of two queries that come to a new folder in the same instant one is refused, and of two runs of a query
+    the later one may write: see `keyedstate.checkpoint.writer`.
     """
     owner = folder.read_owner()
     if owner is None:
         problem = _why_not_new(folder, identity)
-        if problem is None:
-            folder.write_owner(_new_owner(identity, identity.epoch, (identity.run_id,)))
-        # Another task may have created it since, and then there is no problem.
-        owner = folder.read_owner()
-        if owner is None:
-            raise problem or _missing_owner(folder, identity)
-    _check_query(folder, identity, owner.query_id, owner.uid)
-    if owner.max_parallelism != identity.max_parallelism:
-        raise MaxParallelismChangedError(owner.max_parallelism, identity.max_parallelism)
+        # Another task may have entered the run since, and then there is no problem.
+        if problem is not None and folder.read_owner() is None:
+            raise problem
+    if owner is None or identity.run_id not in owner.runs:
+        with exclusive(folder):
+            owner = _entered(folder, identity)
+    _check_owner(folder, identity, owner)
     newer = owner.superseded_by(identity.run_id)
     if newer is not None:
         raise SupersededRunError(folder.location, identity.run_id, newer)
-    if identity.run_id not in owner.runs:
-        owner = replace(owner, runs=(*owner.runs, identity.run_id)[-REMEMBERED_RUNS:])
-        folder.write_owner(owner)
     return owner
+
+
+def _entered(folder: OperatorFolder, identity: TaskIdentity) -> Owner:
+    """Return the owner file with this run in it."""
+    owner = folder.read_owner()
+    if owner is None:
+        owner = _new_owner(identity, identity.epoch, (identity.run_id,))
+    else:
+        _check_owner(folder, identity, owner)
+        if identity.run_id in owner.runs:
+            return owner
+        owner = replace(owner, runs=(*owner.runs, identity.run_id)[-REMEMBERED_RUNS:])
+    folder.write_owner(owner)
+    # Where there is no lock, the last write decides who it is.
+    return folder.read_owner() or owner
+
+
+def _check_owner(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
+    _check_query(folder, identity, owner.query_id, owner.uid)
+    if owner.max_parallelism != identity.max_parallelism:
+        raise MaxParallelismChangedError(owner.max_parallelism, identity.max_parallelism)
 
 
 def find_restore_point(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointMetadata | None:
@@ -106,6 +123,8 @@ def find_restore_point(folder: OperatorFolder, identity: TaskIdentity) -> Checkp
     ------
     IncompleteEpochError
         Where an epoch before this one ran, and its checkpoint cannot be made.
+    SupersededRunError
+        Where a newer run of the query has begun before that checkpoint was published.
     MissingCheckpointError
         Where there must have been a checkpoint and there is none.
     StateFolderOwnedError, MaxParallelismChangedError
@@ -273,7 +292,9 @@ def _complete(
         return published
     metadata = CheckpointMetadata.of(manifests)
     _check_query(folder, identity, metadata.query_id, metadata.uid)
-    folder.write_metadata(metadata)
+    with exclusive(folder):
+        check_writer(folder, identity.query_id, identity.run_id)
+        folder.write_metadata(metadata)
     return metadata
 
 

@@ -1,32 +1,56 @@
 """What may be deleted, and when: old checkpoints, settled attempts, data files that nothing needs.
 
 Deletion goes by what is listed and never by what is remembered, so that whatever a killed clean-up leaves is
-found by the next one.  Metadata goes before the data that it names: a checkpoint that can be seen is whole.
+found by the next one.  There are no counts of references: a data file is needed as long as a checkpoint that
+can be seen, an attempt that may still count, or a hold names it.
+
+Clean-up runs beside the tasks of the next epochs, and what needs a file changes meanwhile.  It changes in one
+direction: an attempt writes its marker before its data, a checkpoint is published while its attempts are
+there, and holds are taken of checkpoints that are there.  So everything is listed in that order, data files,
+attempts, checkpoints, holds, and a file that is passed on from one to the next is seen in one of them.
+Metadata is deleted before the data that it names: a checkpoint that can be seen is whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from keyedstate.checkpoint.errors import CorruptManifestError
-from keyedstate.checkpoint.folder import OperatorFolder, data_paths
+from keyedstate.checkpoint.folder import AttemptFile, OperatorFolder, data_paths
 from keyedstate.checkpoint.holds import held_data_files, held_epochs
-from keyedstate.checkpoint.manifest import CheckpointMetadata, Owner
+from keyedstate.checkpoint.manifest import CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.writer import check_writer
 
 
-def prune(folder: OperatorFolder, epoch: int, retained: int) -> None:
+def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) -> list[int]:
     """Delete what the publication of an epoch's checkpoint has made useless.
 
     Kept are the newest `retained` checkpoints at or below the epoch, all checkpoints above it, those that a
     reader holds, the attempts of this and of later epochs, and the data files that any of these may use.
     Names that this package does not give are left alone.
 
+    Parameters
+    ----------
+    folder : OperatorFolder
+    published : CheckpointMetadata
+    retained : int
+
+    Returns
+    -------
+    list of int
+        The epochs whose checkpoints were deleted, ascending.
+
     Raises
     ------
+    StateFolderOwnedError, SupersededRunError
+        Where another run may write by now, which may be at an earlier epoch; nothing was deleted.
     CheckpointError
         Where something cannot be read or deleted; what is needed is there all the same.
     """
-    # Listed before the attempts: an attempt's marker precedes its data file, so that a data file which is
-    # seen here and has no attempt of its name below cannot be one that a task is writing now.
-    candidates = folder.data_files()
+    candidates, attempts = folder.data_files(), _attempts(folder)
+    # After the attempts were listed: those of a run that begins later are not among them.
+    check_writer(folder, published.query_id, published.run_id)
+    epoch = published.epoch
     kept: list[CheckpointMetadata] = []
     obsolete: list[int] = []
     damage: CorruptManifestError | None = None
@@ -49,40 +73,63 @@ def prune(folder: OperatorFolder, epoch: int, retained: int) -> None:
         elif number < epoch:
             obsolete.append(number)
     folder.storage.for_each(folder.delete_checkpoint, obsolete)
-    attempted = folder.attempt_epochs()
-    folder.storage.for_each(folder.delete_attempts, [number for number in attempted if number < epoch])
+    folder.storage.for_each(folder.delete_attempts, [number for number in attempts if number < epoch])
     if damage is not None:
         raise damage
-    used = _used_by(kept) | held_data_files(folder)
-    for number in attempted:
-        if number >= epoch:
-            used.update(path for attempt in folder.attempts(number) for path in data_paths(attempt.nonce))
-    folder.storage.for_each(folder.storage.delete_file, [path for path in candidates if path not in used])
+    current = [attempt for number, listed in attempts.items() if number >= epoch for attempt in listed]
+    _delete_unused(folder, candidates, kept, current)
+    return sorted(obsolete)
 
 
-def drop_superseded_attempts(folder: OperatorFolder, epoch: int, run_id: str, owner: Owner) -> None:
-    """Delete what older runs have left of an epoch that a newer run is at.
+def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
+    """Delete what earlier runs have left behind, when a run begins.
 
-    Spark runs an epoch again only where it has not committed it, so nothing of the older runs counts any
-    more; without this, a query that fails and restarts in the same epoch for a whole night would add the
-    size of its state each time.  Data that a published checkpoint uses, or a reader
-    holds, stays.
+    That is what older runs have of the epoch that the new one is at: Spark runs an epoch again only where it
+    has not committed it, so nothing of them counts any more.  Without this, a query that fails and restarts
+    in the same epoch for a whole night would add the size of its state each time.  And it is each data file
+    that no checkpoint, hold or attempt names, and what killed processes have left of small files.
+
+    Parameters
+    ----------
+    folder : OperatorFolder
+    identity : TaskIdentity
+        Of an attempt of the run that begins.
 
     Raises
     ------
+    StateFolderOwnedError, SupersededRunError
+        Where another run may write by now; nothing was deleted.
     CheckpointError
         Where something cannot be read or deleted.
     """
-    older = [attempt for attempt in folder.attempts(epoch) if owner.precedes(attempt.run_id, run_id)]
-    if not older:
-        return
-    used = _used_by([metadata for metadata in map(folder.read_metadata, folder.checkpoints()) if metadata])
-    used |= held_data_files(folder)
-    data = {path for attempt in older for path in data_paths(attempt.nonce)} - used
+    candidates, attempts = folder.data_files(), _attempts(folder)
+    owner = check_writer(folder, identity.query_id, identity.run_id)
+    older = [
+        attempt
+        for attempt in attempts.get(identity.epoch, ())
+        if owner is not None and owner.precedes(attempt.run_id, identity.run_id)
+    ]
+    checkpoints = [metadata for metadata in map(folder.read_metadata, folder.checkpoints()) if metadata]
+    others = [attempt for listed in attempts.values() for attempt in listed if attempt not in older]
     # Data first: a marker that is left lets the next clean-up find its data.
-    folder.storage.for_each(folder.storage.delete_file, sorted(data))
+    _delete_unused(folder, candidates, checkpoints, others)
     folder.storage.for_each(folder.storage.delete_file, [attempt.path for attempt in older])
+    folder.delete_stale_temporaries()
 
 
-def _used_by(checkpoints: list[CheckpointMetadata]) -> set[str]:
-    return {path for metadata in checkpoints for part in metadata.parts for path in part.kept_files}
+def _attempts(folder: OperatorFolder) -> dict[int, list[AttemptFile]]:
+    epochs = folder.attempt_epochs()
+    return dict(zip(epochs, folder.storage.for_each(folder.attempts, epochs), strict=True))
+
+
+def _delete_unused(
+    folder: OperatorFolder,
+    candidates: Iterable[str],
+    checkpoints: Iterable[CheckpointMetadata],
+    attempts: Iterable[AttemptFile],
+) -> None:
+    used = {path for metadata in checkpoints for part in metadata.parts for path in part.kept_files}
+    used.update(path for attempt in attempts for path in data_paths(attempt.nonce))
+    # Last of all, see `holds`.
+    used |= held_data_files(folder)
+    folder.storage.for_each(folder.storage.delete_file, [path for path in candidates if path not in used])

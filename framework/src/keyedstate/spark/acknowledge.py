@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark import Accumulator, AccumulatorParam, SparkContext
 
-from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator, OperatorFolder
 
 _log = logging.getLogger(__name__)
 
@@ -28,13 +28,24 @@ class Acknowledgements:
     """The acknowledgements of one SparkContext, handed to the coordinators of the state folders."""
 
     def __init__(self, context: SparkContext) -> None:
-        # By folder, so that an operator that is built anew takes the place of its predecessor.
+        # By folder, so that an operator that is built anew goes on where its predecessor is.
         self._coordinators: dict[str, CheckpointCoordinator] = {}
         self.accumulator: Accumulator[Update] = context.accumulator({}, _Delivery(self._receive))
 
-    def register(self, folder: str, coordinator: CheckpointCoordinator) -> None:
-        """Have a coordinator told what tasks acknowledge about a folder, in a thread of PySpark."""
-        self._coordinators[folder] = coordinator
+    def coordinator(self, folder: OperatorFolder) -> CheckpointCoordinator:
+        """Return the coordinator of a folder, the same object every time.
+
+        It is told what tasks acknowledge about the folder, in a thread of PySpark.
+        """
+        with _lock:
+            found = self._coordinators.get(folder.storage.uri)
+            if found is None:
+                found = self._coordinators[folder.storage.uri] = CheckpointCoordinator(folder)
+            return found
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait for what coordinators do in the background; False where `timeout` seconds are too short."""
+        return all(coordinator.drain(timeout) for coordinator in list(self._coordinators.values()))
 
     def _receive(self, update: Update) -> None:
         for folder, document in update.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -12,15 +11,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from keyedstate.checkpoint import (
-    CheckpointCoordinator,
+    CheckpointListener,
     CheckpointMetadata,
     CheckpointStorage,
+    FailureReason,
     OperatorFolder,
 )
 from keyedstate.config import (
     CHECKPOINT_COMPRESSION,
     CHECKPOINT_DIR,
     CHECKPOINT_RETAINED,
+    CHECKPOINT_TIMEOUT,
     MAX_PARALLELISM,
     PARALLELISM,
     Configuration,
@@ -53,8 +54,6 @@ from keyedstate.types import refuse_generic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_log = logging.getLogger(__name__)
 
 
 def keyed(
@@ -299,18 +298,31 @@ def _refuse_connect(df: DataFrame) -> None:
         raise ClassicSparkRequiredError()
 
 
+class _PluginListener(CheckpointListener):
+    """Tells a plugin what becomes of the checkpoints of an operator."""
+
+    def __init__(self, folder: OperatorFolder, backend: Backend) -> None:
+        self._folder = folder
+        self._backend = backend
+
+    def completed(self, metadata: CheckpointMetadata) -> None:
+        location = self._folder.storage.uri
+        self._backend.checkpoint_completed(metadata.uid, metadata.epoch, location, metadata.data_files)
+
+    def aborted(self, epoch: int, reason: FailureReason) -> None:
+        self._backend.checkpoint_aborted(self._folder.uid, epoch, reason.value)
+
+    def subsumed(self, epoch: int) -> None:
+        self._backend.checkpoint_subsumed(self._folder.uid, epoch)
+
+
 def _checkpointing(
     spark: SparkSession, config: Configuration, folder: OperatorFolder, backend: Backend
 ) -> Checkpointing:
-    def completed(metadata: CheckpointMetadata) -> None:
-        try:
-            backend.checkpoint_completed(metadata.uid, metadata.epoch)
-        except Exception:  # a stranger's hook must not look like a failed checkpoint
-            _log.exception("the hook keyedstate_checkpoint_completed of %s raised", backend.provider)
-
     acknowledgements = acknowledgements_of(spark.sparkContext)
-    acknowledgements.register(
-        folder.storage.uri, CheckpointCoordinator(folder, completed, config[CHECKPOINT_RETAINED])
+    coordinator = acknowledgements.coordinator(folder)
+    coordinator.configure(
+        _PluginListener(folder, backend), config[CHECKPOINT_RETAINED], config[CHECKPOINT_TIMEOUT]
     )
     return Checkpointing(
         uid=folder.uid,

@@ -159,6 +159,7 @@ class CrashingJob:
         coordinator = CheckpointCoordinator(folder)
         for word in words:
             coordinator.acknowledge(word)
+        coordinator.drain()
 
     def read(self) -> tuple[int, dict[str, Any]]:
         """Return the newest published epoch, and what is restored from it, by kind and key."""
