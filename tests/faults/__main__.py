@@ -57,7 +57,7 @@ def describe(result: runs.Result, again: str) -> str:
     )
     head = (
         f"run {plan.number:>3}  {'survived' if result.survived else 'FAILED  '}  {result.seconds:5.1f} s  "
-        f"{result.lives} starts  {plan.master.split('[')[0]:<13}  {faults}"
+        f"{result.lives} starts  {plan.master.split('[')[0]:<13}  {plan.storage:<6}  {faults}"
     )
     if result.survived:
         return head

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Verdict:
         return not self.lost and not self.duplicated
 
 
-def judge(run: Path, state: str, operators: Iterable[str], backend: str) -> Verdict:
+def judge(run: Path, state: str, operators: Iterable[str], settings: Mapping[str, str]) -> Verdict:
     """Compare all that a run has put out, and the state that its next epoch would begin from.
 
     Parameters
@@ -62,8 +62,8 @@ def judge(run: Path, state: str, operators: Iterable[str], backend: str) -> Verd
     state : str
         Path or URI of the folder with the operators' folders.
     operators : iterable of str
-    backend : str
-        The backend that reads the state.
+    settings : mapping
+        Options for reading the state: the backend, and the plugin of its storage.
     """
     verdict = Verdict()
     flights = pa.concat_tables(map(pyarrow.parquet.read_table, sorted((run / "input").glob("*.parquet"))))
@@ -74,7 +74,9 @@ def judge(run: Path, state: str, operators: Iterable[str], backend: str) -> Verd
         _compare_output(
             verdict, operator, flights, expected, [row for row in output if row["operator"] == operator]
         )
-        _compare_state(verdict, operator, expected, _read_state(run, state, operator, backend))
+        _compare_state(
+            verdict, operator, expected, _read_state(run, state, operator, Configuration(settings))
+        )
     return verdict
 
 
@@ -161,8 +163,8 @@ def _committed_files(log: Path) -> list[Path]:
     return [Path(entry["path"].removeprefix("file://")) for entry in entries if entry["action"] == "add"]
 
 
-def _read_state(run: Path, state: str, operator: str, backend: str) -> dict[str | None, Figures]:
-    folder = OperatorFolder(CheckpointStorage.open(state), operator)
+def _read_state(run: Path, state: str, operator: str, config: Configuration) -> dict[str | None, Figures]:
+    folder = OperatorFolder(CheckpointStorage.open(state, config), operator)
     owner = folder.read_owner()
     if owner is None:
         return {}
@@ -182,7 +184,7 @@ def _read_state(run: Path, state: str, operator: str, backend: str) -> dict[str 
     if metadata is None:
         return {}
     key_groups = KeyGroupRange(0, owner.max_parallelism - 1)
-    registry = PluginRegistry(Configuration({"backend": backend}))
+    registry = PluginRegistry(config)
     chosen = registry.choose()
     handles = handles_for(metadata, folder.storage, key_groups)
     try:
@@ -191,7 +193,7 @@ def _read_state(run: Path, state: str, operator: str, backend: str) -> dict[str 
             key_serializer=key_serializer_for([pa.string()]),
             key_groups=key_groups,
             max_parallelism=owner.max_parallelism,
-            options=Configuration({}).plugin_options(registry.options, backend),
+            options=config.plugin_options(registry.options, chosen.name),
             handles=handles,
         )
     finally:

@@ -27,6 +27,8 @@ from typing import Any
 #: A run's folder, and a path below its state folder.
 _PLACE = re.compile(r"(/.*?/run-\d{4})/state/(.+)")
 _ZOMBIE_DEADLINE_S = 60
+#: After which a slow attempt goes on though Spark has started no other one.
+_RIVAL_DEADLINE_S = 30
 _local = threading.local()
 _role = ""
 _file_size_limit: tuple[int, int] | None = None
@@ -40,8 +42,16 @@ def install(role: str) -> None:
     _role = role
 
 
-def reached(step: str, path: str) -> None:
-    """Do what the run has in store for a step: called by the audit hook, and by a job at its own steps."""
+def reached(step: str, path: str, temporary: str = "") -> None:
+    """Do what the run has in store for a step: called by the audit hook, and by a job at its own steps.
+
+    Parameters
+    ----------
+    step, path : str
+        Faults of the run name both.
+    temporary : str
+        Where ``publish`` is to rename a file: its name so far.
+    """
     place = _PLACE.fullmatch(path)
     if place is None or not _role:
         return
@@ -54,7 +64,7 @@ def reached(step: str, path: str) -> None:
         number = _count(Path(place[1]), fault["id"])
         if fault["nth"] <= number < fault["nth"] + fault.get("times", 1):
             _mark(Path(place[1]), fault["id"], f"{step} {place[2]}")
-            _act(Path(place[1]), fault, step, path)
+            _act(Path(place[1]), fault, step, path, temporary)
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -74,8 +84,7 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
     elif event == "os.rename":
         source, target = arguments[:2]
         if isinstance(target, str) and "/state/" in target:
-            _local.temporary = source
-            reached("publish", target)
+            reached("publish", target, temporary=source)
             _local.published = target
     elif event == "os.listdir":
         (path,) = arguments
@@ -108,7 +117,7 @@ def _mark(root: Path, fault: str, what: str) -> None:
         file.write(f"{time.time():.3f} {_role} {os.getpid()} {what}\n")
 
 
-def _act(root: Path, fault: dict[str, Any], step: str, path: str) -> None:
+def _act(root: Path, fault: dict[str, Any], step: str, path: str, temporary: str) -> None:
     action = fault["action"]
     if action == "slow":
         time.sleep(fault["seconds"])
@@ -121,7 +130,10 @@ def _act(root: Path, fault: dict[str, Any], step: str, path: str) -> None:
     elif action == "kill":
         kill(root, fault["target"])
     elif action == "tear":
-        _tear(root, fault, step, path)
+        _tear(root, fault, path, temporary)
+    elif action == "wait":
+        _wait_until_committed(root, _commits(root) + 1, _RIVAL_DEADLINE_S)
+        _mark(root, fault["id"], "the loser goes on")
     elif action == "zombie":
         _outlive(root, fault["id"])
     elif action == "stop":
@@ -153,12 +165,12 @@ def _parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _tear(root: Path, fault: dict[str, Any], step: str, path: str) -> None:
+def _tear(root: Path, fault: dict[str, Any], path: str, temporary: str) -> None:
     """Let half of a file reach the disk, and then an error or the process's death come."""
     global _file_size_limit
     dies = fault["then"] == "kill"
-    if step == "publish":
-        os.truncate(_local.temporary, os.path.getsize(_local.temporary) // 2)
+    if temporary:
+        os.truncate(temporary, os.path.getsize(temporary) // 2)
         if dies:
             kill(root, fault["target"])
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
@@ -189,9 +201,14 @@ def _outlive(root: Path, fault: str) -> None:
                 if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                     os.dup2(nothing.fileno(), descriptor)
     # Its own partition's retry is in the first of the commits that come, its successor in the second.
-    while _commits(root) < committed + 2 and not (root / "consumed").exists():
-        time.sleep(0.02)
+    _wait_until_committed(root, committed + 2, _ZOMBIE_DEADLINE_S)
     _mark(root, fault, "the zombie goes on")
+
+
+def _wait_until_committed(root: Path, epochs: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while _commits(root) < epochs and not (root / "consumed").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _commits(root: Path) -> int:

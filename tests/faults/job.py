@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from faults import injection
@@ -48,9 +49,31 @@ def session(run: Path, settings: dict[str, str]) -> SparkSession:
         "spark.python.daemon.module": "faults.worker_daemon",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
     }
-    for name, value in {**fixed, **settings}.items():
+    settings = {**fixed, **settings}
+    if settings["spark.master"] == "two hosts":
+        settings["spark.master"] = _cluster_of_two_hosts(run)
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _cluster_of_two_hosts(run: Path) -> str:
+    """Start a master and two workers as `local-cluster` does, and give the workers different hosts."""
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    nothing, deploy = jvm.scala.Option.empty(), jvm.org.apache.spark.deploy
+    conf = jvm.org.apache.spark.SparkConf().set("spark.master.rest.enabled", "false")
+    conf.set("spark.ui.enabled", "false").set("spark.shuffle.service.enabled", "false")
+    environment = deploy.master.Master.startRpcEnvAndEndpoint("127.0.0.1", 0, 0, conf)._1()
+    url = f"spark://127.0.0.1:{environment.address().port()}"
+    masters = SparkContext._gateway.new_array(jvm.java.lang.String, 1)
+    masters[0] = url
+    for number, host in enumerate(("127.0.0.1", "127.0.0.2"), 1):
+        deploy.worker.Worker.startRpcEnvAndEndpoint(
+            host, 0, 0, 1, 1024, masters, str(run / "work"), jvm.scala.Option.apply(number), conf, nothing
+        )
+    return url
 
 
 class EpochFiles:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LOCAL, CLUSTER = "local[2, 4]", "local-cluster[2,1,1024]"
+#: A cluster whose two workers have two names: Spark gives no host two attempts of one task.
+TWO_HOSTS = "two hosts"
 EPOCHS = 6
 MAX_PARALLELISM = 32
 BACKENDS = ("heap-cow", "nested-map")
@@ -40,6 +42,9 @@ class Step:
 CLAIM = Step("claim", "worker", "publish", f"^{_UID}/_owner$", 1)
 RESTORE_POINT = Step("restore point", "worker", "list", f"^{_UID}$", 2 * EPOCHS - 2)
 STARTED = Step("started marker", "worker", "publish", rf"^{_UID}/{_ATTEMPT}\.started$", 2 * EPOCHS)
+#: Python hears nothing of reads and deletions that pyarrow makes of a local disk: they take ``faulty://``.
+RESTORE = Step("restore", "worker", "read", f"^{_UID}/data/", 2 * EPOCHS - 2)
+DELETION = Step("clean-up deletes", "driver", "delete", f"^{_UID}/", EPOCHS - 2)
 ROWS = Step("rows", "worker", "rows", f"^{_UID}/rows$", 2 * EPOCHS)
 DATA = Step("data file", "worker", "create", f"^{_UID}/data/", 2 * EPOCHS)
 MANIFEST = Step("manifest", "worker", "publish", rf"^{_UID}/{_ATTEMPT}\.json$", 2 * EPOCHS)
@@ -52,8 +57,8 @@ SINK = tuple(
     for name in ("before the sink", "before the sink commits", "after the sink committed")
 )
 
-WORKER_STEPS = (CLAIM, RESTORE_POINT, STARTED, ROWS, DATA, MANIFEST, ACKNOWLEDGEMENT)
-DRIVER_STEPS = (PUBLICATION, PUBLISHED, CLEAN_UP, *SINK)
+WORKER_STEPS = (CLAIM, RESTORE_POINT, STARTED, RESTORE, ROWS, DATA, MANIFEST, ACKNOWLEDGEMENT)
+DRIVER_STEPS = (PUBLICATION, PUBLISHED, CLEAN_UP, DELETION, *SINK)
 WRITES = (CLAIM, STARTED, DATA, MANIFEST, PUBLICATION)
 
 
@@ -65,6 +70,8 @@ class Plan:
     ----------
     seed, number : int
     master : str
+    storage : str
+        ``local`` or ``faulty``, see `faults.faulty_storage`.
     sink : str
         ``file sink`` (Spark's), ``foreachBatch``, or ``evaluated twice``: a foreachBatch that does so.
     operators : list of str
@@ -83,6 +90,7 @@ class Plan:
     seed: int
     number: int
     master: str
+    storage: str
     sink: str
     operators: list[str]
     first_flight: int
@@ -107,6 +115,8 @@ def _at(step: Step, action: str, **details: Any) -> Callable[[random.Random, Pla
     def build(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
         if step in SINK and plan.sink == "file sink":
             plan.sink = "foreachBatch"
+        if step in (RESTORE, DELETION):
+            plan.storage = "faulty"
         fault = {
             "by": "injection",
             "step": step.step,
@@ -143,6 +153,22 @@ def _stopped(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any]]
         return [{**fault, "zombie_run": True}]
 
     return build
+
+
+def _speculation(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+    """An attempt that is so slow that Spark starts another one, and goes on when that one has won."""
+    plan.settings |= {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.5",
+        "spark.speculation.quantile": "0.5",
+        # Spark asks the loser to stop and kills its worker after this time; until then it goes on.
+        "spark.python.task.killTimeout": "20s",
+    }
+    # With one task in an epoch there is nobody to compare it with, with three no core for another attempt.
+    plan.lives = [(2, backend) for _, backend in plan.lives]
+    (fault,) = _at(random_.choice((ROWS, DATA, MANIFEST)), "wait")(random_, plan)
+    return [fault]
 
 
 def _restart(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
@@ -188,12 +214,15 @@ def catalogue() -> list[Entry]:
         ):
             dies = details.get("then") == "kill" and step.role == "driver"
             entries.append(Entry(f"write {name}: {step.name}", (LOCAL,), _at(step, action, **details), dies))
+    for name, step in (("read fails: restore", RESTORE), ("deletion fails: clean-up", DELETION)):
+        entries.append(Entry(name, (LOCAL,), _at(step, "fail")))
     entries.append(Entry("task fails: rows", anywhere, _at(ROWS, "raise")))
     entries.append(Entry("disk full", (LOCAL,), _watched("disk full"), True))
     for step in (STARTED, DATA, MANIFEST):
         entries.append(Entry(f"zombie attempt: {step.name}", (LOCAL,), _at(step, "zombie")))
     for step in (PUBLICATION, PUBLISHED, SINK[1]):
         entries.append(Entry(f"zombie run: {step.name}", (LOCAL,), _stopped(step), True))
+    entries.append(Entry("speculation", (TWO_HOSTS,), _speculation, True))
     entries.append(Entry("two live drivers", (LOCAL,), _watched("second driver"), True))
     entries.append(Entry("restart: another parallelism", anywhere, _another_parallelism, True))
     entries.append(Entry("restart: another backend", anywhere, _another_backend, True))
@@ -222,6 +251,7 @@ def plan_of(seed: int, number: int, names: Collection[str] = ()) -> Plan:
         seed=seed,
         number=number,
         master=random_.choice(first.masters),
+        storage="local" if first.name == "disk full" else random_.choice(("local", "local", "faulty")),
         sink=random_.choice(("file sink", "file sink", "foreachBatch", "evaluated twice")),
         operators=random_.choice((["aircraft"], ["aircraft"], ["origins", "aircraft"])),
         first_flight=random_.randrange(300_000),

@@ -21,10 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from faults import answer, plans, processes
+from faults.faulty_storage import SCHEME
 from faults.plans import EPOCHS, MAX_PARALLELISM, Plan
 from keyedstate.cli.demo.flights import read_flights
 
-_LIFE_S = 150.0
+#: A driver that commits no epoch for so long hangs; on a machine with much else to do starting takes a minute.
+_STANDSTILL_S = 200.0
+#: How long a stopped driver waits to be overtaken: it may have stopped with a lock that its successor wants.
+_OVERTAKING_S = 40.0
 _POLL_S = 0.03
 _TESTS = Path(__file__).parent.parent
 #: Starts of the driver that a run may need beyond one for each of its faults.
@@ -109,8 +113,9 @@ class _Run:
         # Whatever is left of the run may not write while it is judged.
         processes.kill_sessions(self._sessions)
         backend = random.Random(self._plan.number).choice(plans.BACKENDS)
-        state = str(self._folder / "state")
-        verdict = answer.judge(self._folder, state, self._plan.operators, backend)
+        settings = {name: value for name, value in self._storage().items() if name != "checkpoint.dir"}
+        where = self._storage()["checkpoint.dir"]
+        verdict = answer.judge(self._folder, where, self._plan.operators, {"backend": backend, **settings})
         log = self._folder / "log"
         seconds = time.monotonic() - began
         text = log.read_text(errors="replace")[-6000:] if log.exists() else ""
@@ -150,6 +155,13 @@ class _Run:
                 self._make_room()
         return False
 
+    def _storage(self) -> dict[str, str]:
+        """Return the options that say where the state is."""
+        if self._plan.storage == "local":
+            return {"checkpoint.dir": str(self._folder / "state")}
+        uri = f"{SCHEME}{self._folder}/state"
+        return {"checkpoint.dir": uri, "plugins.modules": "faults.faulty_storage"}
+
     def _start(self) -> subprocess.Popen[bytes]:
         parallelism, backend = self._plan.lives[min(self._lives, len(self._plan.lives) - 1)]
         self._lives += 1
@@ -158,7 +170,7 @@ class _Run:
             "spark.keyedstate.backend": backend,
             "spark.keyedstate.parallelism": str(parallelism),
             "spark.keyedstate.max-parallelism": str(MAX_PARALLELISM),
-            "spark.keyedstate.checkpoint.dir": str(self._folder / "state"),
+            **{f"spark.keyedstate.{name}": value for name, value in self._storage().items()},
             "spark.keyedstate.checkpoint.delta-min-bytes": "0",
             **self._plan.settings,
         }
@@ -188,7 +200,7 @@ class _Run:
 
     def _live(self, driver: subprocess.Popen[bytes]) -> int:
         """Watch a driver until it ends, do to it what is planned, and return its exit code."""
-        deadline = time.monotonic() + _LIFE_S
+        committed, since = -1, time.monotonic()
         waiting = [fault for fault in self._watched if not self._has_happened(fault)]
         actions: dict[str, Callable[[subprocess.Popen[bytes], dict[str, Any]], bool]] = {
             "commit": self._kill_at_commit,
@@ -201,8 +213,10 @@ class _Run:
                     waiting.remove(fault)
             if self._is_stopped(driver):
                 self._outlive(driver)
-            if time.monotonic() > deadline:
-                self._write_log("-- killed: it did not end\n")
+            if answer.committed_epochs(self._folder) != committed:
+                committed, since = answer.committed_epochs(self._folder), time.monotonic()
+            if time.monotonic() > since + _STANDSTILL_S:
+                self._write_log("-- killed: it did not go on\n")
                 processes.kill_sessions({driver.pid})
             time.sleep(_POLL_S)
         if code != 0 and self._plan.master == plans.LOCAL:
@@ -265,7 +279,7 @@ class _Run:
         """Let a successor of a stopped driver get further, and then wake the driver up."""
         before = answer.committed_epochs(self._folder)
         successor = self._start()
-        deadline = time.monotonic() + _LIFE_S
+        deadline = time.monotonic() + _OVERTAKING_S
         while successor.poll() is None and time.monotonic() < deadline:
             if answer.committed_epochs(self._folder) > before:
                 break
