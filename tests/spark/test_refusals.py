@@ -217,3 +217,68 @@ def test_a_new_operator_in_a_running_query_needs_consent_to_begin_without_state(
     consent.touch()
     stream.run(counts(stream, one_backend, uid="new"))
     assert max(count for _, count in stream.rows[1]) == 6
+
+
+def test_an_operator_that_returns_to_its_query_does_not_silently_miss_what_ran_without_it(
+    stream: Any, one_backend: str
+) -> None:
+    """It was removed from the query for an epoch; its state is that of the epoch before."""
+
+    def query(uid: str | None) -> DataFrame:
+        source = stream.frame()
+        stays = counts(stream, one_backend, uid="stays", source=source)
+        # As many sources in each run: Spark insists on that.
+        return stays.union(
+            source.selectExpr("k", "0L")
+            if uid is None
+            else counts(stream, one_backend, uid=uid, source=source)
+        )
+
+    stream.add(rows())
+    stream.run(query("goes"))
+    stream.add(rows())
+    stream.run(query(None))
+    stream.add(rows())
+    message = stream.failure(query("goes"))
+    consent = stream.state / "goes" / "_continue-at-2"
+    assert "MissedEpochsError: epoch 2 of the operator 'goes' finds the state of epoch 0" in message
+    assert "the epochs 1 to 1 ran without this operator" in message and str(consent) in message
+    consent.touch()
+    stream.run(query("goes"))
+    per_epoch = max(count for _, count in stream.rows[0])
+    found = sorted({count for _, count in stream.rows[2]})
+    assert max(found) == 3 * per_epoch, "the one that stayed has counted three epochs"
+    assert 2 * per_epoch in found, "the other one has counted two"
+
+
+def test_operators_of_which_one_was_published_and_one_was_not_both_run_again_and_count_once(
+    stream: Any, one_backend: str
+) -> None:
+    """The driver dies between the publications of two operators, before Spark commits the batch."""
+
+    class DriverDied(Exception):
+        pass
+
+    def dying(batch: DataFrame, epoch: int) -> None:
+        stream.rows[epoch] = [tuple(row) for row in batch.collect()]
+        if epoch == 1:
+            raise DriverDied
+
+    def two() -> DataFrame:
+        source = stream.frame()
+        return counts(stream, one_backend, uid="left", source=source).union(
+            counts(stream, one_backend, uid="right", source=source)
+        )
+
+    for _ in range(3):
+        stream.add(rows())
+    stream.failure(two(), dying)
+    left, right = stream.state / "left", stream.state / "right"
+    assert (left / "chk-1" / "_metadata").is_file()
+    # What a driver leaves that was killed before this one's publication.
+    (right / "chk-1" / "_metadata").unlink()
+    stream.run(two())
+    per_epoch = max(count for _, count in stream.rows[0])
+    for epoch in range(3):
+        assert max(count for _, count in stream.rows[epoch]) == (epoch + 1) * per_epoch
+    assert (right / "chk-2" / "_metadata").is_file()

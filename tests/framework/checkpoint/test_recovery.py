@@ -17,6 +17,7 @@ from keyedstate.checkpoint import (
     CorruptSegmentError,
     IncompleteEpochError,
     MaxParallelismChangedError,
+    MissedEpochsError,
     MissingCheckpointError,
     MissingFileError,
     MissingStateFolderError,
@@ -92,6 +93,39 @@ def test_epochs_that_nothing_evaluated_are_passed_over(job: Any, coordinator: Ch
     job.epoch("run-1", 0, coordinator)
     job.epoch("run-1", 5, coordinator)
     assert job.published(5) == job.state_of(0, 5)
+
+
+def test_epochs_between_runs_are_not_passed_over_where_spark_evaluates_each(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    """The query ran without the operator meanwhile; that is told from a batch that nothing evaluated."""
+    for epoch in range(2):
+        job.epoch("run-1", epoch, coordinator)
+    returning = job.identity("run-3", 4, 0)
+    claim(job.folder, returning)
+    with pytest.raises(MissedEpochsError, match="the epochs 2 to 3 ran without this operator") as caught:
+        find_restore_point(job.folder, returning, each_epoch=True)
+    assert (caught.value.epoch, caught.value.newest) == (4, 1)
+    assert f"{job.folder.location}/_continue-at-4" in str(caught.value)
+    assert find_restore_point(job.folder, returning).epoch == 1, "inside foreachBatch it is the user's affair"
+    job.folder.storage.write_atomic("_continue-at-4", b"")
+    assert find_restore_point(job.folder, returning, each_epoch=True).epoch == 1
+    job.folder.storage.write_atomic("_continue-at-9", b"")
+    later = job.identity("run-3", 5, 0)
+    with pytest.raises(MissedEpochsError):
+        find_restore_point(job.folder, later, each_epoch=True)
+
+
+@pytest.mark.parametrize(("run", "epoch"), [("run-1", 5), ("run-1", 2), ("run-2", 2), ("run-2", 1)])
+def test_epochs_that_nothing_evaluated_within_a_run_are_passed_over_everywhere(
+    job: Any, coordinator: CheckpointCoordinator, run: str, epoch: int
+) -> None:
+    for number in range(2):
+        job.epoch("run-1", number, coordinator)
+    identity = job.identity(run, epoch, 0)
+    claim(job.folder, identity)
+    found = find_restore_point(job.folder, identity, each_epoch=True)
+    assert found is not None and found.epoch == min(1, epoch - 1)
 
 
 def test_damaged_metadata_is_an_error_and_never_passed_over_for_an_older_checkpoint(

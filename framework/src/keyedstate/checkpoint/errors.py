@@ -312,6 +312,31 @@ class MissingCheckpointError(CheckpointError):
         )
 
 
+class MissedEpochsError(CheckpointError):
+    """An operator whose query went on without it, and that is in the query again.
+
+    Attributes
+    ----------
+    folder, uid : str
+    epoch : int
+        The epoch that wants to begin.
+    newest : int
+        The epoch of the newest checkpoint.
+    """
+
+    def __init__(self, folder: str, uid: str, epoch: int, newest: int, consent: str) -> None:
+        self.folder = folder
+        self.uid = uid
+        self.epoch = epoch
+        self.newest = newest
+        super().__init__(
+            f"epoch {epoch} of the operator {uid!r} finds the state of epoch {newest} in {folder}, and an "
+            f"earlier run of the query ended in between: the epochs {newest + 1} to {epoch - 1} ran without "
+            "this operator, or nothing evaluated it in them. To go on from that state, without those epochs, "
+            f"create the empty file {consent}; to begin without state, give the operator another uid."
+        )
+
+
 class CheckpointGoneError(MissingCheckpointError):
     """A checkpoint that somebody wants to read and that is not there, or not any more.
 

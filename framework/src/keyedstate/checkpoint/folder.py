@@ -5,6 +5,7 @@
     <checkpoint.dir>/<uid>/
         _owner                          whose state this is (`Owner`)
         _start-empty                    made by a user: the operator may begin without state
+        _continue-at-<epoch>            made by a user: it may go on there from a state that has missed epochs
         chk-<epoch>/_metadata           a published checkpoint (`CheckpointMetadata`)
         data/<nonce>.seg                the segment file of one attempt
         data/<nonce>.operator.seg       its operator state, where there is any
@@ -43,6 +44,7 @@ T = TypeVar("T")
 FORMAT_VERSION = 1
 OWNER = "_owner"
 START_EMPTY = "_start-empty"
+CONTINUE_AT = "_continue-at-"
 METADATA = "_metadata"
 
 _UID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}")
@@ -149,6 +151,10 @@ class OperatorFolder:
     def may_start_empty(self) -> bool:
         """Return whether a user has allowed the operator to begin without state in a running query."""
         return self.storage.exists(START_EMPTY)
+
+    def may_continue_at(self, epoch: int) -> bool:
+        """Return whether a user has allowed an epoch to go on from a state that lacks epochs before."""
+        return self.storage.exists(f"{CONTINUE_AT}{epoch}")
 
     # -- checkpoints -------------------------------------------------------------------------------
 

@@ -14,7 +14,9 @@ The rules, each of which has a test of its own:
 - Attempts of the epoch of that checkpoint itself, by a newer run than the checkpoint's, count for more than
   it: Spark took the newer run's output.
 - An epoch without any attempt was never evaluated (a ``foreachBatch`` function that left the batch alone);
-  the state did not change in it.
+  the state did not change in it.  But where such epochs end a run, the next run may also have been one
+  without the operator, which is in the query again now.  For an operator of a streaming plan that is an
+  error: to go on silently would lose what those epochs should have done.
 - Only the newest run of a query may use a folder.  Each run enters itself in the owner file when its first
   task comes; an older one finds itself superseded.  What its tasks, still running as zombies, write is named
   after them, and nothing looks at attempts of an epoch that has a checkpoint or a newer run.
@@ -35,12 +37,13 @@ from keyedstate.checkpoint.errors import (
     CorruptManifestError,
     IncompleteEpochError,
     MaxParallelismChangedError,
+    MissedEpochsError,
     MissingCheckpointError,
     MissingStateFolderError,
     StateFolderOwnedError,
     SupersededRunError,
 )
-from keyedstate.checkpoint.folder import OWNER, START_EMPTY, AttemptFile, OperatorFolder
+from keyedstate.checkpoint.folder import CONTINUE_AT, OWNER, START_EMPTY, AttemptFile, OperatorFolder
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
 from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle
 from keyedstate.checkpoint.storage import CheckpointStorage
@@ -114,10 +117,19 @@ def _check_owner(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -
         raise MaxParallelismChangedError(owner.max_parallelism, identity.max_parallelism)
 
 
-def find_restore_point(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointMetadata | None:
+def find_restore_point(
+    folder: OperatorFolder, identity: TaskIdentity, *, each_epoch: bool = False
+) -> CheckpointMetadata | None:
     """Return the checkpoint that an epoch begins from, or None where it begins without state.
 
     To be called after `claim`.  Publishes the checkpoint of an epoch before where that was left undone.
+
+    Parameters
+    ----------
+    folder : OperatorFolder
+    identity : TaskIdentity
+    each_epoch : bool, default False
+        Whether the operator is part of a streaming plan, which Spark evaluates in each epoch of a run.
 
     Raises
     ------
@@ -127,6 +139,8 @@ def find_restore_point(folder: OperatorFolder, identity: TaskIdentity) -> Checkp
         Where a newer run of the query has begun before that checkpoint was published.
     MissingCheckpointError
         Where there must have been a checkpoint and there is none.
+    MissedEpochsError
+        Where the query has gone on without the operator.
     StateFolderOwnedError, MaxParallelismChangedError
         Where a checkpoint is another query's or has another number of key groups.
     CorruptManifestError, FormatVersionError, StorageError
@@ -145,7 +159,17 @@ def find_restore_point(folder: OperatorFolder, identity: TaskIdentity) -> Checkp
             f"there are only {', '.join(later)}" if later else "neither a checkpoint nor an attempt is there"
         )
         raise MissingCheckpointError(folder.location, identity.uid, identity.epoch, found)
+    if each_epoch and newest is not None:
+        _refuse_missed_epochs(folder, identity, newest)
     return newest
+
+
+def _refuse_missed_epochs(folder: OperatorFolder, identity: TaskIdentity, newest: CheckpointMetadata) -> None:
+    if newest.run_id == identity.run_id or newest.epoch >= identity.epoch - 1:
+        return
+    if not folder.may_continue_at(identity.epoch):
+        consent = folder.storage.location(f"{CONTINUE_AT}{identity.epoch}")
+        raise MissedEpochsError(folder.location, identity.uid, identity.epoch, newest.epoch, consent)
 
 
 def handles_for(

@@ -232,7 +232,11 @@ class KeyedFrame:
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             settings=frozen(config),
-            checkpointing=None if folder is None else _checkpointing(spark, config, folder, chosen.backend),
+            checkpointing=(
+                None
+                if folder is None
+                else _checkpointing(spark, config, folder, chosen.backend, self._df.isStreaming)
+            ),
             broadcast=None if self._broadcast is None else broadcast_side_of(self._df, self._broadcast),
             event_time=event_time,
         )
@@ -317,7 +321,7 @@ class _PluginListener(CheckpointListener):
 
 
 def _checkpointing(
-    spark: SparkSession, config: Configuration, folder: OperatorFolder, backend: Backend
+    spark: SparkSession, config: Configuration, folder: OperatorFolder, backend: Backend, each_epoch: bool
 ) -> Checkpointing:
     acknowledgements = acknowledgements_of(spark.sparkContext)
     coordinator = acknowledgements.coordinator(folder)
@@ -331,6 +335,7 @@ def _checkpointing(
         folder=folder.storage.uri,
         compression=config[CHECKPOINT_COMPRESSION],
         accumulator=acknowledgements.accumulator,
+        each_epoch=each_epoch,
     )
 
 

@@ -76,6 +76,9 @@ class Checkpointing:
     compression : str
         The option ``checkpoint.compression``.
     accumulator : Accumulator
+    each_epoch : bool
+        Whether Spark evaluates the operator in each epoch: it is part of a streaming plan, and not built
+        inside ``foreachBatch``.
     """
 
     uid: str
@@ -84,6 +87,7 @@ class Checkpointing:
     folder: str
     compression: str
     accumulator: Accumulator[Update]
+    each_epoch: bool
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ class OperatorPlan:
         # that was never evaluated.
         folder.write_started(identity)
         _refuse_second_operator(folder, identity)
-        restore_point = find_restore_point(folder, identity)
+        restore_point = find_restore_point(folder, identity, each_epoch=where.each_epoch)
         self._refuse_reordered_key(where.uid, restore_point)
         key_groups = key_group_range_for(identity.partition, self.parallelism, self.max_parallelism)
         clock = time.perf_counter
