@@ -332,6 +332,14 @@ def test_a_type_that_changes_gives_the_running_base_up(task: Task) -> None:
     assert task.stored(task.epoch, WIDE) == task.models[task.epoch]
 
 
+def test_an_epoch_that_changed_more_than_half_of_the_entries_writes_the_whole(task: Task) -> None:
+    begin(task)
+    saved = task.run_epoch(BESIDE, dict.fromkeys(range(51), 0), finish_base=True)
+    assert saved.deltas == () and not saved.bases[-1].background and saved.bases[-1].entries == 101
+    assert len(task.run_epoch(CHANGES, dict.fromkeys(range(50), 1)).deltas) == 1
+    task.check()
+
+
 def test_a_process_that_dies_beside_a_base_leaves_nothing_that_counts(task: Task) -> None:
     begin(task)
     task.gate.shut()

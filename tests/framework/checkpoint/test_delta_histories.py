@@ -338,7 +338,7 @@ def test_every_checkpoint_is_whole_whatever_happened(tmp_path: Path, seed: int) 
     """CL-03, CL-06: deltas are switched on and off between runs, and lost attempts leave nothing."""
     history = History(tmp_path, seed)
     rng, epoch = history.rng, 0
-    for _ in range(25):
+    for _ in range(20):
         step = rng.choice(["epoch"] * 6 + ["twice", "lost", "lost", "repeated", "died", "set back"])
         if step == "died":
             for partition in range(rng.randrange(history.parallelism) + 1):

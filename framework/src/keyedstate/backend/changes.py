@@ -37,6 +37,10 @@ class TableChanges(ABC, Generic[K, N, V]):
     """
 
     @abstractmethod
+    def __len__(self) -> int:
+        """Return how many addresses were written or removed."""
+
+    @abstractmethod
     def written(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
         """Yield the entries of one key group that were written, at most `size` at a time, each exactly once.
 
@@ -108,6 +112,10 @@ class GatheredChanges(TableChanges[K, N, V]):
     ) -> None:
         self._groups = groups
         self._release = release
+
+    def __len__(self) -> int:
+        """Return how many entries and addresses were gathered."""
+        return sum(len(group.written) + len(group.removed) for group in self._groups.values())
 
     def written(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
         """Yield slices of the gathered entries."""

@@ -160,12 +160,8 @@ class StateWriter:
             # The files of a chain are read with one type.
             before = None
             self._give_base_up()
-        captured: _Whole | _Changes
         with ExitStack() as unwritten:
-            if before is None:
-                captured = _Whole(self._keyed, self._identity)
-            else:
-                captured = _Changes(self._keyed, self._identity, before)
+            captured = self._captured(before)
             unwritten.callback(captured.release)
             operator_snapshot = self._operator.snapshot(self._identity.epoch)
             if operator_snapshot is not None:
@@ -189,6 +185,16 @@ class StateWriter:
                     bytes=saved.bytes + file.segment.bytes,
                 )
         return saved if self._base is None else self._with_base(self._base, saved, wait=finish_base)
+
+    def _captured(self, before: AttemptManifest | None) -> _Whole | _Changes:
+        if before is not None:
+            changes = _Changes(self._keyed, self._identity, before)
+            # A change costs about twice what an entry of the whole does.
+            if 2 * len(changes) <= self._keyed.num_entries():
+                return changes
+            changes.release()
+            self._give_base_up()
+        return _Whole(self._keyed, self._identity)
 
     def close(self) -> None:
         """Give up a base that is being written; calling it again does nothing."""
@@ -273,6 +279,9 @@ class _Changes:
         return SavedState(
             before.segments, deltas, None, self._synchronous_ms, delta.bytes, before.bases, None
         )
+
+    def __len__(self) -> int:
+        return sum(map(len, self._changes.values()))
 
     def release(self) -> None:
         for changed in self._changes.values():

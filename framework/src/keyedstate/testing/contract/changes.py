@@ -32,6 +32,7 @@ def changed(changes: TableChanges[Any, Any, Any], size: int = 10) -> tuple[dict[
             assert 0 < len(gone) <= size
             removed += [(key_group, key, ns) for ns, key in zip(gone.namespaces, gone.keys, strict=True)]
     assert len(set(removed)) == len(removed)
+    assert len(changes) == len(written) + len(removed)
     return written, set(removed)
 
 
