@@ -216,6 +216,7 @@ class Task:
         )  # fmt: skip
         shared = () if self.before is None else self.before.parts[0].kept_files
         self.coordinator.acknowledge(Acknowledgement(who, self.folder.write_manifest(manifest, shared)))
+        assert self.coordinator.drain(60)
         self.epoch += 1
         self.before = self.folder.read_metadata(self.epoch)
         self.model.update(changes)
