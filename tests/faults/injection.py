@@ -177,7 +177,9 @@ def _tear(root: Path, fault: dict[str, Any], path: str, temporary: str) -> None:
     _file_size_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (fault["bytes"], _file_size_limit[1]))
     if dies:
-        # Python ignores the signal by which the kernel kills a process that writes beyond the limit.
+        # Python ignores the signal by which the kernel kills who writes beyond the limit; it would
+        # leave a core file.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         ctypes.CDLL(None).signal(signal.SIGXFSZ, ctypes.c_void_p(0))
 
 

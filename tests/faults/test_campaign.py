@@ -1,0 +1,109 @@
+"""The campaign of faults can be believed: it plans everything, strikes where it says, and sees each loss."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from faults import __main__ as campaign
+from faults import answer, plans, runs
+
+TESTS = Path(__file__).parent.parent
+FLIGHTS = pa.table(
+    {
+        "id": [1, 2, 3, 4],
+        "tailnum": ["N1", None, "N1", "N2"],
+        "origin": ["JFK"] * 4,
+        "dest": ["BOS", "BOS", "LAX", "BOS"],
+        "arr_delay": [5, None, 7, -1],
+    }
+)
+ROWS = [(1, "N1", 1, 5), (2, None, 1, 0), (3, "N1", 2, 12), (4, "N2", 1, -1)]
+
+
+def test_a_plan_follows_from_seed_and_number_and_all_faults_are_planned() -> None:
+    names = [entry.name for entry in plans.catalogue()]
+    planned = [plans.plan_of(7, number) for number in range(len(names))]
+    assert sorted(plan.faults[0]["name"] for plan in planned) == sorted(names)
+    assert plans.plan_of(7, 23) == planned[23]
+    assert plans.plan_of(8, 23) != planned[23]
+
+
+def strike(folder: Path, fault: dict[str, object], code: str) -> int:
+    """Run code in a process that is watched; returns its exit code."""
+    run = folder / "run-0001"
+    (run / "faults").mkdir(parents=True, exist_ok=True)
+    (run / "state" / "aircraft" / "data").mkdir(parents=True, exist_ok=True)
+    (run / "faults.json").write_text(json.dumps([{"id": "0", "role": "worker", **fault}]))
+    head = f"import os; from faults import injection; injection.install('worker'); os.chdir({str(run)!r}); "
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-c", head + code]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
+
+
+@pytest.mark.parametrize(
+    ("nth", "codes"), [(0, [-signal.SIGKILL, 0, 0]), (2, [0, 0, -signal.SIGKILL])], ids=["first", "third"]
+)
+def test_a_fault_strikes_once_and_counts_over_processes(tmp_path: Path, nth: int, codes: list[int]) -> None:
+    fault = {"step": "create", "path": "^aircraft/data/", "nth": nth, "action": "kill", "target": "worker"}
+    write = "open(os.path.abspath('state/aircraft/data/x.seg'), 'wb').write(b'x')"
+    assert [strike(tmp_path, fault, write) for _ in range(3)] == codes
+
+
+def test_half_of_a_torn_file_is_on_the_disk_when_its_writer_dies(tmp_path: Path) -> None:
+    fault = {"step": "create", "path": "^aircraft/data/", "nth": 0, "action": "tear", "bytes": 500}
+    write = "open(os.path.abspath('state/aircraft/data/x.seg'), 'wb').write(bytes(1000))"
+    assert strike(tmp_path, {**fault, "then": "kill", "target": "worker"}, write) == -signal.SIGXFSZ
+    assert (tmp_path / "run-0001" / "state" / "aircraft" / "data" / "x.seg").stat().st_size == 500
+
+
+def judged(folder: Path, rows: list[tuple[int, str | None, int, int]]) -> answer.Verdict:
+    """Judge an output of these rows, of a run that left no state."""
+    for name in ("input", "output"):
+        (folder / name).mkdir()
+    pyarrow.parquet.write_table(FLIGHTS, folder / "input" / "flights-0000.parquet")
+    columns = ("id", "key", "flights", "delay")
+    output = pa.Table.from_pylist(
+        [{"operator": "aircraft", **dict(zip(columns, row, strict=True))} for row in rows]
+    )
+    pyarrow.parquet.write_table(output, folder / "output" / "epoch-0.parquet")
+    return answer.judge(folder, str(folder / "state"), ["aircraft"], {"backend": "heap-cow"})
+
+
+def test_lost_state_is_seen_though_the_output_is_right(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, ROWS)
+    assert verdict.keys == 3 and not verdict.duplicated
+    (lost,) = verdict.lost
+    assert lost.startswith("aircraft: state of") and "N1 (0 of 2)" in lost and "None (0 of 1)" in lost
+
+
+def test_a_lost_row_is_seen(tmp_path: Path) -> None:
+    lost = judged(tmp_path, [*ROWS[:2], ROWS[3]]).lost
+    assert lost[:2] == ["aircraft: no output of flight 3", "aircraft: running count of N1 ([1] of 2)"]
+
+
+def test_a_row_that_is_there_twice_is_seen(tmp_path: Path) -> None:
+    assert judged(tmp_path, [*ROWS, ROWS[3]]).duplicated == ["aircraft: output several times of flight 4"]
+
+
+def test_a_state_that_counted_twice_shows_in_the_running_count(tmp_path: Path) -> None:
+    rows = [*ROWS[:2], (3, "N1", 3, 17), ROWS[3]]
+    assert judged(tmp_path, rows).duplicated == ["aircraft: running count of N1 ([1, 3] of 2)"]
+
+
+def test_what_happened_is_counted_by_fault_and_a_failed_run_says_how_to_repeat_it() -> None:
+    plan = plans.plan_of(1, 0, ["kill driver: manifest"])
+    plan.faults = [{"id": "0", "name": "kill driver: manifest"}, {"id": "1", "name": "disk full"}]
+    result = runs.Result(plan, True, answer.Verdict(duplicated=["a key"]), {"0": "happened"}, 2, 1.0)
+    rows = campaign.tabulate([result])
+    assert rows["kill driver: manifest"]["duplicated"] == rows["disk full"]["not reached"] == 1
+    assert rows["disk full"]["tried"] == rows["kill driver: manifest"]["survived"] == 0
+    assert "again: make faults SEED=1 ONLY=0" in campaign.describe(result, "make faults SEED=1 ONLY=0")
