@@ -148,6 +148,9 @@ def _stopped(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any]]
 
     def build(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
         (fault,) = _at(step, "stop")(random_, plan)
+        if step in (PUBLICATION, PUBLISHED):
+            # On a local disk it would hold a lock there, and nobody could overtake it.
+            plan.storage = "faulty"
         # Late enough that there is a state, early enough that a successor has epochs to do.
         fault["nth"] = random_.randrange(1, EPOCHS - 2)
         return [{**fault, "zombie_run": True}]
