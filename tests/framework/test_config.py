@@ -329,3 +329,16 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
 def test_a_file_without_our_table_is_refused(toml, text):
     with pytest.raises(ConfigError, match=r"has no table \[keyedstate\]"):
         Configuration(toml=toml(text))
+
+
+@pytest.mark.parametrize(("value", "on"), [("true", True), (" False ", False), (True, True), (False, False)])
+def test_a_switch_is_true_or_false(value, on):
+    switch = config.boolean("switch.of", False, "What it does.")
+    assert switch.parse(value) is on
+    assert switch.expected == "true or false" and switch.default is False
+
+
+@pytest.mark.parametrize("value", ["yes", "1", 1, 0, "", None])
+def test_what_is_neither_true_nor_false_is_refused(value):
+    with pytest.raises(ValueError):
+        config.boolean("switch.of", False, "What it does.").parse(value)

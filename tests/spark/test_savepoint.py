@@ -22,6 +22,7 @@ from keyedstate.checkpoint import (
 from keyedstate.cli.demo.flights import read_flights
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
+from keyedstate.spark.acknowledge import acknowledgements_of
 from keyedstate.spark.query_location import SparkStateError
 from keyedstate.spark.savepoint import (
     NoCommonEpochError,
@@ -242,6 +243,7 @@ def test_operators_of_a_query_are_taken_after_the_same_micro_batch(
 def test_an_epoch_that_is_not_retained_or_not_committed_is_refused(stream: Any, tmp_path: Path) -> None:
     add(stream, 0, 1, 2)
     stream.run(totals(stream.frame(), stream.state))
+    assert acknowledgements_of(stream.spark.sparkContext).drain(60)
     for epoch in (0, 9):
         with pytest.raises(UnknownEpochError, match=f"no checkpoint of epoch {epoch}"):
             create_savepoint(tmp_path / "savepoint", stream.state, stream.spark_checkpoint, epoch=epoch)
@@ -261,21 +263,21 @@ def test_a_micro_batch_that_did_not_evaluate_the_operator_counts_too(
 ) -> None:
     skipped = {1, 3, 4}
 
-    def sink(rows: dict[int, Any]) -> Any:
+    def sink(state: Path, rows: dict[int, Any]) -> Any:
         def some(batch: DataFrame, epoch: int) -> None:
             if epoch not in skipped:
-                rows[epoch] = [tuple(row) for row in batch.collect()]
+                rows[epoch] = [tuple(row) for row in totals(batch, state).collect()]
 
         return some
 
     add(stream, 0, 1, 2, 3)
-    stream.run(totals(stream.frame(), stream.state), sink(stream.rows))
+    stream.run(stream.frame(), sink(stream.state, stream.rows))
     savepoint = create_savepoint(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
     assert savepoint.spark is not None and savepoint.spark.epoch == 3
     assert savepoint.metadata("totals").epoch == 2
     fork_savepoint(tmp_path / "savepoint", fork.location, fork.state)
     add(stream, 4, 5)
-    stream.run(totals(stream.frame(), fork.state), sink(fork.rows), fork.location)
+    stream.run(stream.frame(), sink(fork.state, fork.rows), fork.location)
     assert sorted(fork.rows) == [5]
     expected = answer([0, 2, 5])
     assert newest(fork.rows) == {row["k"]: expected[row["k"]] for row in rows_of(5)}

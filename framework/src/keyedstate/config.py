@@ -136,6 +136,18 @@ def duration(name: str, default_ms: int, text: str, *, low_ms: int = 0) -> Confi
     )
 
 
+def boolean(name: str, default: bool, text: str) -> ConfigOption[bool]:
+    """Return an option that is on or off."""
+
+    def parse(value: object) -> bool:
+        word = value.strip().lower() if isinstance(value, str) else value
+        if not isinstance(word, bool) and word not in ("true", "false"):
+            raise ValueError
+        return word in ("true", True)
+
+    return ConfigOption(name, parse, default, "true or false", text)
+
+
 def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:
     """Return an option that holds a list of names, comma-separated where it is a string."""
 
@@ -285,6 +297,31 @@ STORAGE_RETRY_DELAY = duration(
     "How long before such a request is sent again for the first time; doubled each time, up to 20 seconds, "
     "and shortened at random by up to a half.",
 )
+RESTORE_SAVEPOINT = string(
+    "restore.savepoint",
+    None,
+    "The savepoint that a new query begins from: its epoch 0, again where Spark runs that again, and no "
+    "later one. Keyed operators on batch DataFrames begin without state all the same.",
+    "a path or a URI such as s3://bucket/savepoint",
+)
+RESTORE_CLAIM_MODE = choice(
+    "restore.claim-mode",
+    "no-claim",
+    ("no-claim", "claim"),
+    "Whose the savepoint is that a query begins from. With `no-claim` it stays the user's and is never "
+    "changed. With `claim` it is deleted when Spark has committed epoch 0, which needs it.",
+)
+RESTORE_ALLOW_UNCLAIMED = boolean(
+    "restore.allow-unclaimed",
+    False,
+    "Whether a query may go on that began from a savepoint with operators which it does not have; their "
+    "state is left behind.",
+)
+RESTORE_ALLOW_NEW = boolean(
+    "restore.allow-new",
+    False,
+    "Whether operators that the savepoint does not have may begin without state.",
+)
 TYPES_GENERIC = choice(
     "types.generic",
     "allow",
@@ -315,6 +352,10 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     STORAGE_OPTIONS,
     STORAGE_RETRIES,
     STORAGE_RETRY_DELAY,
+    RESTORE_SAVEPOINT,
+    RESTORE_CLAIM_MODE,
+    RESTORE_ALLOW_UNCLAIMED,
+    RESTORE_ALLOW_NEW,
     TYPES_GENERIC,
 )
 

@@ -41,6 +41,7 @@ from keyedstate.checkpoint.operator_state import (
     write_operator_state,
 )
 from keyedstate.checkpoint.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.restoring import SavepointRestore
 from keyedstate.checkpoint.savepoint import (
     Savepoint,
     SavepointWriter,
@@ -49,9 +50,12 @@ from keyedstate.checkpoint.savepoint import (
     describe_savepoint,
 )
 from keyedstate.checkpoint.savepoint_errors import (
+    NewOperatorError,
     NotASavepointError,
+    RestoreChangedError,
     SavepointTakenOverError,
     SavepointTargetError,
+    UnclaimedStateError,
 )
 from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFile
@@ -93,13 +97,16 @@ __all__ = [
     "MissingCheckpointError",
     "MissingFileError",
     "MissingStateFolderError",
+    "NewOperatorError",
     "NoStoredStateError",
     "NotASavepointError",
     "OperatorFolder",
     "OperatorStateFile",
     "OutputFile",
     "Owner",
+    "RestoreChangedError",
     "Savepoint",
+    "SavepointRestore",
     "SavepointTakenOverError",
     "SavepointTargetError",
     "SavepointWriter",
@@ -114,6 +121,7 @@ __all__ = [
     "SupersededRunError",
     "TaskIdentity",
     "TransferCancelledError",
+    "UnclaimedStateError",
     "UnknownEpochError",
     "UnknownOperatorError",
     "UnknownSchemeError",

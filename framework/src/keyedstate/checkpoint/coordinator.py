@@ -156,6 +156,11 @@ class CheckpointCoordinator:
         self._timeout_ms = _valid(CHECKPOINT_TIMEOUT, timeout_ms)
         self._listener = listener or CheckpointListener()
 
+    @property
+    def folder(self) -> OperatorFolder:
+        """The operator's folder."""
+        return self._folder
+
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Take the word of a task; the last one that is missing publishes the epoch's checkpoint.
 

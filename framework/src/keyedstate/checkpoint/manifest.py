@@ -333,6 +333,42 @@ class CheckpointMetadata:
 
 
 @dataclass(frozen=True)
+class SavepointOrigin:
+    """The savepoint that the first epoch of a query begins from.
+
+    Attributes
+    ----------
+    location : str
+        Its address without passwords.
+    id : str
+    operators : tuple of str
+        The uids of all operators in it.
+    claimed : bool
+        Whether it is the query's own, and to be deleted when it needs it no more.
+    """
+
+    location: str
+    id: str
+    operators: tuple[str, ...]
+    claimed: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "location": self.location,
+            "id": self.id,
+            "operators": list(self.operators),
+            "claimed": self.claimed,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> SavepointOrigin:
+        """Rebuild from the JSON face; KeyError or TypeError where it is malformed."""
+        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        return cls(**{**fields, "operators": tuple(document["operators"])})
+
+
+@dataclass(frozen=True)
 class Owner:
     """Whose state a folder holds.
 
@@ -344,6 +380,8 @@ class Owner:
         The first epoch that ran over this folder: a later one must find a checkpoint.
     runs : tuple of str
         The newest runs of the query in the order in which they began; only the last one may write.
+    savepoint : SavepointOrigin or None
+        Where the query began from one.
     """
 
     query_id: str
@@ -351,6 +389,7 @@ class Owner:
     max_parallelism: int
     first_epoch: int
     runs: tuple[str, ...]
+    savepoint: SavepointOrigin | None = None
 
     def precedes(self, run_id: str, other: str) -> bool:
         """Return whether one run is known to have begun before another."""
@@ -368,10 +407,15 @@ class Owner:
             "max_parallelism": self.max_parallelism,
             "first_epoch": self.first_epoch,
             "runs": list(self.runs),
+            "savepoint": None if self.savepoint is None else self.savepoint.to_json(),
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Owner:
         """Rebuild from the JSON face; KeyError or TypeError where it is malformed."""
-        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        fields = {name: document[name] for name in cls.__dataclass_fields__ if name != "savepoint"}
+        # Later than the first files of this format version.
+        savepoint = document.get("savepoint")
+        if savepoint is not None:
+            fields["savepoint"] = SavepointOrigin.from_json(savepoint)
         return cls(**{**fields, "runs": tuple(document["runs"])})

@@ -27,7 +27,7 @@ The rules, each of which has a test of its own:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from keyedstate.backend import StateMeta
@@ -44,7 +44,13 @@ from keyedstate.checkpoint.errors import (
     SupersededRunError,
 )
 from keyedstate.checkpoint.folder import CONTINUE_AT, OWNER, START_EMPTY, AttemptFile, OperatorFolder
-from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.manifest import (
+    AttemptManifest,
+    CheckpointMetadata,
+    Owner,
+    SavepointOrigin,
+    TaskIdentity,
+)
 from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle
 from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.checkpoint.writer import check_writer, exclusive
@@ -55,12 +61,23 @@ REMEMBERED_RUNS = 100
 _SHOWN_PARTITIONS = 8
 
 
-def claim(folder: OperatorFolder, identity: TaskIdentity) -> Owner:
+def claim(
+    folder: OperatorFolder,
+    identity: TaskIdentity,
+    origin: Callable[[TaskIdentity], SavepointOrigin | None] = lambda identity: None,
+) -> Owner:
     """Check that a folder is this query's, and make it so where it is nobody's; every task calls it first.
 
     A query that is past its first epoch and finds no folder is refused: nothing tells an operator that was
     added to a running query from one whose folder was deleted, and to begin without state would lose the
     state of the latter silently.  The error names the empty file by which a user allows it.
+
+    Parameters
+    ----------
+    folder : OperatorFolder
+    identity : TaskIdentity
+    origin : callable, optional
+        Gives the savepoint that a folder which is nobody's is to begin from; what it raises is passed on.
 
     Raises
     ------
@@ -88,7 +105,7 @@ def claim(folder: OperatorFolder, identity: TaskIdentity) -> Owner:
             raise problem
     if owner is None or identity.run_id not in owner.runs:
         with exclusive(folder):
-            owner = _entered(folder, identity)
+            owner = _entered(folder, identity, origin)
     _check_owner(folder, identity, owner)
     newer = owner.superseded_by(identity.run_id)
     if newer is not None:
@@ -96,11 +113,16 @@ def claim(folder: OperatorFolder, identity: TaskIdentity) -> Owner:
     return owner
 
 
-def _entered(folder: OperatorFolder, identity: TaskIdentity) -> Owner:
+def _entered(
+    folder: OperatorFolder,
+    identity: TaskIdentity,
+    origin: Callable[[TaskIdentity], SavepointOrigin | None],
+) -> Owner:
     """Return the owner file with this run in it."""
     owner = folder.read_owner()
     if owner is None:
         owner = _new_owner(identity, identity.epoch, (identity.run_id,))
+        owner = replace(owner, savepoint=origin(identity))
     else:
         _check_owner(folder, identity, owner)
         if identity.run_id in owner.runs:

@@ -29,7 +29,12 @@ from typing import Any, TypeAlias
 
 from keyedstate import __version__
 from keyedstate.checkpoint.document import decode_document, encode_document
-from keyedstate.checkpoint.errors import CorruptManifestError, MissingFileError, UnsafeNameError
+from keyedstate.checkpoint.errors import (
+    CorruptManifestError,
+    FormatVersionError,
+    MissingFileError,
+    UnsafeNameError,
+)
 from keyedstate.checkpoint.folder import FORMAT_VERSION as METADATA_VERSION
 from keyedstate.checkpoint.folder import METADATA, OperatorFolder
 from keyedstate.checkpoint.manifest import CheckpointMetadata
@@ -262,10 +267,12 @@ class SavepointWriter:
         self._finished = False
         files = self.root.files()
         foreign = [path for path in files if not _OWN.fullmatch(path)]
-        if foreign or SAVEPOINT in files or (files and UNFINISHED not in files):
+        # Of a writer that was killed while it wrote its mark there is only a temporary file.
+        marked = UNFINISHED in files or all(path.endswith(".tmp") for path in files)
+        if foreign or SAVEPOINT in files or not marked:
             raise SavepointTargetError(self.root.location(), foreign or files)
         # First the mark of our own, then the rest of the other: what is killed here is still ours.
-        self.root.write_atomic(UNFINISHED, self._mark())
+        self.root.write_atomic(UNFINISHED, _mark(self.id))
         _delete_files(self.root, [path for path in files if path != UNFINISHED])
 
     def storage(self, uid: str) -> CheckpointStorage:
@@ -376,21 +383,24 @@ class SavepointWriter:
         self.root.write_atomic(path, data)
         self._digests[path] = hashlib.sha256(data).hexdigest()
 
-    def _mark(self) -> bytes:
-        return encode_document("unfinished savepoint", FORMAT_VERSION, {"id": self.id})
-
     def _is_ours(self) -> bool:
         try:
-            return self.root.read(UNFINISHED) == self._mark()
+            return self.root.read(UNFINISHED) == _mark(self.id)
         except MissingFileError:
             return False
 
 
-def delete_savepoint(place: Place) -> tuple[str, ...]:
+def delete_savepoint(place: Place, *, only_id: str | None = None) -> tuple[str, ...]:
     """Delete a savepoint, and what an unfinished creation or deletion has left; files of others stay.
 
     Killed anywhere it leaves either the savepoint as it was, or a folder that is none and may be deleted,
     or written over, later.
+
+    Parameters
+    ----------
+    place : str, path or CheckpointStorage
+    only_id : str, optional
+        Does nothing where the savepoint, or what a deletion has left of one, has another id.
 
     Returns
     -------
@@ -407,10 +417,27 @@ def delete_savepoint(place: Place) -> tuple[str, ...]:
     names = root.list()
     if SAVEPOINT not in names and UNFINISHED not in names:
         raise NotASavepointError(root.location(), names, unfinished=False)
-    if UNFINISHED not in names:
-        root.write_atomic(UNFINISHED, encode_document("unfinished savepoint", FORMAT_VERSION, {"id": ""}))
-    root.delete_file(SAVEPOINT)
+    found = _id_in(root, "savepoint" if SAVEPOINT in names else "unfinished savepoint")
+    if only_id is not None and found != only_id:
+        return ()
+    if SAVEPOINT in names:
+        root.write_atomic(UNFINISHED, _mark(found))
+        root.delete_file(SAVEPOINT)
     return _delete_own(root)
+
+
+def _id_in(root: CheckpointStorage, kind: str) -> str:
+    """Return the id in a savepoint's file or mark; empty where that is damaged."""
+    path = SAVEPOINT if kind == "savepoint" else UNFINISHED
+    try:
+        body = decode_document(root.location(path), kind, FORMAT_VERSION, root.read(path))
+    except (CorruptManifestError, FormatVersionError, MissingFileError):
+        return ""
+    return str(body.get("id", ""))
+
+
+def _mark(id: str) -> bytes:
+    return encode_document("unfinished savepoint", FORMAT_VERSION, {"id": id})
 
 
 def _delete_own(root: CheckpointStorage) -> tuple[str, ...]:

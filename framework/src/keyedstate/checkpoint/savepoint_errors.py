@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keyedstate.checkpoint.errors import CheckpointError
+from keyedstate.errors import did_you_mean
 
 _SHOWN = 10
 
@@ -59,6 +60,71 @@ class SavepointTakenOverError(CheckpointError):
         super().__init__(
             f"the savepoint in {location} was not finished: another one was begun in the same folder since. "
             "Give each savepoint a folder of its own."
+        )
+
+
+class NewOperatorError(CheckpointError):
+    """An operator of a query that begins from a savepoint in which it has no state.
+
+    Attributes
+    ----------
+    location, uid : str
+    operators : tuple of str
+        Those that the savepoint has.
+    """
+
+    def __init__(self, location: str, uid: str, operators: Sequence[str]) -> None:
+        self.location = location
+        self.uid = uid
+        self.operators = tuple(operators)
+        super().__init__(
+            f"the savepoint {location} has no state of the operator {uid!r}."
+            f"{did_you_mean(uid, operators)} It has that of {_listed(operators)}. Give the operator the uid "
+            "that it had, or set the option 'restore.allow-new' to true where it is to begin without state."
+        )
+
+
+class UnclaimedStateError(CheckpointError):
+    """Operators in a savepoint that the query which began from it does not have.
+
+    Attributes
+    ----------
+    location : str
+    uids : tuple of str
+    """
+
+    def __init__(self, location: str, uids: Sequence[str]) -> None:
+        self.location = location
+        self.uids = tuple(uids)
+        super().__init__(
+            f"the savepoint {location} holds state that the query which began from it has no operator for: "
+            f"{_listed(uids)}. Its checkpoint folder has none of these uids. Start a new query in which an "
+            "operator has each of them, or set the option 'restore.allow-unclaimed' to true to go on without "
+            "that state."
+        )
+
+
+class RestoreChangedError(CheckpointError):
+    """An epoch 0 that runs again, and is told to begin from something else than the first time.
+
+    Attributes
+    ----------
+    uid : str
+    began : str or None
+        The savepoint that it began from; None where it began without one.
+    given : str
+        The savepoint that the option names now.
+    """
+
+    def __init__(self, uid: str, began: str | None, given: str) -> None:
+        self.uid = uid
+        self.began = began
+        self.given = given
+        before = "without a savepoint" if began is None else f"from the savepoint {began}"
+        super().__init__(
+            f"the operator {uid!r} of this query began {before}, and the option 'restore.savepoint' says "
+            f"{given} now. Set it back, or start a new query: with a new checkpointLocation, and with "
+            "another 'checkpoint.dir' or after deleting the operator's folder."
         )
 
 

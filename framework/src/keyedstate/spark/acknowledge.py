@@ -47,6 +47,10 @@ class Acknowledgements:
         """Wait for what coordinators do in the background; False where `timeout` seconds are too short."""
         return all(coordinator.drain(timeout) for coordinator in list(self._coordinators.values()))
 
+    def folders(self) -> list[OperatorFolder]:
+        """Return the folders of all operators that were built, of whichever query."""
+        return [coordinator.folder for coordinator in list(self._coordinators.values())]
+
     def _receive(self, update: Update) -> None:
         for folder, document in update.values():
             try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from keyedstate.checkpoint import BaseRules, CheckpointStorage
+from keyedstate.checkpoint import BaseRules, CheckpointStorage, SavepointRestore
 from keyedstate.config import (
     SPARK_PREFIX,
     TYPES_GENERIC,
@@ -89,6 +89,11 @@ def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
 
 
 @lru_cache(maxsize=8)
+def restore_in_task(settings: tuple[tuple[str, Any], ...]) -> SavepointRestore:
+    """Return what the options ``restore.*`` say; the settings are as for `backend_in_task`."""
+    return SavepointRestore.of(Configuration(dict(settings)))
+
+
 def storage_in_task(uri: str, settings: tuple[tuple[str, Any], ...]) -> CheckpointStorage:
     """Return the storage of a URI, opened once in a worker process for the tasks of one configuration.
 

@@ -195,6 +195,23 @@ class KeyColumnsReorderedError(KeyedStateError):
         )
 
 
+class UnstoppableQueryError(KeyedStateError):
+    """A query that cannot be stopped with a savepoint.
+
+    Attributes
+    ----------
+    query_id, reason : str
+    """
+
+    def __init__(self, query_id: str, reason: str, way_out: str) -> None:
+        self.query_id = query_id
+        self.reason = reason
+        super().__init__(
+            f"the query {query_id} cannot be stopped with a savepoint, and nothing was done: {reason}. "
+            f"{way_out}"
+        )
+
+
 class TaskContextError(KeyedStateError):
     """A keyed operator that does not run where it was made to run."""
 

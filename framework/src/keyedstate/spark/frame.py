@@ -46,6 +46,7 @@ from keyedstate.spark.errors import (
 )
 from keyedstate.spark.identity import epoch_on_driver
 from keyedstate.spark.preflight import check_executors
+from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_columns_of, key_types, parse_output, time_column_of
 from keyedstate.spark.task import Checkpointing, EventTime, OperatorPlan, pack_function
@@ -216,7 +217,7 @@ class KeyedFrame:
         folder = self._folder(spark, config)
         if folder is not None:
             check_executors(spark, config, chosen, CheckpointStorage.open(config[CHECKPOINT_DIR], config))
-            owner = folder.read_owner()
+            owner = folder.read_owner() or expected_owner(config, folder)
             stored = None if owner is None else owner.max_parallelism
         max_parallelism = config.get(MAX_PARALLELISM) or stored or default_max_parallelism(parallelism)
         check_parallelism(parallelism, max_parallelism)
@@ -302,16 +303,20 @@ def _refuse_connect(df: DataFrame) -> None:
         raise ClassicSparkRequiredError()
 
 
-class _PluginListener(CheckpointListener):
-    """Tells a plugin what becomes of the checkpoints of an operator."""
+class _Listener(CheckpointListener):
+    """Tells a plugin what becomes of the checkpoints of an operator, and lets a claimed savepoint go."""
 
-    def __init__(self, folder: OperatorFolder, backend: Backend) -> None:
+    def __init__(self, folder: OperatorFolder, backend: Backend, savepoint: ClaimedSavepoint) -> None:
         self._folder = folder
         self._backend = backend
+        self._savepoint = savepoint
 
     def completed(self, metadata: CheckpointMetadata) -> None:
         location = self._folder.storage.uri
-        self._backend.checkpoint_completed(metadata.uid, metadata.epoch, location, metadata.data_files)
+        try:
+            self._backend.checkpoint_completed(metadata.uid, metadata.epoch, location, metadata.data_files)
+        finally:
+            self._savepoint.release(metadata)
 
     def aborted(self, epoch: int, reason: FailureReason) -> None:
         self._backend.checkpoint_aborted(self._folder.uid, epoch, reason.value)
@@ -326,7 +331,9 @@ def _checkpointing(
     acknowledgements = acknowledgements_of(spark.sparkContext)
     coordinator = acknowledgements.coordinator(folder)
     coordinator.configure(
-        _PluginListener(folder, backend), config[CHECKPOINT_RETAINED], config[CHECKPOINT_TIMEOUT]
+        _Listener(folder, backend, ClaimedSavepoint(config, folder)),
+        config[CHECKPOINT_RETAINED],
+        config[CHECKPOINT_TIMEOUT],
     )
     return Checkpointing(
         uid=folder.uid,

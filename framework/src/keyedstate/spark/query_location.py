@@ -176,15 +176,11 @@ class QueryLocation:
         The offsets are those of the sources as the plan has them: one that is in it twice has two.
         """
         parsed = [_log_offset(offset) for offset in offsets]
-        known = [end for end in parsed if end is not None]
-        if len(known) == len(logs) and all(
-            source.isdecimal() and int(source) < len(parsed) for source in logs
-        ):
-            by_place = {source: parsed[int(source)] for source in logs}
-            found = {source: end for source, end in by_place.items() if end is not None}
-            if len(found) == len(logs):
-                return found
-        if len(set(known)) == 1:
+        known = [end for end in parsed if end is not None and end >= 0]
+        if self._stand_in_place(logs, parsed, known):
+            ends = ((source, parsed[int(source)]) for source in logs)
+            return {source: end for source, end in ends if end is not None}
+        if len(set(known)) == 1 and -1 not in parsed:
             return dict.fromkeys(logs, known[0])
         raise SparkLocationError(
             self.location,
@@ -192,6 +188,18 @@ class QueryLocation:
             f"{', '.join(logs)}",
             "Read each folder by one DataFrame, and use that one twice in another way than in a union.",
         )
+
+    def _stand_in_place(self, logs: list[str], parsed: list[int | None], known: list[int]) -> bool:
+        """Return whether each source surely has one offset: then they stand in the order of the sources."""
+        if not all(source.isdecimal() and int(source) < len(parsed) for source in logs):
+            return False
+        if any(parsed[int(source)] is None for source in logs):
+            return False
+        # A source with an offset has a log. One without may have got its log since, and stand in for another.
+        each_has_one = all(
+            str(number) in logs for number, end in enumerate(parsed) if end is not None and end >= 0
+        )
+        return each_has_one and (-1 not in parsed or len(set(known)) == len(known))
 
     def _cut_log(self, source: str, names: list[str], end: int) -> Iterator[tuple[str, bytes]]:
         """Yield a file source's log up to an entry.
@@ -212,13 +220,13 @@ class QueryLocation:
         if beyond is None:
             # Deleted since it was listed, or by somebody.
             raise MissingFileError(self.storage.location(f"sources/{source}/{end}"), "read")
-        version, *entries = self.storage.read(f"sources/{source}/{files[beyond]}").decode().splitlines()
+        version, *entries = self.storage.read(f"sources/{source}/{files[beyond]}").decode().split("\n")
         kept = [entry for entry in entries if _batch_of(self.location, entry) <= end]
         yield f"sources/{source}/{end}.compact", "\n".join([version, *kept]).encode()
 
 
 def _source_offsets(location: str, data: bytes) -> list[str]:
-    version, *lines = data.decode().splitlines()
+    version, *lines = data.decode().split("\n")
     if version != "v1" or len(lines) < 2:
         raise SparkLocationError(
             location,
@@ -229,8 +237,11 @@ def _source_offsets(location: str, data: bytes) -> list[str]:
 
 
 def _log_offset(offset: str) -> int | None:
+    """Return a file source's offset, -1 where a source has none yet, and None for that of another source."""
+    if offset == "-":
+        return -1
     document = _parsed(offset)
-    if isinstance(document, dict) and document.keys() == {"logOffset"} and document["logOffset"] >= 0:
+    if isinstance(document, dict) and document.keys() == {"logOffset"}:
         return int(document["logOffset"])
     return None
 

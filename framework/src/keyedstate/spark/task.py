@@ -28,6 +28,7 @@ from keyedstate.checkpoint import (
     CheckpointMetadata,
     OperatorFolder,
     SegmentHandle,
+    StoredState,
     TaskIdentity,
     Writing,
     claim,
@@ -46,7 +47,7 @@ from keyedstate.runtime import (
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.acknowledge import Update, acknowledge
 from keyedstate.spark.broadcast import BroadcastSide
-from keyedstate.spark.configuration import backend_in_task, storage_in_task
+from keyedstate.spark.configuration import backend_in_task, restore_in_task, storage_in_task
 from keyedstate.spark.errors import (
     DuplicateUidError,
     FunctionTransportError,
@@ -169,8 +170,10 @@ class OperatorPlan:
 
     def _run_epoch(self, where: Checkpointing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         identity = attempt_identity(where.uid, where.operator_id, self.parallelism, self.max_parallelism)
-        folder = OperatorFolder(storage_in_task(where.directory, self.settings), where.uid)
-        claim(folder, identity)
+        directory = storage_in_task(where.directory, self.settings)
+        restore = restore_in_task(self.settings)
+        folder = OperatorFolder(directory, where.uid)
+        owner = claim(folder, identity, restore.origin)
         # Before anything can fail: a batch whose failure a foreachBatch function hides must not look like one
         # that was never evaluated.
         folder.write_started(identity)
@@ -181,6 +184,9 @@ class OperatorPlan:
         clock = time.perf_counter
         began = clock()
         goes_on = restore_point is not None and restore_point.run_id == identity.run_id
+        begins = restore.beginning(directory, folder, owner, identity, restore_point)
+        if begins is not None:
+            self._refuse_reordered_key(where.uid, begins.metadata)
         chosen = backend_in_task(self.settings)
         writing = chosen.base_rules.writing(
             restore_point,
@@ -190,14 +196,14 @@ class OperatorPlan:
         )
         track_changes = writing is not Writing.WHOLE
         with contextlib.ExitStack() as opened:
-            backend = self._restored_backend(folder, restore_point, key_groups, track_changes=track_changes)
+            backend = self._restored_backend(begins, key_groups, track_changes=track_changes)
             opened.callback(backend.close)
-            operator_states = self._restored_operator_states(folder, restore_point, identity)
+            operator_states = self._restored_operator_states(begins, identity)
             writer = StateWriter(backend, operator_states, folder, chosen.base_rules, where.compression)
             opened.callback(writer.close)
             writer.begin(identity, restore_point, writing)
             restored = clock()
-            watermark = self._watermark(restore_point)
+            watermark = self._watermark(begins)
             if watermark is not None and self.event_time is not None:
                 backend.advance_watermark(watermark)
             operator = self._operator(backend, operator_states, identity.partition, identity.epoch)
@@ -236,12 +242,12 @@ class OperatorPlan:
         path = folder.write_manifest(manifest, shared)
         acknowledge(where.accumulator, where.folder, Acknowledgement(identity, path))
 
-    def _watermark(self, restore_point: CheckpointMetadata | None) -> int | None:
+    def _watermark(self, begins: StoredState | None) -> int | None:
         """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
-        if restore_point is None:
+        if begins is None:
             return None
         # Kept by a run without event time too, so that it does not go back in the next one that has it.
-        return restore_point.watermark(None if self.event_time is None else self.event_time.delay_ms)
+        return begins.metadata.watermark(None if self.event_time is None else self.event_time.delay_ms)
 
     def _open_backend(
         self, key_groups: KeyGroupRange, handles: Sequence[StateHandle], *, track_changes: bool = False
@@ -261,17 +267,12 @@ class OperatorPlan:
         )
 
     def _restored_backend(
-        self,
-        folder: OperatorFolder,
-        restore_point: CheckpointMetadata | None,
-        key_groups: KeyGroupRange,
-        *,
-        track_changes: bool,
+        self, begins: StoredState | None, key_groups: KeyGroupRange, *, track_changes: bool
     ) -> KeyedStateBackend:
         with contextlib.ExitStack() as handles_in_use:
             handles: list[SegmentHandle | ChainHandle] = []
-            if restore_point is not None:
-                handles = handles_for(restore_point, folder.storage, key_groups)
+            if begins is not None:
+                handles = handles_for(begins.metadata, begins.storage, key_groups)
             for handle in handles:
                 handles_in_use.callback(handle.close)
             return self._open_backend(key_groups, handles, track_changes=track_changes)
@@ -281,16 +282,16 @@ class OperatorPlan:
         return OperatorStateBackend(restored, generic_types=generic_types)
 
     def _restored_operator_states(
-        self, folder: OperatorFolder, restore_point: CheckpointMetadata | None, identity: TaskIdentity
+        self, begins: StoredState | None, identity: TaskIdentity
     ) -> OperatorStateBackend:
-        if restore_point is None:
+        if begins is None:
             return self._operator_states()
         restored = read_operator_state(
-            folder.storage,
-            [part.operator_state for part in restore_point.parts],
+            begins.storage,
+            [part.operator_state for part in begins.metadata.parts],
             identity.partition,
             self.parallelism,
-            restarted=restore_point.run_id != identity.run_id,
+            restarted=begins.metadata.run_id != identity.run_id,
         )
         return self._operator_states(restored)
 

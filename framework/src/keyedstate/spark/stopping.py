@@ -1,0 +1,143 @@
+"""Stopping a running query with a savepoint of all that it has done."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
+
+from keyedstate.checkpoint import OperatorFolder, Savepoint, SavepointWriter
+from keyedstate.checkpoint.savepoint import Place, Progress
+from keyedstate.spark.acknowledge import acknowledgements_of
+from keyedstate.spark.errors import ClassicSparkRequiredError, UnstoppableQueryError
+from keyedstate.spark.query_location import QueryLocation
+from keyedstate.spark.savepoint import savepoint_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: The watermark behind all events, as Flink has it: the largest number of 64 bits.
+FINAL_WATERMARK = 2**63 - 1
+_LOCAL = re.compile(r"file:(//)?(?=/)")
+_LOOK_EVERY_S = 0.02
+
+
+@dataclass(frozen=True)
+class StoppedQuery:
+    """A query that was stopped, and its savepoint.
+
+    Attributes
+    ----------
+    savepoint : Savepoint
+        Of the last micro-batch that Spark has committed.
+    epoch : int
+        That micro-batch.
+    failure : StreamingQueryException or None
+        Why the query had failed before it could be stopped.  The savepoint is as good as any; a drained one
+        was not possible then.
+    """
+
+    savepoint: Savepoint
+    epoch: int
+    failure: StreamingQueryException | None
+
+
+def stop_with_savepoint(
+    query: StreamingQuery, place: Place, *, drain: bool = False, progress: Progress | None = None
+) -> StoppedQuery:
+    """Let the running micro-batch finish, stop the query, and take a savepoint of it.
+
+    Nothing is lost and nothing doubled: the savepoint is that of the last micro-batch that Spark has
+    committed.  Where the next one has begun in the instant of stopping, it is given up, and done by whoever
+    goes on from the savepoint.
+
+    Parameters
+    ----------
+    query : StreamingQuery
+        Of this session, running or ended.
+    place : str or path
+        The new savepoint.
+    drain : bool, default False
+        Use up all input that is there first, and mark the savepoint as drained, with the final watermark: for
+        a query that comes to its end.
+    progress : callable, optional
+        Told how many of how many bytes are done.
+
+    Raises
+    ------
+    UnstoppableQueryError
+        Where the query has no keyed operators, or is to be drained and has ended; nothing was done.
+    SavepointTargetError, SparkStateError, SparkLocationError
+        Where no savepoint of it can be taken or written there; it goes on running.
+    NoCommonEpochError
+        Where it was stopped before its first micro-batch was done.
+    CheckpointError
+        Where a file, which is named, is damaged or cannot be read or written.  The query is stopped then, and
+        `create_savepoint` takes the savepoint later.
+    """
+    location = _location_of(query)
+    if drain and not query.isActive and query.exception() is None:
+        way_out = "Take its savepoint without drain, or start it again first."
+        raise UnstoppableQueryError(str(query.id), "it is to be drained and has ended", way_out)
+    location.refuse_state()
+    SavepointWriter(place).abort()
+    # A failure is the query's end as well; it is reported with the savepoint.
+    with contextlib.suppress(StreamingQueryException):
+        if drain:
+            query.processAllAvailable()
+        else:
+            _let_batch_finish(query)
+    folders = _folders_of(query)
+    if not folders:
+        raise UnstoppableQueryError(
+            str(query.id),
+            "this session has no keyed operators of it",
+            "Call it in the session that has built the query, after its first micro-batch has begun.",
+        )
+    query.stop()
+    failure = query.exception()
+    drained = drain and failure is None
+    savepoint = savepoint_of(
+        place,
+        folders,
+        location,
+        drained=drained,
+        watermark=FINAL_WATERMARK if drained else None,
+        progress=progress,
+    )
+    assert savepoint.spark is not None, "it has a location"
+    return StoppedQuery(savepoint, savepoint.spark.epoch, failure)
+
+
+def _let_batch_finish(query: StreamingQuery) -> None:
+    last = query.lastProgress
+    while query.isActive and query.status["isTriggerActive"]:
+        now = query.lastProgress
+        if now is not None and (last is None or now["batchId"] != last["batchId"]):
+            # Between two micro-batches that follow each other at once.
+            return
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _location_of(query: StreamingQuery) -> QueryLocation:
+    execution = getattr(query, "_jsq", None)
+    if execution is None:
+        raise ClassicSparkRequiredError()
+    return QueryLocation.open(_LOCAL.sub("", execution.streamingQuery().resolvedCheckpointRoot()))
+
+
+def _folders_of(query: StreamingQuery) -> list[OperatorFolder]:
+    context = SparkContext._active_spark_context
+    if context is None:
+        return []
+    found = []
+    for folder in acknowledgements_of(context).folders():
+        owner = folder.read_owner()
+        if owner is not None and owner.query_id == str(query.id):
+            found.append(folder)
+    return found

@@ -1,0 +1,84 @@
+"""A savepoint is taken while its query goes on, and of the operators that belong to it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from keyedstate.checkpoint import (
+    CheckpointCoordinator,
+    CheckpointStorage,
+    NoStoredStateError,
+    StateFolderOwnedError,
+)
+from keyedstate.spark.savepoint import create_savepoint
+
+
+def commit(location: Path, epoch: int) -> None:
+    """Do what Spark does at the end of a micro-batch."""
+    for folder in ("offsets", "commits"):
+        (location / folder).mkdir(parents=True, exist_ok=True)
+        text = "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps({"offset": epoch})])
+        temporary = location / folder / f".{epoch}.tmp"
+        temporary.write_text(text)
+        temporary.rename(location / folder / str(epoch))
+    (location / "metadata").write_text(json.dumps({"id": "query-1"}))
+
+
+def test_savepoints_of_a_query_that_goes_on_are_each_of_one_epoch(
+    jobs: ModuleType, local: CheckpointStorage, tmp_path: Path
+) -> None:
+    """CP-18: clean-up of the query leaves them alone."""
+    operators = [jobs.Job(local, uid=uid, parallelism=1) for uid in ("first", "second")]
+    coordinators = [CheckpointCoordinator(job.folder) for job in operators]
+    first_done, enough = threading.Event(), threading.Event()
+
+    def run() -> None:
+        epoch = 0
+        while not enough.is_set():
+            for job, coordinator in zip(operators, coordinators, strict=True):
+                job.epoch("run-1", epoch, coordinator)
+            commit(tmp_path / "spark", epoch)
+            first_done.set()
+            epoch += 1
+
+    query = threading.Thread(target=run)
+    query.start()
+    try:
+        assert first_done.wait(60)
+        taken = [create_savepoint(tmp_path / f"{number}", local, tmp_path / "spark") for number in range(6)]
+    finally:
+        enough.set()
+        query.join()
+    for savepoint in taken:
+        savepoint.verify()
+        assert savepoint.spark is not None and savepoint.operators == ("first", "second")
+        for job in operators:
+            metadata = savepoint.metadata(job.folder.uid)
+            assert metadata.epoch == savepoint.spark.epoch
+            reader = jobs.Job(local, uid=job.folder.uid)
+            reader.folder.storage = savepoint.storage(job.folder.uid)
+            assert reader.read(metadata) == reader.state_of(*range(metadata.epoch + 1))
+    assert all(job.files("holds") == [] for job in operators)
+
+
+def test_operators_of_other_queries_in_the_folder_are_left_out_or_refused(
+    jobs: ModuleType, local: CheckpointStorage, tmp_path: Path
+) -> None:
+    with pytest.raises(NoStoredStateError):
+        create_savepoint(tmp_path / "none", local)
+    for uid, query in (("mine", "query-1"), ("others", "query-2")):
+        job: Any = jobs.Job(local, uid=uid, query=query)
+        job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
+    commit(tmp_path / "spark", 0)
+    assert create_savepoint(tmp_path / "one", local, tmp_path / "spark").operators == ("mine",)
+    with pytest.raises(StateFolderOwnedError, match="query-2"):
+        create_savepoint(tmp_path / "two", local, tmp_path / "spark", uids=["mine", "others"])
+    with pytest.raises(StateFolderOwnedError):
+        create_savepoint(tmp_path / "two", local)
+    assert create_savepoint(tmp_path / "two", local, uids=["others"]).operators == ("others",)

@@ -1,0 +1,132 @@
+"""Stopping with a savepoint: whatever the query was doing, nothing is lost and nothing doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from keyedstate import types
+from keyedstate.checkpoint import Savepoint, SavepointTargetError
+from keyedstate.runtime import Context, KeyedProcessFunction
+from keyedstate.spark import keyed
+from keyedstate.spark.errors import UnstoppableQueryError
+from keyedstate.spark.savepoint import fork_savepoint
+from keyedstate.spark.stopping import FINAL_WATERMARK, stop_with_savepoint
+from keyedstate.state import ValueState
+
+
+class Count(KeyedProcessFunction):
+    count = ValueState("count", types.INT64, default=0)
+
+    def process(self, row: Any, ctx: Context) -> Iterator[tuple[str, int, int]]:
+        self.count.update(self.count.value() + 1)
+        yield ctx.key, row.v, self.count.value()
+
+
+def counts(stream: Any, state: Path) -> DataFrame:
+    config = {"checkpoint.dir": str(state), "parallelism": 2}
+    frame = keyed(stream.frame(), "k", uid="count", config=config)
+    return frame.process(Count(), "k string, v long, count long")
+
+
+class Query:
+    """A query that runs until it is stopped; notes of each epoch what it put out, at its last attempt."""
+
+    def __init__(self, stream: Any, folder: Path, *, fails_at: int | None = None) -> None:
+        self.rows: dict[int, list[tuple[Any, ...]]] = {}
+
+        def sink(batch: DataFrame, epoch: int) -> None:
+            found = [tuple(row) for row in batch.collect()]
+            if epoch == fails_at:
+                raise KeyError("the sink")
+            self.rows[epoch] = found
+
+        self.query = (
+            counts(stream, folder / "state")
+            .writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(folder / "spark"))
+            .start()
+        )
+
+
+def add(stream: Any, *epochs: int) -> None:
+    for epoch in epochs:
+        stream.add({"k": key, "v": epoch} for key in ("a", "b", "c"))
+
+
+def forked(stream: Any, folder: Path, savepoint: Savepoint) -> dict[int, list[tuple[Any, ...]]]:
+    """Return what a fork of a savepoint puts out until all input is used up."""
+    fork_savepoint(savepoint.root, folder / "spark", folder / "state")
+    run = Query(stream, folder)
+    run.query.processAllAvailable()
+    run.query.stop()
+    return run.rows
+
+
+def assert_each_counts_once(before: dict[int, Any], savepoint: Savepoint, after: dict[int, Any]) -> None:
+    """Each row of the input was counted, and none twice, by what is behind the savepoint and its fork."""
+    assert savepoint.spark is not None
+    epoch = savepoint.spark.epoch
+    assert sorted(after) == list(range(epoch + 1, epoch + 1 + len(after)))
+    rows = [row for number in range(epoch + 1) for row in before[number]]
+    rows += [row for number in sorted(after) for row in after[number]]
+    values = len({value for _, value, _ in rows})
+    for key in ("a", "b", "c"):
+        of_key = [(value, count) for found, value, count in rows if found == key]
+        assert of_key == [(value, value + 1) for value in range(values)]
+
+
+def test_a_busy_query_is_stopped_between_two_micro_batches(stream: Any, tmp_path: Path) -> None:
+    add(stream, *range(5))
+    running = Query(stream, tmp_path / "first")
+    while not running.rows:
+        assert running.query.isActive
+        running.query.awaitTermination(1)
+    stopped = stop_with_savepoint(running.query, tmp_path / "savepoint")
+    assert not running.query.isActive and stopped.failure is None
+    assert not stopped.savepoint.drained and stopped.savepoint.watermark is None
+    assert stopped.savepoint.operators == ("count",)
+    assert stopped.epoch == stopped.savepoint.metadata("count").epoch
+    after = forked(stream, tmp_path / "fork", stopped.savepoint)
+    assert_each_counts_once(running.rows, stopped.savepoint, after)
+
+
+def test_a_drained_query_has_used_up_its_input(stream: Any, tmp_path: Path) -> None:
+    add(stream, 0, 1)
+    running = Query(stream, tmp_path / "first")
+    with pytest.raises(SavepointTargetError):
+        stop_with_savepoint(running.query, tmp_path)
+    assert running.query.isActive, "what could not be done in any case is refused before it is stopped"
+    running.query.processAllAvailable()
+    add(stream, 2)
+    stopped = stop_with_savepoint(running.query, tmp_path / "savepoint", drain=True)
+    assert stopped.epoch == 2 and sorted(running.rows) == [0, 1, 2]
+    again = Savepoint.open(tmp_path / "savepoint")
+    assert again.drained and again.watermark == FINAL_WATERMARK == 2**63 - 1
+    with pytest.raises(UnstoppableQueryError, match="has ended"):
+        stop_with_savepoint(running.query, tmp_path / "second", drain=True)
+    assert not (tmp_path / "second").exists()
+    assert stop_with_savepoint(running.query, tmp_path / "second").epoch == 2
+
+
+def test_a_query_that_has_failed_leaves_a_savepoint_of_what_is_committed(stream: Any, tmp_path: Path) -> None:
+    add(stream, 0, 1)
+    running = Query(stream, tmp_path / "first", fails_at=1)
+    stopped = stop_with_savepoint(running.query, tmp_path / "savepoint", drain=True)
+    assert stopped.failure is not None and "the sink" in str(stopped.failure)
+    assert stopped.epoch == 0 and not stopped.savepoint.drained
+    after = forked(stream, tmp_path / "fork", stopped.savepoint)
+    assert_each_counts_once(running.rows, stopped.savepoint, after)
+
+
+def test_a_query_without_keyed_operators_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.readStream.format("rate").load()
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "spark")).start()
+    with pytest.raises(UnstoppableQueryError, match="no keyed operators"):
+        stop_with_savepoint(query, tmp_path / "savepoint")
+    assert query.isActive
+    query.stop()
