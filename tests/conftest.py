@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +64,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real S3-compatible server; a test that kills it starts it again."""
+    pytest.importorskip("moto", reason="moto's server is in the extra keyedstate[test]")
+    spec = importlib.util.spec_from_file_location("keyedstate_object_store", TESTS / "object_store.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    store = module.ObjectStore(tmp_path_factory.mktemp("object-store") / "log")
+    try:
+        store.start()
+        yield store
+    finally:
+        store.kill()
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.fs as pafs
 import pytest
@@ -45,13 +46,23 @@ def local(tmp_path: Path) -> CheckpointStorage:
     return CheckpointStorage.open(tmp_path / "state")
 
 
-@pytest.fixture(params=["local", "memory", "subtree"])
+@pytest.fixture(params=["local", "memory", "subtree", "unruly", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStorage:
-    """One of: a local disk; pyarrow's file system in memory; a file system of pyarrow that wraps another."""
+    """One of several file systems, empty.
+
+    A local disk; pyarrow's file system in memory; one of pyarrow that wraps another; one in Python that shows
+    files while they are written; an S3-compatible server.
+    """
     if request.param == "local":
         return CheckpointStorage.open(tmp_path / "state")
     if request.param == "memory":
         return CheckpointStorage(pafs._MockFileSystem(), "bucket/state", "mock://bucket/state")
+    if request.param == "unruly":
+        unruly = request.getfixturevalue("unruly_storage")(tmp_path / "unruly")
+        return cast(CheckpointStorage, unruly.storage)
+    if request.param == "s3":
+        store = request.getfixturevalue("object_store")
+        return CheckpointStorage.open(store.uri(uuid.uuid4().hex))
     (tmp_path / "wrapped").mkdir()
     wrapped = pafs.SubTreeFileSystem(str(tmp_path / "wrapped"), pafs.LocalFileSystem())
     return CheckpointStorage(wrapped, "state", "wrapped:state")

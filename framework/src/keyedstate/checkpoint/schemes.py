@@ -69,13 +69,30 @@ def open_filesystem(uri: str, config: Configuration) -> tuple[pafs.FileSystem, s
         if claimed is not None:
             return claimed
     try:
-        filesystem, root = pafs.FileSystem.from_uri(uri)
+        filesystem, root = _open_s3(uri) if scheme == "s3" else pafs.FileSystem.from_uri(uri)
     except (OSError, ImportError, ValueError, pa.ArrowException) as error:
         if scheme in KNOWN_SCHEMES:
             raise StorageError(without_password(uri), "open", reason_of(error)) from error
         others = [str(refusal) for refusal in unusable]
         raise UnknownSchemeError(without_password(uri), scheme, KNOWN_SCHEMES, others) from error
     return filesystem, root
+
+
+def _open_s3(uri: str) -> tuple[pafs.FileSystem, str]:
+    """Open an S3 URI so that a small object is written in one request and not in the three of an upload."""
+    option = "allow_delayed_open"
+    if option not in uri:
+        try:
+            opened: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(
+                f"{uri}{'&' if '?' in uri else '?'}{option}=true"
+            )
+            return opened
+        except pa.ArrowInvalid as error:
+            # Older versions of pyarrow do not take it from a URI; other mistakes are reported below.
+            if option not in str(error):
+                raise
+    opened = pafs.FileSystem.from_uri(uri)
+    return opened
 
 
 def _ask_plugins(

@@ -41,6 +41,8 @@ _FSSPEC_OBJECT_STORE = re.compile(r"py::fsspec\+\W*(?:s3|s3a|gs|gcs|abfs|abfss|a
 _WRITE_BUFFER_BYTES = 1 << 20
 #: A file that is written elsewhere than on a local disk is held up to this size, and sent in one request.
 _HELD_OUTPUT_BYTES = 8 << 20
+#: What may be on its way of a larger one: pyarrow uploads in the background, as much as it is given.
+_UNSENT_OUTPUT_BYTES = 32 << 20
 #: A file elsewhere of at most this size is read in one request, whichever part of it is asked for.
 _HELD_INPUT_BYTES = 1 << 20
 #: How often a folder that changes under it is listed anew.
@@ -312,6 +314,7 @@ class OutputFile:
         self._stream: Any = None
         self._held: list[bytes] = []
         self._held_bytes = 0
+        self._unsent_bytes = 0
         # Whether there may be something of the file in the storage.
         self._begun = storage.is_local
         if storage.is_local:
@@ -327,7 +330,7 @@ class OutputFile:
             self._begun = True
             opened = self._storage._run("write", self._path, self._open_remote)
             self._stream, data = opened, self._release()
-        self._storage._run("write", self._path, lambda: self._stream.write(data), once=True)
+        self._storage._run("write", self._path, lambda: self._send(data), once=True)
 
     def close(self) -> None:
         """Publish the file; on a local disk it is on the disk afterwards."""
@@ -348,6 +351,14 @@ class OutputFile:
         if self._begun:
             with contextlib.suppress(StorageError):
                 self._storage.delete_file(self._path)
+
+    def _send(self, data: bytes) -> None:
+        self._stream.write(data)
+        if not self._storage.is_local:
+            self._unsent_bytes += len(data)
+            if self._unsent_bytes >= _UNSENT_OUTPUT_BYTES:
+                self._stream.flush()
+                self._unsent_bytes = 0
 
     def _open_local(self) -> Any:
         local_disk.make_folder(os.path.dirname(self._target))

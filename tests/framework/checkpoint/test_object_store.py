@@ -1,0 +1,256 @@
+"""Checkpoints on a real S3-compatible server: whole cycles, its semantics, its failures, its refusals."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pyarrow.fs as pafs
+import pytest
+
+from keyedstate.checkpoint import (
+    CheckpointCoordinator,
+    CheckpointStorage,
+    StorageError,
+    find_restore_point,
+)
+from keyedstate.checkpoint.retry import RetryPolicy
+
+
+@pytest.fixture
+def folder() -> str:
+    return uuid.uuid4().hex
+
+
+@pytest.fixture
+def s3(object_store: Any, folder: str) -> CheckpointStorage:
+    return CheckpointStorage.open(object_store.uri(folder))
+
+
+@pytest.fixture
+def impatient(object_store: Any, folder: str) -> tuple[CheckpointStorage, list[float]]:
+    """A storage whose client itself tries once only; what it would wait between its attempts."""
+    pauses: list[float] = []
+    filesystem = pafs.S3FileSystem(
+        access_key="key",
+        secret_key="secret",
+        scheme="http",
+        region="us-east-1",
+        endpoint_override=f"127.0.0.1:{object_store.port}",
+        allow_delayed_open=True,
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
+    )
+    policy = RetryPolicy(3, 200, pauses.append, lambda: 0.0)
+    return CheckpointStorage(filesystem, f"bucket/{folder}", object_store.uri(folder), policy), pauses
+
+
+@pytest.fixture
+def restarted(object_store: Any) -> Iterator[Any]:
+    """The server, which the test may kill: the next test finds it running."""
+    yield object_store
+    object_store.start()
+
+
+def test_epochs_are_claimed_published_restored_and_pruned(jobs: ModuleType, s3: CheckpointStorage) -> None:
+    job = jobs.Job(s3)
+    for epoch in range(4):
+        run = "run-1" if epoch < 2 else "run-2"
+        job.epoch(run, epoch, CheckpointCoordinator(job.folder) if epoch != 1 else None)
+    # The tasks of epoch 2 have published epoch 1 in the driver's stead.
+    assert job.published(2) == job.state_of(0, 1, 2)
+    assert job.published(3) == job.state_of(0, 1, 2, 3)
+    assert job.folder.checkpoints() == [2, 3]
+    assert len(job.files()) == 2 * job.parallelism
+    restore_point = find_restore_point(job.folder, job.identity("run-3", 4, 0))
+    assert restore_point is not None and restore_point.epoch == 3
+
+
+def test_an_aborted_epoch_leaves_nothing_that_is_read(jobs: ModuleType, s3: CheckpointStorage) -> None:
+    job = jobs.Job(s3)
+    coordinator = CheckpointCoordinator(job.folder)
+    job.epoch("run-1", 0, coordinator)
+    begun = job.identity("run-1", 1, 0)
+    state = job.begin(begun)
+    job.write_data(begun, state)
+    job.epoch("run-2", 1, CheckpointCoordinator(job.folder))
+    assert job.published(1) == job.state_of(0, 1)
+    job.epoch("run-2", 2, CheckpointCoordinator(job.folder))
+    assert len(job.files()) == 2 * job.parallelism
+
+
+def test_what_a_folder_of_deleted_files_leaves_is_not_taken_for_state(
+    jobs: ModuleType, s3: CheckpointStorage
+) -> None:
+    """pyarrow keeps the folder of the last deleted file as an object of its own, without content."""
+    job = jobs.Job(s3)
+    job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
+    job.folder.delete_checkpoint(0)
+    job.folder.delete_attempts(0)
+    for path in job.folder.data_files():
+        job.folder.storage.delete_file(path)
+    assert job.folder.data_files() == []
+    assert job.folder.attempts(0) == []
+    assert job.folder.read_metadata(0) is None
+    assert "" not in job.folder.storage.list() and "" not in job.folder.storage.list("data")
+    job.folder.storage.delete_dir("")
+    assert not job.folder.holds_state()
+    assert list(s3.files()) == []
+
+
+def test_a_small_file_costs_one_request_to_write_and_two_to_read(
+    s3: CheckpointStorage, object_store: Any, folder: str
+) -> None:
+    object_store.requests()
+    s3.write_atomic("_owner", b"1")
+    output = s3.open_output("data/one.seg")
+    for _ in range(10):
+        output.write(bytes(1000))
+    output.close()
+    assert object_store.requests() == [f"PUT /bucket/{folder}/_owner", f"PUT /bucket/{folder}/data/one.seg"]
+    source = s3.open_input("data/one.seg")
+    for offset in (9990, 0, 100):
+        assert len(source.read_at(offset, 10)) == 10
+    source.close()
+    path = f"/bucket/{folder}/data/one.seg"
+    assert object_store.requests() == [f"HEAD {path}", f"GET {path}"]
+
+
+def test_a_task_of_an_epoch_makes_few_requests(
+    jobs: ModuleType, s3: CheckpointStorage, object_store: Any
+) -> None:
+    """Claim, marker, restore point, restored state, data and manifest of one of two tasks."""
+    job = jobs.Job(s3)
+    job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
+    object_store.requests()
+    job.task("run-1", 1, 0)
+    counts = Counter(line.split()[0] for line in object_store.requests())
+    # Written: started marker, data, manifest. Read: owner, metadata, one segment; listed: what checkpoints
+    # and attempts there are.
+    assert counts["PUT"] == 3
+    assert counts["POST"] == counts["DELETE"] == 0
+    assert counts["GET"] + counts["HEAD"] <= 12
+
+
+def test_a_large_file_goes_in_parts_and_is_read_in_ranges(s3: CheckpointStorage) -> None:
+    output = s3.open_output("data/large.seg")
+    for piece in range(20):
+        output.write(bytes([piece]) * (1 << 20))
+    assert not s3.exists("data/large.seg"), "a part of a file can be seen"
+    output.close()
+    source = s3.open_input("data/large.seg")
+    assert source.size == 20 << 20
+    assert bytes(source.read_at((7 << 20) - 2, 4)) == bytes([6, 6, 7, 7])
+    source.close()
+
+
+def test_an_aborted_large_file_leaves_nothing(s3: CheckpointStorage) -> None:
+    output = s3.open_output("data/large.seg")
+    output.write(bytes(12 << 20))
+    output.abort()
+    assert list(s3.files()) == []
+
+
+def test_the_storage_travels_to_another_process(s3: CheckpointStorage) -> None:
+    s3.write_atomic("one", b"1")
+    assert pickle.loads(pickle.dumps(s3)).read("one") == b"1"
+
+
+# -- a server that goes away -----------------------------------------------------------------------
+
+
+def test_a_write_goes_on_when_the_server_is_back(
+    restarted: Any, impatient: tuple[CheckpointStorage, list[float]]
+) -> None:
+    storage, pauses = impatient
+
+    def wait(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            restarted.start()
+
+    object.__setattr__(storage.retry, "sleep", wait)
+    restarted.kill()
+    storage.write_atomic("chk-1/_metadata", b"published")
+    assert pauses == [0.1, 0.2]
+    assert storage.read("chk-1/_metadata") == b"published"
+
+
+def test_a_read_goes_on_when_the_server_is_back(
+    restarted: Any, folder: str, impatient: tuple[CheckpointStorage, list[float]]
+) -> None:
+    storage, pauses = impatient
+    data = bytes(range(256)) * (8 << 10)
+    storage.write_atomic("data/one.seg", data)
+    source = storage.open_input("data/one.seg")
+    assert bytes(source.read_at(5, 3)) == data[5:8]
+
+    def wait(seconds: float) -> None:
+        pauses.append(seconds)
+        restarted.start()
+        restarted.request("PUT", f"/bucket/{folder}/data/one.seg", data)
+
+    object.__setattr__(storage.retry, "sleep", wait)
+    restarted.kill()
+    assert bytes(source.read_at(1 << 20, 300)) == data[1 << 20 :][:300]
+    assert pauses == [0.1]
+    source.close()
+
+
+def test_a_server_that_stays_away_is_reported_after_the_configured_retries(
+    restarted: Any, impatient: tuple[CheckpointStorage, list[float]]
+) -> None:
+    storage, pauses = impatient
+    restarted.kill()
+    with pytest.raises(StorageError, match=r"cannot write .*NETWORK_CONNECTION.* \(tried 4 times\)"):
+        storage.write_atomic("one", b"1")
+    assert pauses == [0.1, 0.2, 0.4]
+
+
+def test_a_large_file_that_is_cut_off_is_an_error_that_asks_to_begin_anew(
+    restarted: Any, impatient: tuple[CheckpointStorage, list[float]]
+) -> None:
+    storage, pauses = impatient
+    output = storage.open_output("data/large.seg")
+    output.write(bytes(10 << 20))
+    restarted.kill()
+    with pytest.raises(StorageError, match=r"cannot write .*data/large\.seg") as caught:
+        write_to_the_end(output)
+    assert caught.value.begin_anew and pauses == []
+    restarted.start()
+    output.abort()
+    assert list(storage.files()) == []
+
+
+def write_to_the_end(output: Any) -> None:
+    output.write(bytes(40 << 20))
+    output.close()
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def test_a_bucket_that_is_not_there_is_one_clear_error(object_store: Any, folder: str) -> None:
+    storage = CheckpointStorage.open(object_store.uri(folder, bucket="elsewhere"))
+    object_store.requests()
+    with pytest.raises(StorageError, match=r"cannot write s3://key:\*\*\*@elsewhere/.*NO_SUCH_BUCKET"):
+        storage.write_atomic("_owner", b"1")
+    assert len(object_store.requests()) == 1
+
+
+def test_a_user_that_the_server_does_not_know_is_one_clear_error(object_store: Any, folder: str) -> None:
+    storage = CheckpointStorage.open(object_store.uri(folder))
+    object_store.check_users(True)
+    try:
+        object_store.requests()
+        with pytest.raises(StorageError, match=r"INVALID_ACCESS_KEY_ID|HTTP status 403") as caught:
+            storage.write_atomic("_owner", b"1")
+        with pytest.raises(StorageError):
+            storage.read("_owner")
+        assert len(object_store.requests()) <= 3, "a refusal was tried again"
+    finally:
+        object_store.check_users(False)
+    assert "secret" not in str(caught.value)
