@@ -278,6 +278,20 @@ CHECKPOINT_TOLERABLE_FAILURES = integer(
     "since what changed is written all the same; one failure more stops the query.",
     low=0,
 )
+CHECKPOINT_LOCAL_COPIES = choice(
+    "checkpoint.local-copies",
+    "off",
+    ("off", "on"),
+    "Whether a task keeps a copy of what it writes on its own machine, and restores from it where it can: "
+    "without fetching files from the storage, and for the room that the state takes.",
+)
+CHECKPOINT_LOCAL_COPIES_DIR = string(
+    "checkpoint.local-copies-dir",
+    None,
+    "Folder of the local copies, on each machine; by default below Spark's local folder, which goes with "
+    "the application.",
+    "a path",
+)
 STORAGE_OPTIONS = pairs(
     "storage.options",
     "What a plugin needs that opens the scheme of the checkpoint's URI (hook keyedstate_checkpoint_storage): "
@@ -349,6 +363,8 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     CHECKPOINT_MAX_CONCURRENT_BASES,
     CHECKPOINT_BASE_TIMEOUT,
     CHECKPOINT_TOLERABLE_FAILURES,
+    CHECKPOINT_LOCAL_COPIES,
+    CHECKPOINT_LOCAL_COPIES_DIR,
     STORAGE_OPTIONS,
     STORAGE_RETRIES,
     STORAGE_RETRY_DELAY,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import shutil
+import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -38,6 +41,23 @@ def unruly_storage() -> Callable[..., Any]:
     """Makes a storage over a folder that shows half-written files and fails on demand."""
     make: Callable[..., Any] = _load("unruly").UnrulyStorage
     return make
+
+
+@pytest.fixture
+def full_disk_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of its own, of which all but the room for a few folders is taken."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        with (folder / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+            while filler.write(bytes(4096)):
+                pass
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture

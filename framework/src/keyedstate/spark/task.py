@@ -36,6 +36,8 @@ from keyedstate.checkpoint import (
     handles_for,
     read_operator_state,
 )
+from keyedstate.checkpoint.local_copies import with_local_copies
+from keyedstate.config import Configuration
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for, operator_index_for_key_group
 from keyedstate.runtime import (
@@ -180,6 +182,8 @@ class OperatorPlan:
         _refuse_second_operator(folder, identity)
         restore_point = find_restore_point(folder, identity, each_epoch=where.each_epoch)
         self._refuse_reordered_key(where.uid, restore_point)
+        config = Configuration(dict(self.settings))
+        folder = with_local_copies(folder, identity.epoch, restore_point, config, _local_folder())
         key_groups = key_group_range_for(identity.partition, self.parallelism, self.max_parallelism)
         clock = time.perf_counter
         began = clock()

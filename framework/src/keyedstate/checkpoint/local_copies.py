@@ -1,0 +1,362 @@
+"""Copies of data files on a task's own machine: a restore there need not fetch them from the storage.
+
+What a task writes goes to the storage and, byte for byte, to a local folder.  A later restore on the machine
+takes a local copy only if it is exactly the file that the checkpoint's manifest describes: every byte is
+verified before one is used, and what does not fit is deleted and read from the storage.  So a copy may be
+lost, damaged or left behind by a crash at any moment.
+
+::
+
+    <folder>/<key of the operator's folder>/epoch-<epoch>/<path of the data file>
+    <folder>/<key of the operator's folder>/epoch-<epoch>/<path>.<process id>.tmp     being written
+
+Follows Flink's ``TaskLocalStateStoreImpl``, ``DuplicatingCheckpointOutputStream`` and
+``PrioritizedOperatorSubtaskState``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.checkpoint.errors import CheckpointError, CorruptSegmentError, StorageError
+from keyedstate.checkpoint.folder import OperatorFolder
+from keyedstate.checkpoint.manifest import CheckpointMetadata
+from keyedstate.checkpoint.segment_format import SegmentFile, read_index
+from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFile
+from keyedstate.config import CHECKPOINT_LOCAL_COPIES, CHECKPOINT_LOCAL_COPIES_DIR, Configuration
+
+_log = logging.getLogger(__name__)
+
+#: Copies that no checkpoint names and no task of a current epoch can be writing go after this time.
+_STALE_SECONDS = 86_400
+#: Copies of an operator that no task of this machine has worked for go after this time.
+_ABANDONED_SECONDS = 7 * 86_400
+_PIECE_BYTES = 4 << 20
+_EPOCH = re.compile(r"epoch-([0-9]+)")
+_UNFINISHED = re.compile(r".+\.([0-9]+)\.tmp")
+
+
+def with_local_copies(
+    operator: OperatorFolder,
+    epoch: int,
+    restore_point: CheckpointMetadata | None,
+    config: Configuration,
+    default_folder: Path | None,
+) -> OperatorFolder:
+    """Return the operator's folder as the option ``checkpoint.local-copies`` wants it for an epoch's task.
+
+    Parameters
+    ----------
+    operator : OperatorFolder
+    epoch : int
+        The epoch that runs.
+    restore_point : CheckpointMetadata or None
+        The published checkpoint that it goes on from.
+    config : Configuration
+    default_folder : Path or None
+        Below it the copies lie where ``checkpoint.local-copies-dir`` is not set; None for no copies then.
+    """
+    if config[CHECKPOINT_LOCAL_COPIES] == "off":
+        return operator
+    given = config.get(CHECKPOINT_LOCAL_COPIES_DIR)
+    if given is None and default_folder is None:
+        return operator
+    folder = Path(given) if given is not None else Path(str(default_folder), "keyedstate-copies")
+    return LocalCopies(folder, operator, epoch).open(operator, restore_point)
+
+
+class LocalCopies:
+    """The copies of one operator's data files on this machine, as the tasks of one epoch use them.
+
+    Several tasks, in several processes, may use one folder at once.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of all local copies; it comes into being with the first copy.
+    operator : OperatorFolder
+    epoch : int
+        The epoch that runs; what is copied belongs to it.
+    """
+
+    def __init__(self, folder: Path, operator: OperatorFolder, epoch: int) -> None:
+        address = operator.storage.uri.partition("?")[0]
+        self._folder = folder / hashlib.sha256(address.encode()).hexdigest()[:32]
+        self._epoch = epoch
+        _sweep(str(folder))
+
+    def open(self, operator: OperatorFolder, restore_point: CheckpointMetadata | None) -> OperatorFolder:
+        """Return the operator's folder, with data files copied as they are written and read from copies.
+
+        Copies that have become useless are deleted before.
+
+        Parameters
+        ----------
+        operator : OperatorFolder
+        restore_point : CheckpointMetadata or None
+            The published checkpoint that the epoch goes on from: only files that it names are read locally,
+            and nothing else of earlier epochs is kept.
+        """
+        parts = () if restore_point is None else restore_point.parts
+        described = {file.path: file for part in parts for file in part.files}
+        kept = {path for part in parts for path in part.kept_files}
+        self.prune(kept)
+        remote = operator.storage
+        opened = copy(operator)
+        opened.storage = CopyingStorage(
+            remote.filesystem, remote.root, remote.uri, remote.retry, self, described
+        )
+        return opened
+
+    def prune(self, kept: set[str]) -> None:
+        """Delete the copies of earlier epochs that are not kept, and whatever was left behind.
+
+        What the running epoch and later ones have is left alone: its other tasks may be writing it, and this
+        one may be a zombie.
+        """
+        now = time.time()
+        for epoch, path, file in self._files():
+            unfinished = _UNFINISHED.fullmatch(path)
+            if unfinished is not None:
+                if not _is_alive(int(unfinished[1])):
+                    _delete(file)
+            elif path not in kept and (epoch < self._epoch or _age(file, now) > _STALE_SECONDS):
+                _delete(file)
+        for folder in self._epochs():
+            if folder[0] < self._epoch:
+                _delete_empty(folder[1])
+
+    def find(self, path: str) -> Path | None:
+        """Return the copy of a data file; None where there is none."""
+        return next((file for _, found, file in self._files() if found == path), None)
+
+    def begin(self, path: str) -> LocalCopy:
+        """Begin the copy of a data file that is being written."""
+        return LocalCopy(self._folder / f"epoch-{self._epoch}" / path)
+
+    def _epochs(self) -> list[tuple[int, Path]]:
+        with contextlib.suppress(OSError):
+            named = [(_EPOCH.fullmatch(name), name) for name in os.listdir(self._folder)]
+            return [(int(found[1]), self._folder / name) for found, name in named if found is not None]
+        return []
+
+    def _files(self) -> list[tuple[int, str, Path]]:
+        files = []
+        for epoch, folder in self._epochs():
+            for parent, _, names in os.walk(folder):
+                for name in names:
+                    file = Path(parent, name)
+                    files.append((epoch, file.relative_to(folder).as_posix(), file))
+        return files
+
+
+class LocalCopy:
+    """The copy of a file that is being written; what goes wrong with it is logged and ends it, no more."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._unfinished = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+        self._stream: Any = None
+        self._guarded(self._open)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+        if self._stream is not None:
+            self._guarded(lambda: self._stream.write(data))
+
+    def finish(self) -> None:
+        """Make the copy one that can be found; the file itself must be complete."""
+        if self._stream is not None:
+            self._guarded(self._publish)
+
+    def abort(self) -> None:
+        """Give the copy up, also a finished one."""
+        self._give_up()
+        _delete(self._target)
+
+    def _open(self) -> None:
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        # Not synced, here and below: a copy that a crash of the machine damages is found when it is verified.
+        self._stream = self._unfinished.open("xb")
+
+    def _publish(self) -> None:
+        self._stream.close()
+        os.replace(self._unfinished, self._target)
+        self._stream = None
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except OSError as error:
+            _log.warning("the local copy %s is given up: %s", self._target, error)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+            _delete(self._unfinished)
+
+
+@dataclass(frozen=True)
+class CopyingStorage(CheckpointStorage):
+    """An operator's storage whose data files have local copies.
+
+    Attributes
+    ----------
+    copies : LocalCopies or None
+    described : mapping of str to SegmentFile
+        What the manifests say of the files that may be read locally, by path.
+    """
+
+    copies: LocalCopies | None = None
+    described: Mapping[str, SegmentFile] = field(default_factory=dict)
+
+    def child(self, *parts: str) -> CheckpointStorage:
+        """Return the storage whose root is a folder below this one; it has no copies."""
+        return CheckpointStorage(self.filesystem, self.root, self.uri, self.retry).child(*parts)
+
+    def open_output(self, path: str) -> OutputFile:
+        """Begin a new file and its copy."""
+        output = super().open_output(path)
+        return output if self.copies is None else _CopiedOutput(output, self.copies.begin(path))
+
+    def open_input(self, path: str) -> InputFile:
+        """Open the local copy where there is one that is the described file, and else the file itself."""
+        described = self.described.get(path)
+        if self.copies is not None and described is not None:
+            found = self.copies.find(path)
+            if found is not None:
+                try:
+                    return _LocalFirst(self, path, _verified(found, described), found)
+                except CheckpointError as error:
+                    _log.warning("the local copy %s is not used, and deleted: %s", found, error)
+                    _delete(found)
+        return super().open_input(path)
+
+
+class _CopiedOutput(OutputFile):
+    """Writes a file and its copy; only the file's own errors count."""
+
+    def __init__(self, output: OutputFile, local: LocalCopy) -> None:
+        self._output = output
+        self._copy = local
+
+    def write(self, data: bytes) -> None:
+        self._output.write(data)
+        self._copy.write(data)
+
+    def close(self) -> None:
+        self._output.close()
+        self._copy.finish()
+
+    def abort(self) -> None:
+        self._copy.abort()
+        self._output.abort()
+
+
+class _LocalFirst(InputFile):
+    """Reads a verified copy, and the file itself from the moment on at which the copy cannot be read."""
+
+    def __init__(self, storage: CopyingStorage, path: str, source: InputFile, local: Path) -> None:
+        self._remote = CheckpointStorage(storage.filesystem, storage.root, storage.uri, storage.retry)
+        self._path = path
+        self._source = source
+        self._copy: Path | None = local
+        self.size = source.size
+
+    def read_at(self, offset: int, length: int) -> pa.Buffer:
+        try:
+            return self._source.read_at(offset, length)
+        except StorageError as error:
+            if self._copy is None:
+                raise
+            _log.warning("the local copy %s cannot be read any more: %s", self._copy, error)
+            _delete(self._copy)
+            self._copy = None
+            self._source.close()
+            self._source = self._remote.open_input(self._path)
+            return self._source.read_at(offset, length)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _verified(local: Path, described: SegmentFile) -> InputFile:
+    """Open a copy after each of its bytes was compared with what the manifest and its index say."""
+    location = str(local)
+    source = CheckpointStorage.open(local.parent).open_input(local.name)
+    try:
+        for state, index in read_index(location, source, described).items():
+            streams = zip(index.key_groups, index.offsets, index.lengths, index.checksums, strict=True)
+            for key_group, offset, length, checksum in streams:
+                found = 0
+                for start in range(offset, offset + length, _PIECE_BYTES):
+                    piece = source.read_at(start, min(_PIECE_BYTES, offset + length - start))
+                    found = zlib.crc32(piece, found)
+                if found != checksum:
+                    place = f"key group {key_group} of the state {state!r}"
+                    raise CorruptSegmentError(location, f"{place} does not have its checksum")
+        return source
+    except BaseException:
+        source.close()
+        raise
+
+
+# Once in a process: what crashed processes and finished queries have left does not grow by the hour.
+@lru_cache(maxsize=8)
+def _sweep(folder: str) -> None:
+    now = time.time()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False) and _age_of_newest(entry.path, now) > _ABANDONED_SECONDS:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _age_of_newest(folder: str, now: float) -> float:
+    parents = [parent for parent, _, _ in os.walk(folder)]
+    return min((_age(Path(parent), now) for parent in parents), default=0.0)
+
+
+def _age(file: Path, now: float) -> float:
+    try:
+        return now - file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _delete(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink()
+
+
+def _delete_empty(folder: Path) -> None:
+    for parent, _, _ in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(parent)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
