@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -13,6 +14,7 @@ from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
+from keyedstate.spark.errors import PreflightError
 from keyedstate.state import ValueState
 
 
@@ -79,3 +81,11 @@ def read(operator: OperatorFolder, epoch: int) -> Any:
     metadata = operator.read_metadata(epoch)
     assert metadata is not None
     return metadata
+
+
+def test_a_bucket_that_is_not_there_is_refused_before_any_row(
+    stream: Any, object_store: Any, one_backend: str
+) -> None:
+    with pytest.raises(PreflightError, match=r"NO_SUCH_BUCKET") as caught:
+        totals(stream.frame(), object_store.uri("a", bucket="elsewhere"), one_backend, 2)
+    assert "secret" not in str(caught.value)

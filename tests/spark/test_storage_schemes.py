@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,7 @@ from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 
-PLUGIN = """
-import pyarrow.fs
-from keyedstate.hooks import hookimpl
-
-@hookimpl
-def keyedstate_checkpoint_storage(uri, options):
-    scheme, _, path = uri.partition("://")
-    if scheme == "shelf":
-        return pyarrow.fs.SubTreeFileSystem(options["folder"], pyarrow.fs.LocalFileSystem()), path
-"""
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "storage.md"
 
 
 class Totals(KeyedProcessFunction):
@@ -42,8 +34,12 @@ def totals(source: DataFrame, config: dict[str, object]) -> DataFrame:
 
 @pytest.fixture
 def shelf(spark: SparkSession, tmp_path: Path) -> Path:
+    """The page's own example, where tasks can import it."""
     module = tmp_path / "shelf_storage.py"
-    module.write_text(PLUGIN)
+    (plugin,) = re.findall(
+        r"^```python\n(# shelf_storage\.py\n.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    module.write_text(plugin)
     spark.sparkContext.addPyFile(str(module))
     folder = tmp_path / "shelf"
     folder.mkdir()

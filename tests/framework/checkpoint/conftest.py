@@ -44,20 +44,26 @@ def unruly_storage() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def full_disk_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of its own, of which all but the room for a few folders is taken."""
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own of 256 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("a small disk cannot be mounted here")
     try:
-        with (folder / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-            while filler.write(bytes(4096)):
-                pass
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def full_disk_folder(small_disk: Path) -> Path:
+    """A folder on a disk that has room for a few folders and for no file."""
+    with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(bytes(4096)):
+            pass
+    return small_disk
 
 
 @pytest.fixture

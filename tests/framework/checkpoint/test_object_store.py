@@ -254,3 +254,14 @@ def test_a_user_that_the_server_does_not_know_is_one_clear_error(object_store: A
     finally:
         object_store.check_users(False)
     assert "secret" not in str(caught.value)
+
+
+def test_credentials_and_endpoint_may_come_from_the_environment(
+    object_store: Any, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{object_store.port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    storage = CheckpointStorage.open(f"s3://bucket/{folder}?region=us-east-1")
+    storage.write_atomic("one", b"1")
+    assert CheckpointStorage.open(object_store.uri(folder)).read("one") == b"1"

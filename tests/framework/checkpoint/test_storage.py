@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import resource
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -177,6 +178,41 @@ def test_a_full_disk_is_found_at_the_latest_when_an_output_is_closed(local: Chec
             output.close()
         output.abort()
     assert list(local.list("data")) == []
+
+
+def test_a_disk_without_room_is_one_error_and_nothing_half_written(small_disk: Path) -> None:
+    storage = CheckpointStorage.open(small_disk / "state")
+    storage.write_atomic("chk-1/_metadata", b"old")
+    with pytest.raises(StorageError, match=r"cannot write .*chk-1/_metadata: No space left on device\."):
+        storage.write_atomic("chk-1/_metadata", bytes(1 << 20))
+    assert storage.read("chk-1/_metadata") == b"old"
+    assert list(storage.list("chk-1")) == ["_metadata"]
+    output = storage.open_output("data/one.seg")
+    with pytest.raises(
+        StorageError, match=r"cannot write .*data/one\.seg: No space left on device"
+    ) as caught:
+        output.write(bytes(4 << 20))
+    assert not caught.value.begin_anew
+    output.abort()
+    assert list(storage.list("data")) == []
+    # There is room again: whatever has failed took none.
+    storage.write_atomic("data/two.seg", bytes(100_000))
+
+
+def test_storage_that_may_only_be_read_is_one_error_for_each_change(small_disk: Path) -> None:
+    storage = CheckpointStorage.open(small_disk / "state")
+    storage.write_atomic("chk-1/_metadata", b"old")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for change in (
+        lambda: storage.write_atomic("chk-1/_metadata", b"new"),
+        lambda: storage.write_atomic("chk-2/_metadata", b"new"),
+        lambda: storage.open_output("data/one.seg"),
+        lambda: storage.delete_file("chk-1/_metadata"),
+        lambda: storage.delete_dir("chk-1"),
+    ):
+        with pytest.raises(StorageError, match="Read-only file system"):
+            change()
+    assert storage.read("chk-1/_metadata") == b"old"
 
 
 def test_a_file_where_a_folder_should_be_is_an_error_that_names_it(tmp_path: Path) -> None:
