@@ -92,6 +92,19 @@ def test_a_module_of_the_option_is_asked_as_well(
     assert (tmp_path / "vault" / "state" / "one").read_bytes() == b"1"
 
 
+def test_without_a_configuration_the_environment_counts(
+    install: Install, tmp_path: Path, distributions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (distributions.folder / "my_vault.py").write_text(SOURCE.format(scheme="vault", answer=OVER_A_FOLDER))
+    monkeypatch.setenv("KEYEDSTATE_PLUGINS_MODULES", "my_vault")
+    monkeypatch.setenv("KEYEDSTATE_STORAGE_OPTIONS", f"folder={tmp_path}")
+    monkeypatch.setenv("KEYEDSTATE_STORAGE_RETRIES", "2")
+    storage = CheckpointStorage.open("vault://keys/state")
+    storage.write_atomic("one", b"1")
+    assert (tmp_path / "state" / "one").read_bytes() == b"1"
+    assert storage.retry.retries == 2
+
+
 def test_a_backend_that_is_not_the_chosen_one_is_asked_as_well(
     install: Install, tmp_path: Path, distributions: Any
 ) -> None:

@@ -104,7 +104,7 @@ class CheckpointStorage:
         ----------
         uri : str or path
         config : Configuration, optional
-            Read for the options ``storage.*`` and ``plugins.*``; by default they have their defaults.
+            Read for the options ``storage.*`` and ``plugins.*``; by default that of the environment alone.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class CheckpointStorage:
         StorageError
             Where the file system cannot be opened.
         """
-        config = Configuration() if config is None else config
+        config = Configuration(environ=os.environ) if config is None else config
         retry = RetryPolicy.of(config)
         text = os.fspath(uri)
         scheme = scheme_of(text)
