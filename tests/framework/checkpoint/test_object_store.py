@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
@@ -144,6 +145,21 @@ def test_a_large_file_goes_in_parts_and_is_read_in_ranges(s3: CheckpointStorage)
     source = s3.open_input("data/large.seg")
     assert source.size == 20 << 20
     assert bytes(source.read_at((7 << 20) - 2, 4)) == bytes([6, 6, 7, 7])
+    source.close()
+
+
+def test_a_large_file_needs_a_bounded_part_of_its_size_in_memory(s3: CheckpointStorage) -> None:
+    """pyarrow uploads in the background, and would take in all that it is given."""
+    pool = pa.default_memory_pool()
+    before, most = pool.bytes_allocated(), 0
+    output = s3.open_output("data/large.seg")
+    for _ in range(30):
+        output.write(bytes(4 << 20))
+        most = max(most, pool.bytes_allocated() - before)
+    output.close()
+    assert most < 64 << 20
+    source = s3.open_input("data/large.seg")
+    assert source.size == 120 << 20
     source.close()
 
 

@@ -250,11 +250,12 @@ class CheckpointStorage:
 
     def _remote_output(self, target: str) -> Any:
         try:
-            return self.filesystem.open_output_stream(target, buffer_size=_WRITE_BUFFER_BYTES)
+            # Not buffered by pyarrow: what it buffers cannot be waited for.
+            return self.filesystem.open_output_stream(target)
         except FileNotFoundError:
             # Object stores have no folders to make; the others say so this way.
             self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
-            return self.filesystem.open_output_stream(target, buffer_size=_WRITE_BUFFER_BYTES)
+            return self.filesystem.open_output_stream(target)
 
     def _write(self, target: str, data: bytes) -> None:
         with self._remote_output(target) as stream:
@@ -322,15 +323,17 @@ class OutputFile:
 
     def write(self, data: bytes) -> None:
         """Append bytes."""
+        if self._storage.is_local:
+            self._storage._run("write", self._path, lambda: self._stream.write(data), once=True)
+            return
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes < (_HELD_OUTPUT_BYTES if self._stream is None else _WRITE_BUFFER_BYTES):
+            return
         if self._stream is None:
-            self._held.append(data)
-            self._held_bytes += len(data)
-            if self._held_bytes < _HELD_OUTPUT_BYTES:
-                return
             self._begun = True
-            opened = self._storage._run("write", self._path, self._open_remote)
-            self._stream, data = opened, self._release()
-        self._storage._run("write", self._path, lambda: self._send(data), once=True)
+            self._stream = self._storage._run("write", self._path, self._open_remote)
+        self._storage._run("write", self._path, self._send_held, once=True)
 
     def close(self) -> None:
         """Publish the file; on a local disk it is on the disk afterwards."""
@@ -352,13 +355,13 @@ class OutputFile:
             with contextlib.suppress(StorageError):
                 self._storage.delete_file(self._path)
 
-    def _send(self, data: bytes) -> None:
+    def _send_held(self) -> None:
+        data = self._release()
         self._stream.write(data)
-        if not self._storage.is_local:
-            self._unsent_bytes += len(data)
-            if self._unsent_bytes >= _UNSENT_OUTPUT_BYTES:
-                self._stream.flush()
-                self._unsent_bytes = 0
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes >= _UNSENT_OUTPUT_BYTES:
+            self._stream.flush()
+            self._unsent_bytes = 0
 
     def _open_local(self) -> Any:
         local_disk.make_folder(os.path.dirname(self._target))
@@ -373,6 +376,8 @@ class OutputFile:
         return data
 
     def _close(self) -> None:
+        if self._held:
+            self._send_held()
         if self._storage.is_local:
             self._stream.flush()
             os.fsync(self._stream.fileno())
