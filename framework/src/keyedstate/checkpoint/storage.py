@@ -230,6 +230,17 @@ class CheckpointStorage:
         with contextlib.suppress(MissingFileError):
             self._run("delete", path, lambda: self.filesystem.delete_file(target))
 
+    def move_file(self, path: str, target: str) -> None:
+        """Give a file another name, in place of one that has it; tried once, not again after an error."""
+        old, new = self._resolve(path), self._resolve(target)
+
+        def move() -> None:
+            self.filesystem.move(old, new)
+            if self.is_local:
+                local_disk.sync_folder(os.path.dirname(new))
+
+        self._run("write", target, move, once=True)
+
     def delete_dir(self, path: str) -> None:
         """Delete a folder and everything in it; that it is missing is fine."""
         target = self._resolve(path)

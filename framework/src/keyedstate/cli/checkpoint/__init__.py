@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from keyedstate.cli.checkpoint.comparing import diff
+from keyedstate.cli.checkpoint.exporting import export
 from keyedstate.cli.checkpoint.listing import list_checkpoints
 from keyedstate.cli.checkpoint.showing import show
 from keyedstate.cli.checkpoint.verifying import verify
@@ -17,3 +18,4 @@ app.command("list")(list_checkpoints)
 app.command("show")(show)
 app.command("verify")(verify)
 app.command("diff")(diff)
+app.command("export")(export)

@@ -94,13 +94,13 @@ class Place:
 
     @classmethod
     def _open(cls, storage: CheckpointStorage) -> Place:
-        names, (above, name) = storage.list(), _split(storage)
+        names, (above, name) = storage.list(), split(storage)
         if SAVEPOINT in names:
             inside = [StoredOperator(uid, storage.child(uid), None) for uid in operators_in(storage)]
             return cls(PlaceKind.SAVEPOINT, storage, tuple(inside))
         checkpoint = _CHECKPOINT.fullmatch(name)
         if METADATA in names and checkpoint is not None:
-            over, uid = _split(above)
+            over, uid = split(above)
             return cls(PlaceKind.CHECKPOINT, storage, (_operator(over, uid),), int(checkpoint[1]))
         if METADATA in names:
             return cls(PlaceKind.SAVEPOINT, storage, (StoredOperator(name, storage, None),))
@@ -124,7 +124,7 @@ class Place:
 
 def operator_folder(storage: CheckpointStorage) -> OperatorFolder:
     """Return the folder whose own storage is given."""
-    return OperatorFolder(*_split(storage))
+    return OperatorFolder(*split(storage))
 
 
 def _operator(parent: CheckpointStorage, uid: str) -> StoredOperator:
@@ -138,7 +138,7 @@ def _is_owned(operator: StoredOperator) -> bool:
     )
 
 
-def _split(storage: CheckpointStorage) -> tuple[CheckpointStorage, str]:
+def split(storage: CheckpointStorage) -> tuple[CheckpointStorage, str]:
     """Return the folder above and the name in it."""
     address, mark, query = storage.uri.partition("?")
     above = address.rstrip("/").rpartition("/")[0]
