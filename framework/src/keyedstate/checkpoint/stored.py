@@ -341,7 +341,8 @@ def _newest(folder: OperatorFolder, epochs: Sequence[int]) -> CheckpointMetadata
             newest is None or (owner is not None and owner.precedes(newest.run_id, metadata.run_id))
         ):
             newest = metadata
-        if newest is not None and (owner is None or newest.run_id == owner.runs[-1]):
+        # A fork that was not started has an owner without runs.
+        if newest is not None and (owner is None or newest.run_id in owner.runs[-1:]):
             break
     return newest
 

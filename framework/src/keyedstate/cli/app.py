@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import keyedstate
-from keyedstate.cli import checkpoint, doctor, plugins
+from keyedstate.cli import checkpoint, doctor, plugins, savepoint
 from keyedstate.config import Configuration
 from keyedstate.errors import KeyedStateError
 from keyedstate.plugins import PluginRegistry
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(savepoint.app, name="savepoint")
 app.command("doctor")(doctor.doctor)
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -108,8 +108,20 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     callable
         Takes the bytes that were done since it was called last.
     """
+    with _bar(what, total) as (bar, task):
+        yield lambda done: bar.advance(task, done)
+
+
+@contextlib.contextmanager
+def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show the same of work that tells itself how many of how many bytes are done."""
+    with _bar(what, None) as (bar, task):
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def _bar(what: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
     err = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn()
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
+        yield bar, bar.add_task(what, total=total)

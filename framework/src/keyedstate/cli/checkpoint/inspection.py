@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from keyedstate.checkpoint import (
     AttemptManifest,
@@ -18,8 +19,9 @@ from keyedstate.checkpoint import (
     SegmentHandle,
     UnreadableStateError,
 )
-from keyedstate.checkpoint.folder import OWNER, data_paths
+from keyedstate.checkpoint.folder import METADATA, OWNER, data_paths
 from keyedstate.checkpoint.holds import held_data_files
+from keyedstate.checkpoint.savepoint import SPARK, Savepoint
 from keyedstate.checkpoint.storage import StoredFile
 from keyedstate.cli.checkpoint.survey import Checkpoint, Status, Survey, files_of
 from keyedstate.keygroups import KeyGroupRange
@@ -245,6 +247,24 @@ class Inspector:
             used.update(_files_of_attempts(found), held_data_files(found.operator.folder))
         unused = [file for file in self._candidates if file.name not in used]
         return tuple(file for file in unused if self._storage.exists(file.name))
+
+
+def problems_of_savepoint(savepoint: Savepoint) -> list[Problem]:
+    """Read what a savepoint has beside the data of operators: their metadata, and the files of Spark."""
+    readings: dict[str, Callable[[], object]] = {
+        f"{uid}/{METADATA}": partial(savepoint.metadata, uid) for uid in savepoint.operators
+    }
+    for path in savepoint.spark_files():
+        readings[f"{SPARK}/{path}"] = partial(savepoint.read_spark_file, path)
+    found = []
+    for path, reading in readings.items():
+        try:
+            reading()
+        except MissingFileError:
+            found.append(Problem(path, Fault.MISSING, "there is no such file"))
+        except CheckpointError as error:
+            found.append(Problem(path, *_fault_of(error)))
+    return found
 
 
 def data_files(storage: CheckpointStorage) -> list[StoredFile]:

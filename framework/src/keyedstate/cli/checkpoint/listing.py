@@ -10,6 +10,7 @@ from rich.console import Console
 from keyedstate.checkpoint import Owner
 from keyedstate.cli.checkpoint.options import StatePath, Uid
 from keyedstate.cli.checkpoint.place import Place
+from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_facts
 from keyedstate.cli.checkpoint.survey import (
     Checkpoint,
     Survey,
@@ -38,11 +39,15 @@ def list_checkpoints(path: StatePath, uid: Uid = None, format: OutputFormat = Fo
             {
                 "path": place.location,
                 "kind": place.kind.value,
+                "savepoint": None if place.savepoint is None else savepoint_document(place.savepoint),
                 "operators": [_document(one) for one in surveys],
             }
         )
     else:
         out = console()
+        if place.savepoint is not None:
+            out.print(table(["", ""], savepoint_facts(place.savepoint)))
+            out.print()
         for number, one in enumerate(surveys):
             if number:
                 out.print()

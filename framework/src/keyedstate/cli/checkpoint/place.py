@@ -7,8 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, UnsafeNameError
+from keyedstate.checkpoint import (
+    CheckpointStorage,
+    NotASavepointError,
+    OperatorFolder,
+    Savepoint,
+    UnsafeNameError,
+)
 from keyedstate.checkpoint.folder import METADATA
+from keyedstate.checkpoint.savepoint import UNFINISHED
 from keyedstate.checkpoint.stored import SAVEPOINT, NoStoredStateError, UnknownOperatorError, operators_in
 
 _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
@@ -57,12 +64,15 @@ class Place:
         At least one, by uid.
     epoch : int or None
         Of the one checkpoint that was named; None where all of an operator's are meant.
+    savepoint : Savepoint or None
+        Where a whole savepoint was named, and not one operator's folder in it.
     """
 
     kind: PlaceKind
     storage: CheckpointStorage
     operators: tuple[StoredOperator, ...]
     epoch: int | None = None
+    savepoint: Savepoint | None = None
 
     @classmethod
     def open(cls, uri: str, uid: str | None = None) -> Place:
@@ -76,8 +86,10 @@ class Place:
 
         Raises
         ------
-        NoStoredStateError
-            Where it holds no state.
+        NoStoredStateError, NotASavepointError
+            Where it holds no state, or an unfinished savepoint.
+        CorruptManifestError, FormatVersionError
+            Where it holds a savepoint whose own file cannot be read.
         UnknownOperatorError
             Where it does not hold that of the operator.
         StorageError
@@ -96,8 +108,11 @@ class Place:
     def _open(cls, storage: CheckpointStorage) -> Place:
         names, (above, name) = storage.list(), split(storage)
         if SAVEPOINT in names:
-            inside = [StoredOperator(uid, storage.child(uid), None) for uid in operators_in(storage)]
-            return cls(PlaceKind.SAVEPOINT, storage, tuple(inside))
+            savepoint = Savepoint.open(storage)
+            inside = [StoredOperator(uid, savepoint.storage(uid), None) for uid in savepoint.operators]
+            return cls(PlaceKind.SAVEPOINT, storage, tuple(inside), savepoint=savepoint)
+        if UNFINISHED in names:
+            raise NotASavepointError(storage.location(), names, unfinished=True)
         checkpoint = _CHECKPOINT.fullmatch(name)
         if METADATA in names and checkpoint is not None:
             over, uid = split(above)

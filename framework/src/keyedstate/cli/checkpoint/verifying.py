@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,13 @@ from rich.console import Console
 
 from keyedstate.checkpoint import CheckpointGoneError
 from keyedstate.cli.checkpoint.holding import Holding
-from keyedstate.cli.checkpoint.inspection import Inspection, Inspector, Problem, data_files
+from keyedstate.cli.checkpoint.inspection import (
+    Inspection,
+    Inspector,
+    Problem,
+    data_files,
+    problems_of_savepoint,
+)
 from keyedstate.cli.checkpoint.options import StatePath, Uid, chosen_checkpoints
 from keyedstate.cli.checkpoint.place import Place, PlaceKind, StoredOperator
 from keyedstate.cli.checkpoint.survey import Checkpoint, Status, bytes_of, survey
@@ -58,7 +65,8 @@ def verify(
                 holding.renew()
 
             inspections = [inspector.run(step) for inspector in inspectors]
-    is_right = not any(one.problems or not one.checkpoints for one in inspections)
+    beside = [] if place.savepoint is None else problems_of_savepoint(place.savepoint)
+    is_right = not beside and not any(one.problems or not one.checkpoints for one in inspections)
     if format is Format.json:
         print_json(
             {
@@ -67,6 +75,7 @@ def verify(
                 "ok": is_right,
                 "files": sum(one.files for one in inspections),
                 "bytes": sum(one.bytes for one in inspections),
+                "problems": [_problem(problem) for problem in beside],
                 "operators": [_document(one) for one in inspections],
             }
         )
@@ -75,7 +84,9 @@ def verify(
         for one in inspections:
             _print(out, one, is_savepoint=place.kind is PlaceKind.SAVEPOINT)
             out.print()
-        out.print(_verdict(inspections))
+        for problem in beside:
+            _print_problem(out, problem, is_savepoint=True)
+        out.print(_verdict(inspections, beside))
     raise typer.Exit(0 if is_right else 1)
 
 
@@ -113,22 +124,23 @@ def _document(one: Inspection) -> dict[str, Any]:
             }
             for checkpoint in one.checkpoints
         ],
-        "problems": [
-            {
-                "path": problem.path,
-                "problem": problem.fault.value,
-                "detail": problem.detail,
-                "epochs": list(problem.epochs),
-                "partitions": list(problem.partitions),
-            }
-            for problem in one.problems
-        ],
+        "problems": [_problem(problem) for problem in one.problems],
         "orphans": None
         if orphans is None
         else [
             {"path": file.name, "bytes": file.bytes, "modified": time_of(file.modified_ms)}
             for file in orphans
         ],
+    }
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "path": problem.path,
+        "problem": problem.fault.value,
+        "detail": problem.detail,
+        "epochs": list(problem.epochs),
+        "partitions": list(problem.partitions),
     }
 
 
@@ -160,8 +172,7 @@ def _print(out: Console, one: Inspection, *, is_savepoint: bool) -> None:
     else:
         out.print("It has no checkpoint.")
     for problem in one.problems:
-        out.print(f"[bold red]{problem.fault.value:<11}[/bold red]", end="")
-        out.print(_words(problem, is_savepoint=is_savepoint), markup=False, soft_wrap=True)
+        _print_problem(out, problem, is_savepoint=is_savepoint)
     for orphan in one.orphans or ():
         words = f"{orphan.name}: {shown_bytes(orphan.bytes)}, written {shown_time(orphan.modified_ms)}"
         out.print(f"[yellow]{'orphan':<11}[/yellow]", end="")
@@ -172,6 +183,11 @@ def _print(out: Console, one: Inspection, *, is_savepoint: bool) -> None:
         whole = one.newest_whole
         none = "No checkpoint of it is whole."
         out.print(none if whole is None else f"Its newest whole checkpoint is that of epoch {whole.epoch}.")
+
+
+def _print_problem(out: Console, problem: Problem, *, is_savepoint: bool) -> None:
+    out.print(f"[bold red]{problem.fault.value:<11}[/bold red]", end="")
+    out.print(_words(problem, is_savepoint=is_savepoint), markup=False, soft_wrap=True)
 
 
 def _words(problem: Problem, *, is_savepoint: bool) -> str:
@@ -188,9 +204,10 @@ def _listed(numbers: tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _verdict(inspections: list[Inspection]) -> str:
+def _verdict(inspections: Sequence[Inspection], beside: Sequence[Problem]) -> str:
     files, read = sum(one.files for one in inspections), sum(one.bytes for one in inspections)
-    faults = Counter(problem.fault.value for one in inspections for problem in one.problems)
+    problems = [*beside, *(problem for one in inspections for problem in one.problems)]
+    faults = Counter(problem.fault.value for problem in problems)
     orphans = [file for one in inspections for file in one.orphans or ()]
     words = [f"{count} {fault}" for fault, count in faults.items()] or ["every byte is right"]
     if orphans:

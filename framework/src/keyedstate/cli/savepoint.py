@@ -1,0 +1,202 @@
+"""``keyedstate savepoint``: the state of a query as one folder that stands for itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from keyedstate.checkpoint import CheckpointStorage, Savepoint
+from keyedstate.checkpoint.conversion import convert_savepoint, savepoint_of_checkpoint
+from keyedstate.checkpoint.savepoint import delete_savepoint
+from keyedstate.checkpoint.stored import SAVEPOINT
+from keyedstate.cli.checkpoint.holding import Holding
+from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
+from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_facts
+from keyedstate.cli.output import (
+    Format,
+    console,
+    print_json,
+    progress_of,
+    table,
+)
+from keyedstate.cli.settings import OutputFormat
+from keyedstate.config import CHECKPOINT_COMPRESSION
+from keyedstate.spark.savepoint import create_savepoint, fork_savepoint
+
+app = typer.Typer(
+    help="Savepoints: taken of a query that runs or not, made the beginning of another one, written anew.",
+    no_args_is_help=True,
+)
+
+CheckpointDir = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT_DIR",
+        help="The option checkpoint.dir of the query: the folder with the state of its operators.",
+        show_default=False,
+    ),
+]
+NewSavepoint = Annotated[
+    str, typer.Argument(metavar="SAVEPOINT", help="The new folder: empty or not there.", show_default=False)
+]
+OldSavepoint = Annotated[str, typer.Argument(metavar="SAVEPOINT", help="A savepoint.", show_default=False)]
+SparkCheckpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--spark-checkpoint",
+        metavar="LOCATION",
+        help="The query's checkpointLocation: with its offsets the savepoint can be forked. Without it only "
+        "a new query can start from the savepoint.",
+    ),
+]
+Uids = Annotated[
+    list[str] | None,
+    typer.Option("--uid", metavar="UID", help="Only this operator; may be repeated. By default all."),
+]
+AnEpoch = Annotated[
+    int | None,
+    typer.Option("--epoch", metavar="N", min=0, help="The state after this epoch, not after the newest one."),
+]
+NewSparkCheckpoint = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPARK_CHECKPOINT",
+        help="The checkpointLocation of the new query: empty or not there.",
+        show_default=False,
+    ),
+]
+NewCheckpointDir = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT_DIR", help="The option checkpoint.dir of the new query.", show_default=False
+    ),
+]
+Compression = Annotated[
+    str | None,
+    typer.Option(
+        "--compression",
+        metavar="CODEC",
+        help="zstd, lz4 or none: compress every file anew. By default each keeps what it has.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@app.command("create")
+def create(
+    checkpoint_dir: CheckpointDir,
+    savepoint: NewSavepoint,
+    spark_checkpoint: SparkCheckpoint = None,
+    uid: Uids = None,
+    epoch: AnEpoch = None,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Make a savepoint of a query's checkpoints, whether it runs or not; it is not disturbed."""
+
+    def make(report: Callable[[int, int], None]) -> Savepoint:
+        return create_savepoint(
+            savepoint, checkpoint_dir, spark_checkpoint, uids=uid or None, epoch=epoch, progress=report
+        )
+
+    _make(make, "writing the savepoint", format)
+
+
+@app.command("fork")
+def fork(
+    savepoint: OldSavepoint,
+    spark_checkpoint: NewSparkCheckpoint,
+    checkpoint_dir: NewCheckpointDir,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Prepare a new query that goes on from a savepoint, from the same offsets; the old one goes on too."""
+    with progress_of("forking") as report:
+        made = fork_savepoint(savepoint, spark_checkpoint, checkpoint_dir, progress=report)
+    locations = [CheckpointStorage.open(place).location() for place in (spark_checkpoint, checkpoint_dir)]
+    if format is Format.json:
+        print_json(
+            {
+                "query_id": made.query_id,
+                "epoch": made.epoch,
+                "operators": list(made.operators),
+                "spark_checkpoint": locations[0],
+                "checkpoint_dir": locations[1],
+            }
+        )
+        return
+    out = console()
+    facts = [("query", made.query_id), ("goes on behind epoch", str(made.epoch))]
+    facts += [("operators", ", ".join(made.operators))]
+    out.print(table(["", ""], facts))
+    out.print()
+    out.print("Start it with the same program, a sink of its own, and:")
+    for setting in (
+        f'.option("checkpointLocation", "{locations[0]}")',
+        f"--conf spark.keyedstate.checkpoint.dir={locations[1]}",
+    ):
+        out.print(f"  {setting}", markup=False, soft_wrap=True)
+
+
+@app.command("convert")
+def convert(
+    path: StatePath,
+    savepoint: NewSavepoint,
+    uid: Uid = None,
+    epoch: Epoch = None,
+    compression: Compression = None,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Write a savepoint, or one operator's checkpoint, as a new savepoint in the newest format.
+
+    Any backend reads it. Of a savepoint everything goes along; a checkpoint has no offsets of Spark, so that
+    what is made of it cannot be forked.
+    """
+    if compression is not None:
+        try:
+            CHECKPOINT_COMPRESSION.parse(compression)
+        except ValueError:
+            message = f"{compression!r} is not {CHECKPOINT_COMPRESSION.expected}"
+            raise typer.BadParameter(message, param_hint="--compression") from None
+    with Holding() as holding:
+
+        def make(report: Callable[[int, int], None]) -> Savepoint:
+            def renewing(done: int, total: int) -> None:
+                holding.renew()
+                report(done, total)
+
+            if SAVEPOINT in CheckpointStorage.open(path).list() and uid is None and epoch is None:
+                return convert_savepoint(path, savepoint, compression=compression, progress=renewing)
+            stored = holding.open(path, uid, epoch)
+            return savepoint_of_checkpoint(stored, savepoint, compression=compression, progress=renewing)
+
+        _make(make, "writing the savepoint", format)
+
+
+@app.command("delete")
+def delete(savepoint: OldSavepoint, yes: Yes = False, format: OutputFormat = Format.table) -> None:
+    """Delete a savepoint, or what an unfinished creation of one has left; files of others stay."""
+    location = CheckpointStorage.open(savepoint).location()
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("say it where nobody can be asked", param_hint="--yes")
+        if not typer.confirm(f"Delete the savepoint {location}?", err=True):
+            raise typer.Exit(2)
+    left = delete_savepoint(savepoint)
+    if format is Format.json:
+        print_json({"location": location, "left": list(left)})
+        return
+    out = console()
+    out.print(f"The savepoint {location} is deleted.", markup=False, soft_wrap=True)
+    for path in left:
+        out.print(f"Left, since it is not the savepoint's: {path}", markup=False, soft_wrap=True)
+
+
+def _make(make: Callable[[Callable[[int, int], None]], Savepoint], what: str, format: Format) -> None:
+    with progress_of(what) as report:
+        savepoint = make(report)
+    if format is Format.json:
+        print_json(savepoint_document(savepoint))
+        return
+    console().print(table(["", ""], savepoint_facts(savepoint)))
