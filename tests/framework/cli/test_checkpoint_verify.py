@@ -64,7 +64,7 @@ def test_every_flipped_byte_is_found_in_the_file_that_has_it(verify, folder):
     """Three bytes of each file, one after the other, at places that the seed decides."""
     at = random.Random(7)
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    needed = [name for name in names if not name.startswith("attempts/")]
+    needed = [name for name in names if not name.startswith("attempts/") and name != "_lock"]
     assert len(needed) == 11
     for name in needed:
         for _ in range(3):
