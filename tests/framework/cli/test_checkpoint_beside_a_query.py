@@ -78,12 +78,16 @@ def running(query: Any) -> Iterator[RunningQuery]:
     assert set(query.folder.data_files()) == named
 
 
-def test_verify_finds_whole_checkpoints_and_no_orphans(running, invoke, tmp_path):
+def test_verify_finds_whole_checkpoints_and_calls_nothing_an_orphan_that_is_needed(running, invoke, tmp_path):
     for _ in range(ROUNDS):
         before = running.epochs
         ran = invoke("checkpoint", "verify", str(tmp_path / "state"), "--format", "json")
         (operator,) = json.loads(ran.stdout)["operators"]
-        assert (ran.returncode, operator["problems"], operator["orphans"]) == (0, [], [])
+        assert (ran.returncode, operator["problems"]) == (0, [])
+        # What a reader let go a moment ago is one until the next clean-up, which comes with the next epoch.
+        orphans = {one["path"] for one in operator["orphans"]}
+        running.wait_for_epochs(2)
+        assert orphans.isdisjoint(running.query.folder.data_files())
         assert {one["status"] for one in operator["checkpoints"]} == {"whole"}
         assert operator["newest_whole_epoch"] > before
 

@@ -23,7 +23,8 @@ from keyedstate.checkpoint.folder import METADATA, OWNER, data_paths
 from keyedstate.checkpoint.holds import held_data_files
 from keyedstate.checkpoint.savepoint import SPARK, Savepoint
 from keyedstate.checkpoint.storage import StoredFile
-from keyedstate.cli.checkpoint.survey import Checkpoint, Status, Survey, files_of
+from keyedstate.cli.checkpoint.place import StoredOperator
+from keyedstate.cli.checkpoint.survey import Checkpoint, Status, Survey, files_of, survey
 from keyedstate.keygroups import KeyGroupRange
 
 #: Takes the bytes that were read since it was called last.
@@ -155,17 +156,21 @@ class Inspector:
 
     def run(self, advance: Advance) -> Inspection:
         """Read everything."""
+        unnamed = _unnamed(self._survey.operator, self._candidates)
         for wanted in self._wanted.values():
             problem = self._problem_of(wanted, advance)
             if problem is not None:
                 self._problems.append(problem)
+        if unnamed:
+            # Once more: clean-up deletes metadata first, and may have been between that and the data.
+            unnamed = _unnamed(self._survey.operator, unnamed)
         return Inspection(
             self._survey,
             self._checkpoints,
             tuple(self._problems),
             len(self._wanted),
             self.bytes,
-            self._orphans(),
+            None if unnamed is None else tuple(unnamed),
         )
 
     def _collect(self) -> None:
@@ -232,22 +237,6 @@ class Inspector:
         epochs = tuple(sorted(wanted.epochs, reverse=True))
         return Problem(wanted.segment.path, fault, detail, epochs, tuple(sorted(wanted.partitions)))
 
-    def _orphans(self) -> tuple[StoredFile, ...] | None:
-        found = self._survey
-        if any(checkpoint.status.is_problem for checkpoint in found.checkpoints):
-            return None
-        used = {
-            path
-            for checkpoint in found.checkpoints
-            if checkpoint.metadata is not None
-            for part in checkpoint.metadata.parts
-            for path in part.kept_files
-        }
-        if found.operator.folder is not None:
-            used.update(_files_of_attempts(found), held_data_files(found.operator.folder))
-        unused = [file for file in self._candidates if file.name not in used]
-        return tuple(file for file in unused if self._storage.exists(file.name))
-
 
 def problems_of_savepoint(savepoint: Savepoint) -> list[Problem]:
     """Read what a savepoint has beside the data of operators: their metadata, and the files of Spark."""
@@ -276,14 +265,25 @@ def data_files(storage: CheckpointStorage) -> list[StoredFile]:
     ]
 
 
-def _files_of_attempts(found: Survey) -> Iterator[str]:
-    """Yield what attempts of the running epoch, and of the newest published one, may be writing or need."""
-    folder, newest = found.operator.folder, found.newest
+def _unnamed(operator: StoredOperator, files: Sequence[StoredFile]) -> list[StoredFile] | None:
+    """Return those of the data files that are there and nobody needs; None where that cannot be told.
+
+    Each look is behind that which its files come from: a file is listed, then the attempt that writes it,
+    then the checkpoint that takes it over, then the hold that outlives the checkpoint.
+    """
+    folder = operator.folder
+    attempts = {} if folder is None else {epoch: folder.attempts(epoch) for epoch in folder.attempt_epochs()}
+    found = survey(operator)
+    if any(checkpoint.status.is_problem for checkpoint in found.checkpoints):
+        return None
+    known = [checkpoint.metadata for checkpoint in found.checkpoints if checkpoint.metadata is not None]
+    used = {path for metadata in known for part in metadata.parts for path in part.kept_files}
+    for epoch, of_epoch in attempts.items():
+        if found.newest is None or found.newest.epoch is None or epoch >= found.newest.epoch:
+            used.update(path for attempt in of_epoch for path in data_paths(attempt.nonce))
     if folder is not None:
-        for epoch in folder.attempt_epochs():
-            if newest is None or newest.epoch is None or epoch >= newest.epoch:
-                for attempt in folder.attempts(epoch):
-                    yield from data_paths(attempt.nonce)
+        used |= held_data_files(folder)
+    return [file for file in files if file.name not in used and operator.storage.exists(file.name)]
 
 
 def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> Iterator[tuple[Fault, str]]:
