@@ -11,9 +11,9 @@ import typer
 from keyedstate.checkpoint import CheckpointStorage, Savepoint
 from keyedstate.checkpoint.conversion import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint import delete_savepoint
-from keyedstate.checkpoint.stored import SAVEPOINT
 from keyedstate.cli.checkpoint.holding import Holding
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
+from keyedstate.cli.checkpoint.place import Place
 from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_facts
 from keyedstate.cli.output import (
     Format,
@@ -166,7 +166,7 @@ def convert(
                 holding.renew()
                 report(done, total)
 
-            if SAVEPOINT in CheckpointStorage.open(path).list() and uid is None and epoch is None:
+            if uid is None and epoch is None and Place.open(path).savepoint is not None:
                 return convert_savepoint(path, savepoint, compression=compression, progress=renewing)
             stored = holding.open(path, uid, epoch)
             return savepoint_of_checkpoint(stored, savepoint, compression=compression, progress=renewing)

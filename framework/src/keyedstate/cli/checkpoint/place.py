@@ -16,8 +16,9 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.folder import METADATA
 from keyedstate.checkpoint.savepoint import UNFINISHED
-from keyedstate.checkpoint.stored import SAVEPOINT, NoStoredStateError, UnknownOperatorError, operators_in
+from keyedstate.checkpoint.stored import NoStoredStateError, UnknownOperatorError, operators_in
 
+_SAVEPOINT = "_savepoint"
 _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 #: What Spark keeps in a query's own checkpoint location.
 _SPARKS = {"offsets", "commits", "metadata"}
@@ -107,7 +108,7 @@ class Place:
     @classmethod
     def _open(cls, storage: CheckpointStorage) -> Place:
         names, (above, name) = storage.list(), split(storage)
-        if SAVEPOINT in names:
+        if _SAVEPOINT in names:
             savepoint = Savepoint.open(storage)
             inside = [StoredOperator(uid, savepoint.storage(uid), None) for uid in savepoint.operators]
             return cls(PlaceKind.SAVEPOINT, storage, tuple(inside), savepoint=savepoint)
