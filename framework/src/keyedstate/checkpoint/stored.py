@@ -125,13 +125,16 @@ class StoredState:
 
     @classmethod
     def open(
-        cls, uri: str | os.PathLike[str], uid: str | None = None, epoch: int | None = None
+        cls,
+        uri: str | os.PathLike[str] | CheckpointStorage,
+        uid: str | None = None,
+        epoch: int | None = None,
     ) -> StoredState:
         """Find stored state.
 
         Parameters
         ----------
-        uri : str or path
+        uri : str, path or CheckpointStorage
             A savepoint, one operator's folder in it, a checkpoint folder (``checkpoint.dir``), one operator's
             folder in that, or one ``chk-<epoch>`` folder of an operator.
         uid : str, optional
@@ -146,7 +149,7 @@ class StoredState:
         CorruptManifestError, FormatVersionError, StorageError
             Where a file, which is named, cannot be read.
         """
-        storage = CheckpointStorage.open(uri)
+        storage = uri if isinstance(uri, CheckpointStorage) else CheckpointStorage.open(uri)
         names = storage.list()
         name = _last_part(storage)
         if SAVEPOINT in names or not _is_operator(names):

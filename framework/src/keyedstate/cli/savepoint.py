@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,8 +23,9 @@ from keyedstate.cli.output import (
     progress_of,
     table,
 )
-from keyedstate.cli.settings import OutputFormat
+from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.config import CHECKPOINT_COMPRESSION
+from keyedstate.spark.query_location import without_hadoop_scheme
 from keyedstate.spark.savepoint import create_savepoint, fork_savepoint
 
 app = typer.Typer(
@@ -92,13 +94,19 @@ def create(
     spark_checkpoint: SparkCheckpoint = None,
     uid: Uids = None,
     epoch: AnEpoch = None,
+    config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:
     """Make a savepoint of a query's checkpoints, whether it runs or not; it is not disturbed."""
 
     def make(report: Callable[[int, int], None]) -> Savepoint:
         return create_savepoint(
-            savepoint, checkpoint_dir, spark_checkpoint, uids=uid or None, epoch=epoch, progress=report
+            open_storage(savepoint, config),
+            open_storage(checkpoint_dir, config),
+            None if spark_checkpoint is None else _spark_storage(spark_checkpoint, config),
+            uids=uid or None,
+            epoch=epoch,
+            progress=report,
         )
 
     _make(make, "writing the savepoint", format)
@@ -109,12 +117,14 @@ def fork(
     savepoint: OldSavepoint,
     spark_checkpoint: NewSparkCheckpoint,
     checkpoint_dir: NewCheckpointDir,
+    config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:
     """Prepare a new query that goes on from a savepoint, from the same offsets; the old one goes on too."""
+    places = _spark_storage(spark_checkpoint, config), open_storage(checkpoint_dir, config)
     with progress_of("forking") as report:
-        made = fork_savepoint(savepoint, spark_checkpoint, checkpoint_dir, progress=report)
-    locations = [CheckpointStorage.open(place).location() for place in (spark_checkpoint, checkpoint_dir)]
+        made = fork_savepoint(open_storage(savepoint, config), *places, progress=report)
+    locations = [place.location() for place in places]
     if format is Format.json:
         print_json(
             {
@@ -146,6 +156,7 @@ def convert(
     uid: Uid = None,
     epoch: Epoch = None,
     compression: Compression = None,
+    config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:
     """Write a savepoint, or one operator's checkpoint, as a new savepoint in the newest format.
@@ -159,6 +170,7 @@ def convert(
         except ValueError:
             message = f"{compression!r} is not {CHECKPOINT_COMPRESSION.expected}"
             raise typer.BadParameter(message, param_hint="--compression") from None
+    source, target = open_storage(path, config), open_storage(savepoint, config)
     with Holding() as holding:
 
         def make(report: Callable[[int, int], None]) -> Savepoint:
@@ -166,24 +178,27 @@ def convert(
                 holding.renew()
                 report(done, total)
 
-            if uid is None and epoch is None and Place.open(path).savepoint is not None:
-                return convert_savepoint(path, savepoint, compression=compression, progress=renewing)
-            stored = holding.open(path, uid, epoch)
-            return savepoint_of_checkpoint(stored, savepoint, compression=compression, progress=renewing)
+            if uid is None and epoch is None and Place.open(source).savepoint is not None:
+                return convert_savepoint(source, target, compression=compression, progress=renewing)
+            stored = holding.open(source, uid, epoch)
+            return savepoint_of_checkpoint(stored, target, compression=compression, progress=renewing)
 
         _make(make, "writing the savepoint", format)
 
 
 @app.command("delete")
-def delete(savepoint: OldSavepoint, yes: Yes = False, format: OutputFormat = Format.table) -> None:
+def delete(
+    savepoint: OldSavepoint, yes: Yes = False, config: ConfigFile = None, format: OutputFormat = Format.table
+) -> None:
     """Delete a savepoint, or what an unfinished creation of one has left; files of others stay."""
-    location = CheckpointStorage.open(savepoint).location()
+    storage = open_storage(savepoint, config)
+    location = storage.location()
     if not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter("say it where nobody can be asked", param_hint="--yes")
         if not typer.confirm(f"Delete the savepoint {location}?", err=True):
             raise typer.Exit(2)
-    left = delete_savepoint(savepoint)
+    left = delete_savepoint(storage)
     if format is Format.json:
         print_json({"location": location, "left": list(left)})
         return
@@ -191,6 +206,10 @@ def delete(savepoint: OldSavepoint, yes: Yes = False, format: OutputFormat = For
     out.print(f"The savepoint {location} is deleted.", markup=False, soft_wrap=True)
     for path in left:
         out.print(f"Left, since it is not the savepoint's: {path}", markup=False, soft_wrap=True)
+
+
+def _spark_storage(uri: str, config: Path | None) -> CheckpointStorage:
+    return open_storage(without_hadoop_scheme(uri), config)
 
 
 def _make(make: Callable[[Callable[[int, int], None]], Savepoint], what: str, format: Format) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.cli.output import Format
 from keyedstate.config import Configuration
 
@@ -20,6 +21,19 @@ ConfigFile = Annotated[
     ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or JSON for scripts.")]
+
+
+def open_storage(uri: str, file: Path | None) -> CheckpointStorage:
+    """Open what a user has named, with the options ``storage.*`` and ``plugins.*`` that are set.
+
+    Raises
+    ------
+    ConfigError
+        As `read_settings`.
+    StorageError
+        Where it cannot be opened.
+    """
+    return CheckpointStorage.open(uri, read_settings(file))
 
 
 def read_settings(file: Path | None) -> Configuration:

@@ -59,6 +59,11 @@ class SparkStateError(SparkLocationError):
         )
 
 
+def without_hadoop_scheme(uri: str) -> str:
+    """Return the URI by which others than Hadoop know the same place: ``s3://`` for its ``s3a://``."""
+    return _HADOOP_S3.sub("s3://", uri)
+
+
 @dataclass(frozen=True)
 class QueryLocation:
     """One checkpoint location.
@@ -75,7 +80,7 @@ class QueryLocation:
         """Open a location by its path or URI, one of Hadoop's (``s3a://``) too; it need not exist."""
         if isinstance(place, CheckpointStorage):
             return cls(place)
-        return cls(CheckpointStorage.open(_HADOOP_S3.sub("s3://", str(place))))
+        return cls(CheckpointStorage.open(without_hadoop_scheme(str(place))))
 
     @property
     def location(self) -> str:

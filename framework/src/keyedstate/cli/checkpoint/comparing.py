@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.stored import StoredState, UnknownOperatorError, UnknownStateError
 from keyedstate.cli.checkpoint.comparison import (
     Change,
@@ -22,7 +23,7 @@ from keyedstate.cli.checkpoint.place import Place
 from keyedstate.cli.checkpoint.survey import bytes_of, entries_of
 from keyedstate.cli.checkpoint.values import json_value, shown_value
 from keyedstate.cli.output import Format, console, print_json, progress, table
-from keyedstate.cli.settings import OutputFormat
+from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.types import TypeSerializer
 
 _COLUMNS = ("state", "kind", "difference", "before", "after", "added", "removed", "changed")
@@ -56,6 +57,7 @@ def diff(
     epoch_b: EpochB = None,
     state: States = None,
     limit: Limit = 0,
+    config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:
     """Compare two stored states entry by entry; exit code 1 if they differ.
@@ -63,7 +65,9 @@ def diff(
     They may be checkpoints or savepoints, of any backends and any parallelism.
     """
     with Holding() as holding:
-        pairs, only = _paired(holding, (first, epoch_a), (second, epoch_b), uid)
+        pairs, only = _paired(
+            holding, (open_storage(first, config), epoch_a), (open_storage(second, config), epoch_b), uid
+        )
         _check_states(pairs, state or ())
         entries = sum(entries_of(stored.metadata) for pair in pairs for stored in pair)
         size = sum(bytes_of(stored.metadata) for pair in pairs for stored in pair)
@@ -84,10 +88,13 @@ def diff(
 
 
 def _paired(
-    holding: Holding, first: tuple[str, int | None], second: tuple[str, int | None], uid: str | None
+    holding: Holding,
+    first: tuple[CheckpointStorage, int | None],
+    second: tuple[CheckpointStorage, int | None],
+    uid: str | None,
 ) -> tuple[list[tuple[StoredState, StoredState]], dict[str, str]]:
     """Return the operators that are to be compared, and those of one side only, with its name."""
-    places = [Place.open(path, uid) for path, _ in (first, second)]
+    places = [Place.open(storage, uid) for storage, _ in (first, second)]
     names = [[operator.uid for operator in place.operators] for place in places]
     if len(names[0]) == len(names[1]) == 1:
         # One against one is what is asked for, also where a copy has another name.

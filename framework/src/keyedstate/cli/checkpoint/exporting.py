@@ -19,7 +19,7 @@ from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.checkpoint.place import split
 from keyedstate.cli.checkpoint.survey import bytes_of, entries_of
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table
-from keyedstate.cli.settings import OutputFormat
+from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.errors import KeyedStateError
 
 Out = Annotated[
@@ -70,6 +70,7 @@ def export(
     as_: As = None,
     force: Force = False,
     allow_generic: AllowGeneric = False,
+    config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:
     """Write the entries of stored state as typed columns, one file for each state.
@@ -77,12 +78,12 @@ def export(
     The files appear when all of them are written, and none does if one cannot be.
     """
     with Holding() as holding:
-        stored = holding.open(path, uid, epoch)
+        stored = holding.open(open_storage(path, config), uid, epoch)
         readers = [
             reader_of(stored, name, allow_generic=allow_generic)
             for name in dict.fromkeys(state or [*stored.states(), *stored.operator_states()])
         ]
-        folder, files = _targets(out, as_, readers)
+        folder, files = _targets(open_storage(out, config), as_, readers)
         taken = [name for name in files if folder.exists(name)]
         if taken and not force:
             raise ExportTargetError(folder.location(), taken)
@@ -114,10 +115,9 @@ def export(
 
 
 def _targets(
-    out: str, chosen: ExportFormat | None, readers: Sequence[StateReader]
+    storage: CheckpointStorage, chosen: ExportFormat | None, readers: Sequence[StateReader]
 ) -> tuple[CheckpointStorage, dict[str, ExportFormat]]:
     """Return the folder, and the files that it gets, in the order of the readers."""
-    storage = CheckpointStorage.open(out)
     above, name = split(storage)
     ending = name.rpartition(".")[2] if "." in name else ""
     if ending in ExportFormat.__members__:

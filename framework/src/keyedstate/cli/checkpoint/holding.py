@@ -51,7 +51,7 @@ class Holding:
         self._holds.append(held)
         return replace(checkpoint, metadata=held.metadata)
 
-    def open(self, path: str, uid: str | None = None, epoch: int | None = None) -> StoredState:
+    def open(self, place: CheckpointStorage, uid: str | None = None, epoch: int | None = None) -> StoredState:
         """Open stored state, as `StoredState.open`, and hold it.
 
         Raises
@@ -60,7 +60,7 @@ class Holding:
             Where the checkpoint that was asked for was deleted meanwhile.
         """
         while True:
-            stored = StoredState.open(path, uid, epoch)
+            stored = StoredState.open(place, uid, epoch)
             if stored.is_savepoint:
                 return stored
             try:
@@ -69,7 +69,7 @@ class Holding:
                 )
             except CheckpointGoneError:
                 # The newest one was deleted, since there are newer ones.
-                if epoch is not None or stored.location == CheckpointStorage.open(path).location():
+                if epoch is not None or stored.location == place.location():
                     raise
                 continue
             self._holds.append(held)

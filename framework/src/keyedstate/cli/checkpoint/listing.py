@@ -22,7 +22,7 @@ from keyedstate.cli.checkpoint.survey import (
     survey,
 )
 from keyedstate.cli.output import Format, console, print_json, shown_bytes, shown_time, table, time_of
-from keyedstate.cli.settings import OutputFormat
+from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 
 _COLUMNS = (
     "epoch", "status", "published (UTC)", "parallelism", "backend", "entries", "bytes", "written", "deltas",
@@ -30,9 +30,11 @@ _COLUMNS = (
 _NUMBERS = ("epoch", "parallelism", "entries", "bytes", "written", "deltas")
 
 
-def list_checkpoints(path: StatePath, uid: Uid = None, format: OutputFormat = Format.table) -> None:
+def list_checkpoints(
+    path: StatePath, uid: Uid = None, config: ConfigFile = None, format: OutputFormat = Format.table
+) -> None:
     """List the operators and checkpoints under a path; exit code 1 if one of them cannot be read."""
-    place = Place.open(path, uid)
+    place = Place.open(open_storage(path, config), uid)
     surveys = [_narrowed(survey(operator), place.epoch) for operator in place.operators]
     if format is Format.json:
         print_json(

@@ -76,12 +76,12 @@ class Place:
     savepoint: Savepoint | None = None
 
     @classmethod
-    def open(cls, uri: str, uid: str | None = None) -> Place:
-        """Look at a path.
+    def open(cls, storage: CheckpointStorage, uid: str | None = None) -> Place:
+        """Look at a storage.
 
         Parameters
         ----------
-        uri : str
+        storage : CheckpointStorage
         uid : str, optional
             The one operator that is meant.
 
@@ -96,7 +96,7 @@ class Place:
         StorageError
             Where it cannot be read.
         """
-        place = cls._open(CheckpointStorage.open(uri))
+        place = cls._open(storage)
         if uid is None:
             return place
         chosen = tuple(operator for operator in place.operators if operator.uid == uid)

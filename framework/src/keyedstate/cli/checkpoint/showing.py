@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import AttemptManifest, CheckpointMetadata
+from keyedstate.checkpoint import AttemptManifest, CheckpointMetadata, CheckpointStorage
 from keyedstate.checkpoint.stored import StoredState
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.checkpoint.place import Place
@@ -30,7 +30,7 @@ from keyedstate.cli.output import (
     table,
     time_of,
 )
-from keyedstate.cli.settings import OutputFormat
+from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.errors import KeyedStateError
 from keyedstate.types import SerializerSnapshot
 
@@ -50,26 +50,28 @@ def show(
     uid: Uid = None,
     epoch: Epoch = None,
     part: Part = None,
+    config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:
     """Show one checkpoint of one operator: its states and their types, its parts, files and durations."""
-    stored = StoredState.open(path, uid, epoch)
+    storage = open_storage(path, config)
+    stored = StoredState.open(storage, uid, epoch)
     metadata = stored.metadata
     if part is not None and part >= metadata.parallelism:
         last = metadata.parallelism - 1
         raise typer.BadParameter(f"{stored.location} has the parts 0 to {last}", param_hint="--part")
     parts = metadata.parts if part is None else (metadata.parts[part],)
-    document = _document(stored, parts, _surroundings(path, stored))
+    document = _document(stored, parts, _surroundings(storage, stored))
     if format is Format.json:
         print_json(document)
     else:
         _print(console(), document, with_files=part is not None)
 
 
-def _surroundings(path: str, stored: StoredState) -> dict[str, Any]:
+def _surroundings(storage: CheckpointStorage, stored: StoredState) -> dict[str, Any]:
     """Return what is known of a checkpoint and does not stand in its metadata."""
     uid = stored.storage.root.rstrip("/").rpartition("/")[2]
-    (operator,) = Place.open(path, uid).operators
+    (operator,) = Place.open(storage, uid).operators
     found = survey(operator)
     # None where clean-up has deleted it in between.
     checkpoint = next((one for one in found.checkpoints if one.path == stored.path), None)

@@ -209,7 +209,7 @@ def _read(operator: StoredOperator, epoch: int | None) -> Checkpoint:
         if operator.folder is not None and epoch is not None:
             metadata = operator.folder.read_metadata(epoch)
         else:
-            metadata = StoredState.open(operator.storage.uri).metadata
+            metadata = StoredState.open(operator.storage).metadata
         if metadata is None:
             status = Status.UNFINISHED
     except CorruptManifestError as error:

@@ -31,7 +31,7 @@ from keyedstate.cli.output import (
     table,
     time_of,
 )
-from keyedstate.cli.settings import OutputFormat
+from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 
 AnyEpoch = Annotated[
     int | None, typer.Option("--epoch", metavar="N", min=0, help="Only the checkpoint of this epoch.")
@@ -44,6 +44,7 @@ def verify(
     uid: Uid = None,
     epoch: AnyEpoch = None,
     newest: Newest = False,
+    config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:
     """Read every byte of every file that checkpoints name; exit code 1 if one is damaged or missing.
@@ -53,7 +54,7 @@ def verify(
     """
     if newest and epoch is not None:
         raise typer.BadParameter("--newest and --epoch exclude each other")
-    place = Place.open(path, uid)
+    place = Place.open(open_storage(path, config), uid)
     with Holding() as holding:
         inspectors = [
             _inspector(holding, place, operator, epoch, newest=newest) for operator in place.operators
