@@ -15,10 +15,9 @@ from keyedstate.checkpoint import (
     UnsafeNameError,
 )
 from keyedstate.checkpoint.folder import METADATA
-from keyedstate.checkpoint.savepoint import UNFINISHED
 from keyedstate.checkpoint.stored import NoStoredStateError, UnknownOperatorError, operators_in
 
-_SAVEPOINT = "_savepoint"
+_SAVEPOINT, _UNFINISHED = "_savepoint", "_unfinished"
 _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 #: What Spark keeps in a query's own checkpoint location.
 _SPARKS = {"offsets", "commits", "metadata"}
@@ -112,7 +111,7 @@ class Place:
             savepoint = Savepoint.open(storage)
             inside = [StoredOperator(uid, savepoint.storage(uid), None) for uid in savepoint.operators]
             return cls(PlaceKind.SAVEPOINT, storage, tuple(inside), savepoint=savepoint)
-        if UNFINISHED in names:
+        if _UNFINISHED in names:
             raise NotASavepointError(storage.location(), names, unfinished=True)
         checkpoint = _CHECKPOINT.fullmatch(name)
         if METADATA in names and checkpoint is not None:
