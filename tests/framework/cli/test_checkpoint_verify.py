@@ -274,7 +274,7 @@ def test_a_running_query_leaves_what_is_read_and_cleans_it_up_afterwards(verify,
     assert list(folder.glob("holds/*")) == []
 
 
-def test_on_read_only_storage_what_is_cleaned_up_meanwhile_is_no_problem(verify, busy_query, monkeypatch):
+def test_on_read_only_storage_what_is_cleaned_up_meanwhile_is_deleted(verify, busy_query, monkeypatch):
     write = CheckpointStorage.write_atomic
 
     def refuse_holds(self: CheckpointStorage, path: str, data: bytes) -> None:
@@ -284,7 +284,10 @@ def test_on_read_only_storage_what_is_cleaned_up_meanwhile_is_no_problem(verify,
 
     monkeypatch.setattr(CheckpointStorage, "write_atomic", refuse_holds)
     code, operator = verify()
-    assert (code, operator["problems"], operator["orphans"]) == (0, [], [])
+    # No file is damaged or missing, and yet nothing that is there was found to be whole.
+    assert (operator["problems"], operator["orphans"]) == ([], [])
+    assert (code, statuses(operator)) == (1, {1: "deleted", 0: "deleted"})
+    assert operator["newest_whole_epoch"] is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -99,6 +99,8 @@ class Inspection:
     orphans : tuple of StoredFile or None
         Files that nothing names, ``name`` being the path; None where metadata that might name them is
         damaged.
+    deleted : frozenset of str
+        The metadata of checkpoints that clean-up has deleted before all of their files were read.
     """
 
     survey: Survey
@@ -107,6 +109,7 @@ class Inspection:
     files: int
     bytes: int
     orphans: tuple[StoredFile, ...] | None
+    deleted: frozenset[str]
 
     def problems_of(self, checkpoint: Checkpoint) -> list[Problem]:
         """Return what is wrong with one checkpoint."""
@@ -119,10 +122,10 @@ class Inspection:
     @property
     def newest_whole(self) -> Checkpoint | None:
         """The newest checkpoint of which every byte is right; None where none is."""
-        return next(
-            (one for one in self.checkpoints if one.status is Status.COMPLETE and not self.problems_of(one)),
-            None,
+        right = (
+            one for one in self.checkpoints if one.path not in self.deleted and not self.problems_of(one)
         )
+        return next((one for one in right if one.status is Status.COMPLETE), None)
 
 
 class Inspector:
@@ -147,6 +150,7 @@ class Inspector:
         self._candidates = candidates
         self._problems: list[Problem] = []
         self._wanted: dict[tuple[str, str], Wanted] = {}
+        self._deleted: set[str] = set()
         self._collect()
 
     @property
@@ -171,6 +175,7 @@ class Inspector:
             len(self._wanted),
             self.bytes,
             None if unnamed is None else tuple(unnamed),
+            frozenset(self._deleted),
         )
 
     def _collect(self) -> None:
@@ -225,7 +230,9 @@ class Inspector:
         try:
             faults = list(_faults_of(self._storage, wanted, advance))
         except MissingFileError:
-            if not any(map(self._storage.exists, sorted(wanted.named_by))):
+            gone = {path for path in wanted.named_by if not self._storage.exists(path)}
+            self._deleted |= gone
+            if gone == wanted.named_by:
                 # Clean-up has deleted it together with all that named it.
                 return None
             faults = [(Fault.MISSING, "there is no such file")]

@@ -67,7 +67,7 @@ def verify(
 
             inspections = [inspector.run(step) for inspector in inspectors]
     beside = [] if place.savepoint is None else problems_of_savepoint(place.savepoint)
-    is_right = not beside and not any(one.problems or not one.checkpoints for one in inspections)
+    is_right = not beside and not any(one.problems or not _was_read(one) for one in inspections)
     if format is Format.json:
         print_json(
             {
@@ -145,7 +145,14 @@ def _problem(problem: Problem) -> dict[str, Any]:
     }
 
 
+def _was_read(one: Inspection) -> bool:
+    """Return whether there was a checkpoint, and one that lasted until it was read."""
+    return any(checkpoint.path not in one.deleted for checkpoint in one.checkpoints)
+
+
 def _status(one: Inspection, checkpoint: Checkpoint) -> str:
+    if checkpoint.path in one.deleted:
+        return "deleted"
     problems = one.problems_of(checkpoint)
     if problems:
         return problems[0].fault.value
@@ -178,6 +185,8 @@ def _print(out: Console, one: Inspection, *, is_savepoint: bool) -> None:
         words = f"{orphan.name}: {shown_bytes(orphan.bytes)}, written {shown_time(orphan.modified_ms)}"
         out.print(f"[yellow]{'orphan':<11}[/yellow]", end="")
         out.print(words, markup=False, soft_wrap=True)
+    if one.deleted:
+        out.print("A checkpoint that is deleted was cleaned up by its query before all of it was read.")
     if one.orphans is None:
         out.print("Which files are orphans is unknown: metadata that may name them cannot be read.")
     if one.problems and not is_savepoint:
