@@ -151,6 +151,9 @@ def _stopped(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any]]
         if step in (PUBLICATION, PUBLISHED):
             # On a local disk it would hold a lock there, and nobody could overtake it.
             plan.storage = "faulty"
+            # Of two evaluations nobody could tell which one counts, once the zombie's checkpoint is in the
+            # place of that of its successor: that stops the query, as the protocol says.
+            plan.sink = "foreachBatch" if plan.sink == "evaluated twice" else plan.sink
         # Late enough that there is a state, early enough that a successor has epochs to do.
         fault["nth"] = random_.randrange(1, EPOCHS - 2)
         return [{**fault, "zombie_run": True}]
