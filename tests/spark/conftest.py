@@ -163,7 +163,13 @@ class Stream:
         return [row for epoch in sorted(self.rows) for row in self.rows[epoch]]
 
 
+@pytest.fixture(scope="session")
+def new_stream(spark: SparkSession) -> Callable[[Path], Stream]:
+    """What makes a stream of rows with a string key ``k`` and a number ``v``, in a folder."""
+    return lambda folder: Stream(spark, folder, "k string, v long")
+
+
 @pytest.fixture
-def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+def stream(new_stream: Callable[[Path], Stream], tmp_path: Path) -> Stream:
     """A stream of rows with a string key ``k`` and a number ``v``."""
-    return Stream(spark, tmp_path, "k string, v long")
+    return new_stream(tmp_path)

@@ -17,6 +17,7 @@ from keyedstate.backend import EntryBatch, StateKind, StateMeta
 from keyedstate.checkpoint import (
     Acknowledgement,
     AttemptManifest,
+    BaseRules,
     CheckpointCoordinator,
     CheckpointMetadata,
     CheckpointStorage,
@@ -26,13 +27,14 @@ from keyedstate.checkpoint import (
     StoredState,
     TaskIdentity,
     UnknownStateError,
+    Writing,
     handles_for,
 )
 from keyedstate.checkpoint.reading import GenericStateRefusedError, KeyedStateReader, StateReader, reader_of
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import PluginRegistry
-from keyedstate.spark.saving import save_state
+from keyedstate.spark.saving import StateWriter
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
@@ -104,13 +106,13 @@ class Writer:
                 clock=ManualClock(epoch * EPOCH_MS),
                 track_changes=before is not None,
             )
-            if before is not None:
-                backend.begin_epoch(epoch)
-            change(backend, [key for key in keys if self.group_of(key) in groups])
             operator = OperatorStateBackend()
+            writer = StateWriter(backend, operator, self.folder, BaseRules(9, 0), "zstd")
+            writer.begin(identity, base, Writing.WHOLE if base is None else Writing.CHANGES)
+            change(backend, [key for key in keys if self.group_of(key) in groups])
             if of_task is not None:
                 of_task(operator, partition)
-            saved = save_state(backend, operator, self.folder, identity, "zstd", before)
+            saved = writer.end()
             manifest = AttemptManifest(
                 identity, groups, self.backend, "1", tuple(meta.to_json() for meta in backend.metas()),
                 saved.segments, backend.entries_by_state(), 0, 0, None, 0.0, 0.0, 0.0, 0.0, saved.bytes,

@@ -17,7 +17,8 @@ from keyedstate.checkpoint import (
     CorruptManifestError,
     UnreadableStateError,
 )
-from keyedstate.checkpoint.document import encode_document
+from keyedstate.checkpoint.savepoint import SavepointWriter
+from keyedstate.checkpoint.savepoint_errors import NotASavepointError
 from keyedstate.checkpoint.stored import (
     NoStoredStateError,
     StoredState,
@@ -39,13 +40,15 @@ def checkpointed(job: Any) -> Any:
 
 
 def make_savepoint(folder: Path, metadata: CheckpointMetadata, *uids: str) -> Path:
-    """Write the documents of a savepoint whose operators share one metadata."""
-    for uid in uids:
-        storage = CheckpointStorage.open(folder).child(uid)
-        parts = tuple(replace(part, identity=replace(part.identity, uid=uid)) for part in metadata.parts)
-        body = replace(metadata, uid=uid, parts=parts).to_json()
-        storage.write_atomic("_metadata", encode_document("checkpoint", 1, body))
-    CheckpointStorage.open(folder).write_atomic("_savepoint", encode_document("savepoint", 1, {}))
+    """Write a savepoint whose operators share one metadata and have no data."""
+    with SavepointWriter(folder) as writer:
+        for uid in uids:
+            parts = tuple(
+                replace(part, identity=replace(part.identity, uid=uid), segments=())
+                for part in metadata.parts
+            )
+            writer.add_operator(replace(metadata, uid=uid, parts=parts))
+        writer.finish()
     return folder
 
 
@@ -91,9 +94,27 @@ def test_a_savepoint_and_an_operator_in_it_are_found(checkpointed: Any, tmp_path
     for state in (StoredState.open(folder, uid="two"), StoredState.open(folder / "two")):
         assert (state.metadata.uid, state.metadata.epoch, state.is_savepoint) == ("two", 1, True)
         assert state.location == str(folder / "two")
-    assert operators_in(CheckpointStorage.open(folder)) == ["one", "two"]
     with pytest.raises(UnknownOperatorError, match=r"2 operators: one, two. Give the uid"):
         StoredState.open(folder)
+    with pytest.raises(UnknownOperatorError, match=r"no state of the operator 'thre'"):
+        StoredState.open(folder, uid="thre")
+    with pytest.raises(UnknownEpochError, match="epochs 1:"):
+        StoredState.open(folder / "one", epoch=2)
+
+
+def test_a_savepoint_that_was_not_finished_is_refused_whole_and_in_part(
+    checkpointed: Any, tmp_path: Path
+) -> None:
+    folder = make_savepoint(tmp_path / "savepoint", checkpointed.folder.read_metadata(1), "one")
+    (folder / "_savepoint").rename(folder / "_unfinished")
+    for place in (folder, folder / "one"):
+        with pytest.raises(NotASavepointError):
+            StoredState.open(place)
+
+
+def test_the_operators_of_a_checkpoint_folder_are_listed(checkpointed: Any, tmp_path: Path) -> None:
+    (tmp_path / "state" / "something else").mkdir()
+    assert operators_in(CheckpointStorage.open(tmp_path / "state")) == ["views"]
 
 
 @pytest.mark.parametrize("below", ["", "views", "views/chk-2"])
@@ -119,7 +140,7 @@ def test_a_folder_without_state_is_refused_with_what_is_in_it(job: Any, tmp_path
     with pytest.raises(NoStoredStateError, match="there are part-0"):
         StoredState.open(tmp_path / "data")
     job.task("run-1", 0, 0)
-    with pytest.raises(NoStoredStateError, match="'views' has no finished checkpoint yet; there are _owner"):
+    with pytest.raises(NoStoredStateError, match=r"'views' has no finished checkpoint yet; .*_owner, "):
         StoredState.open(tmp_path / "state")
 
 

@@ -220,7 +220,7 @@ class KeyedStateReader(StateReader):
         rows = entries.num_rows
         if convert is not None:
             values = convert(values)
-        value, written, latest = _taken_apart(self._meta.value_serializer, values)
+        value, written, latest = taken_apart(self._meta.value_serializer, values)
         columns = [
             *(keys.flatten() if self._key_is_struct else [keys]),
             namespaces,
@@ -348,7 +348,7 @@ def _plain_types(serializer: TypeSerializer[Any]) -> tuple[pa.DataType, pa.DataT
     return serializer.arrow_type, _STAMP
 
 
-def _taken_apart(
+def taken_apart(
     serializer: TypeSerializer[Any], stored: pa.Array
 ) -> tuple[pa.Array, pa.Array, pa.Array | None]:
     """Return a column's values, when they were written, and the latest time of each row where it has any."""
@@ -357,13 +357,13 @@ def _taken_apart(
         stamps = stamps.view(pa.int64())
         return values, _known(stamps), stamps
     if isinstance(serializer, TtlListSerializer):
-        offsets, mask = stored.offsets, _nulls(stored)
+        offsets, mask = pa.array(stored.offsets.to_numpy()), _nulls(stored)
         stamps, elements = _parts(stored.values)
         values = pa.ListArray.from_arrays(offsets, elements, mask=mask)
         written = pa.ListArray.from_arrays(offsets, _known(stamps), mask=mask)
         return values, written, _latest(stamps, offsets)
     if isinstance(serializer, TtlMapSerializer):
-        offsets, mask = stored.offsets, _nulls(stored)
+        offsets, mask = pa.array(stored.offsets.to_numpy()), _nulls(stored)
         stamps, items = _parts(stored.items)
         values = pa.MapArray.from_arrays(offsets, stored.keys, items, mask=mask)
         written = pa.MapArray.from_arrays(offsets, stored.keys, _known(stamps), mask=mask)

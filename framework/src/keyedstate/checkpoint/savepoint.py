@@ -45,10 +45,12 @@ from keyedstate.checkpoint.savepoint_errors import (
 )
 from keyedstate.checkpoint.segment import SegmentHandle
 from keyedstate.checkpoint.storage import CheckpointStorage
-from keyedstate.checkpoint.stored import SAVEPOINT, UnknownOperatorError
+from keyedstate.checkpoint.stored_errors import UnknownOperatorError
 from keyedstate.errors import KeyedStateError
 
 FORMAT_VERSION = 1
+#: The file that makes a folder a savepoint.
+SAVEPOINT = "_savepoint"
 UNFINISHED = "_unfinished"
 SPARK = "spark"
 

@@ -13,97 +13,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.backend import OperatorStateMeta, StateMeta
-from keyedstate.checkpoint.document import decode_document
-from keyedstate.checkpoint.errors import CheckpointError, CorruptManifestError, UnreadableStateError
-from keyedstate.checkpoint.folder import FORMAT_VERSION, METADATA, OWNER, OperatorFolder
+from keyedstate.checkpoint.errors import CorruptManifestError, UnreadableStateError
+from keyedstate.checkpoint.folder import METADATA, OWNER, OperatorFolder
 from keyedstate.checkpoint.manifest import CheckpointMetadata
+from keyedstate.checkpoint.savepoint import SAVEPOINT, UNFINISHED, Savepoint
 from keyedstate.checkpoint.storage import CheckpointStorage
-from keyedstate.errors import KeyedStateError, did_you_mean
+from keyedstate.checkpoint.stored_errors import (
+    NoStoredStateError,
+    UnknownEpochError,
+    UnknownOperatorError,
+    UnknownStateError,
+)
+from keyedstate.errors import KeyedStateError
 
-#: The file that makes a folder a savepoint.
-SAVEPOINT = "_savepoint"
+__all__ = [
+    "NoStoredStateError",
+    "StoredState",
+    "UnknownEpochError",
+    "UnknownOperatorError",
+    "UnknownStateError",
+    "operators_in",
+]
+
 _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
-#: Names that errors list.
-_SHOWN = 10
-
-
-class NoStoredStateError(CheckpointError):
-    """An address at which there is neither a checkpoint nor a savepoint.
-
-    Attributes
-    ----------
-    location : str
-    found : tuple of str
-        What lies there.
-    """
-
-    def __init__(self, location: str, found: Sequence[str], what: str = "") -> None:
-        self.location = location
-        self.found = tuple(found)
-        there = f"there are {_listed(found)}" if found else "nothing is there"
-        super().__init__(
-            f"{location} holds no stored state{what and ': '}{what}; {there}. Give a savepoint, a checkpoint "
-            "folder (the option 'checkpoint.dir' of a query), the folder of an operator in it, or one of its "
-            "folders chk-<epoch>."
-        )
-
-
-class UnknownOperatorError(CheckpointError):
-    """A uid that stored state does not have, or none given where there are several.
-
-    Attributes
-    ----------
-    location : str
-    uid : str or None
-    known : tuple of str
-    """
-
-    def __init__(self, location: str, uid: str | None, known: Sequence[str]) -> None:
-        self.location = location
-        self.uid = uid
-        self.known = tuple(known)
-        if uid is None:
-            problem = f"{location} holds the state of {len(known)} operators"
-        else:
-            problem = f"{location} holds no state of the operator {uid!r}.{did_you_mean(uid, known)} It has"
-        super().__init__(f"{problem}: {_listed(known)}. Give the uid of one of them.")
-
-
-class UnknownEpochError(CheckpointError):
-    """An epoch of which an operator has no checkpoint, or one asked of something that is a single one.
-
-    Attributes
-    ----------
-    location : str
-    epoch : int
-    known : tuple of int
-    """
-
-    def __init__(self, location: str, epoch: int, known: Sequence[int]) -> None:
-        self.location = location
-        self.epoch = epoch
-        self.known = tuple(known)
-        super().__init__(
-            f"{location} has no checkpoint of epoch {epoch}. It has those of the epochs "
-            f"{_listed([str(number) for number in known])}: give one of them, or none for the newest."
-        )
-
-
-class UnknownStateError(CheckpointError):
-    """A state name that an operator's stored state does not have.
-
-    Attributes
-    ----------
-    location, state : str
-    known : tuple of str
-    """
-
-    def __init__(self, location: str, state: str, known: Sequence[str]) -> None:
-        self.location = location
-        self.state = state
-        self.known = tuple(known)
-        there = f"It has {_listed(known)}: give one of them." if known else "It has none: no epoch made any."
-        super().__init__(f"{location} has no state {state!r}.{did_you_mean(state, known)} {there}")
 
 
 @dataclass(frozen=True)
@@ -146,13 +78,17 @@ class StoredState:
         ------
         NoStoredStateError, UnknownOperatorError, UnknownEpochError
             Each says what is there.
+        NotASavepointError
+            Where a savepoint was not finished, or an operator's folder was taken out of one.
         CorruptManifestError, FormatVersionError, StorageError
             Where a file, which is named, cannot be read.
         """
         storage = uri if isinstance(uri, CheckpointStorage) else CheckpointStorage.open(uri)
         names = storage.list()
         name = _last_part(storage)
-        if SAVEPOINT in names or not _is_operator(names):
+        if SAVEPOINT in names or UNFINISHED in names:
+            return cls._of_a_savepoint(Savepoint.open(storage), uid, epoch)
+        if not _is_operator(names):
             operators = operators_in(storage)
             if not operators:
                 raise NoStoredStateError(storage.location(), _visible(names))
@@ -162,25 +98,28 @@ class StoredState:
             names = storage.list()
         elif METADATA in names and _CHECKPOINT.fullmatch(name):
             return cls._one_of_a_folder(_parent(storage), name, uid, epoch)
-        if METADATA in names:
-            return cls._whole(storage, uid, epoch)
+        elif METADATA in names:
+            return cls._of_a_savepoint(Savepoint.open(_parent(storage)), uid or name, epoch)
         return cls._of_a_folder(storage, uid, epoch)
 
     @classmethod
-    def _whole(cls, storage: CheckpointStorage, uid: str | None, epoch: int | None) -> StoredState:
-        """Return what a savepoint has of one operator."""
-        metadata = _read_metadata(storage, METADATA)
-        _check_asked(storage, metadata, uid, epoch)
-        return cls(storage, metadata, METADATA)
+    def _of_a_savepoint(cls, savepoint: Savepoint, uid: str | None, epoch: int | None) -> StoredState:
+        if uid is None and len(savepoint.operators) != 1:
+            raise UnknownOperatorError(savepoint.location, None, savepoint.operators)
+        uid = uid or savepoint.operators[0]
+        metadata = savepoint.metadata(uid)
+        if epoch is not None and epoch != metadata.epoch:
+            raise UnknownEpochError(savepoint.location, epoch, [metadata.epoch])
+        return cls(savepoint.storage(uid), metadata, METADATA)
 
     @classmethod
     def _one_of_a_folder(
         cls, storage: CheckpointStorage, name: str, uid: str | None, epoch: int | None
     ) -> StoredState:
-        path = f"{name}/{METADATA}"
-        metadata = _read_metadata(storage, path)
-        _check_asked(storage.child(name), metadata, uid, epoch)
-        return cls(storage, metadata, path)
+        state = cls._of_a_folder(storage, uid, int(name.partition("-")[2]))
+        if epoch is not None and epoch != state.metadata.epoch:
+            raise UnknownEpochError(state.location, epoch, [state.metadata.epoch])
+        return state
 
     @classmethod
     def _of_a_folder(cls, storage: CheckpointStorage, uid: str | None, epoch: int | None) -> StoredState:
@@ -200,6 +139,11 @@ class StoredState:
     def is_savepoint(self) -> bool:
         """Whether it is part of a savepoint and not a checkpoint."""
         return self.path == METADATA
+
+    @property
+    def folder(self) -> OperatorFolder | None:
+        """The operator's folder of checkpoints; None for a savepoint, which is whole and changes no more."""
+        return None if self.is_savepoint else OperatorFolder(_parent(self.storage), _last_part(self.storage))
 
     @property
     def location(self) -> str:
@@ -257,15 +201,7 @@ class StoredState:
         UnreadableStateError
         """
         metadata, parts = self.metadata, self.metadata.parts
-        files = {
-            segment.path: segment.bytes
-            for part in parts
-            for segment in (
-                *part.segments,
-                *part.deltas,
-                *((part.operator_state.segment,) if part.operator_state else ()),
-            )
-        }
+        files = {file.path: file.bytes for part in parts for file in part.files}
         return {
             "location": self.location,
             "kind": "savepoint" if self.is_savepoint else "checkpoint",
@@ -311,7 +247,7 @@ class StoredState:
 
 
 def operators_in(storage: CheckpointStorage) -> list[str]:
-    """Return the uids of the operators in a savepoint or a checkpoint folder, sorted; none for other folders.
+    """Return the uids of the operators in a checkpoint folder, sorted; none for other folders.
 
     Raises
     ------
@@ -350,24 +286,6 @@ def _newest(folder: OperatorFolder, epochs: Sequence[int]) -> CheckpointMetadata
     return newest
 
 
-def _read_metadata(storage: CheckpointStorage, path: str) -> CheckpointMetadata:
-    location = storage.location(path)
-    body = decode_document(location, "checkpoint", FORMAT_VERSION, storage.read(path))
-    try:
-        return CheckpointMetadata.from_json(body)
-    except (KeyError, TypeError, ValueError, KeyedStateError) as error:
-        raise CorruptManifestError(location, f"its content is malformed ({error})") from error
-
-
-def _check_asked(
-    storage: CheckpointStorage, metadata: CheckpointMetadata, uid: str | None, epoch: int | None
-) -> None:
-    if uid is not None and uid != metadata.uid:
-        raise UnknownOperatorError(storage.location(), uid, [metadata.uid])
-    if epoch is not None and epoch != metadata.epoch:
-        raise UnknownEpochError(storage.location(), epoch, [metadata.epoch])
-
-
 def _reads(meta: StateMeta, other: StateMeta) -> bool:
     verdict = meta.value_serializer.resolve_compatibility(other.value_serializer.snapshot())
     return not verdict.is_incompatible
@@ -402,9 +320,3 @@ def _last_part(storage: CheckpointStorage) -> str:
 
 def _visible(names: Sequence[str]) -> list[str]:
     return [name for name in names if not name.startswith(".")]
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _SHOWN
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {rest} more" if rest > 0 else shown

@@ -9,8 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyedstate.spark.errors import (
+    BootstrapError,
     BroadcastFrameError,
     ClassicSparkRequiredError,
+    DataSourceUnavailableError,
     DuplicateUidError,
     FunctionTransportError,
     KeyColumnError,
@@ -21,18 +23,30 @@ from keyedstate.spark.errors import (
     MissingUidError,
     OutputDeclarationError,
     PreflightError,
+    StateFrameError,
     TaskContextError,
 )
 
 if TYPE_CHECKING:
+    from keyedstate.spark.editing import SavepointEdit, edit, new_savepoint
     from keyedstate.spark.frame import KeyedFrame, keyed
+    from keyedstate.spark.registration import register
 
 #: What imports Spark, and where it is.
-_WITH_SPARK = {"KeyedFrame": "keyedstate.spark.frame", "keyed": "keyedstate.spark.frame"}
+_WITH_SPARK = {
+    "KeyedFrame": "keyedstate.spark.frame",
+    "SavepointEdit": "keyedstate.spark.editing",
+    "edit": "keyedstate.spark.editing",
+    "keyed": "keyedstate.spark.frame",
+    "new_savepoint": "keyedstate.spark.editing",
+    "register": "keyedstate.spark.registration",
+}
 
 __all__ = [
+    "BootstrapError",
     "BroadcastFrameError",
     "ClassicSparkRequiredError",
+    "DataSourceUnavailableError",
     "DuplicateUidError",
     "FunctionTransportError",
     "KeyColumnError",
@@ -44,8 +58,13 @@ __all__ = [
     "MissingUidError",
     "OutputDeclarationError",
     "PreflightError",
+    "SavepointEdit",
+    "StateFrameError",
     "TaskContextError",
+    "edit",
     "keyed",
+    "new_savepoint",
+    "register",
 ]
 
 

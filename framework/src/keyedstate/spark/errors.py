@@ -241,3 +241,49 @@ class PreflightError(KeyedStateError):
             f"the check of the executors before the first epoch failed on {host}, while {check}: {reason}. "
             f"{way_out}".rstrip()
         )
+
+
+class DataSourceUnavailableError(KeyedStateError):
+    """The data source on a Spark that has no data sources in Python."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        super().__init__(
+            f"reading stored state as a DataFrame needs Spark 4, and this is PySpark {version}. Upgrade it, "
+            "or read the state with `keyedstate checkpoint export`."
+        )
+
+
+class BootstrapError(KeyedStateError):
+    """A savepoint that cannot be made of what it was told to be made of.
+
+    Attributes
+    ----------
+    uid : str or None
+        The operator at fault, where it is one.
+    reason : str
+    """
+
+    def __init__(self, uid: str | None, reason: str) -> None:
+        self.uid = uid
+        self.reason = reason
+        operator = "" if uid is None else f" for the operator {uid!r}"
+        super().__init__(f"no savepoint can be written{operator}: {reason}.")
+
+
+class StateFrameError(KeyedStateError):
+    """A DataFrame that cannot become a state.
+
+    Attributes
+    ----------
+    uid, state : str
+    reason : str
+    """
+
+    def __init__(self, uid: str, state: str, reason: str) -> None:
+        self.uid = uid
+        self.state = state
+        self.reason = reason
+        super().__init__(
+            f"the DataFrame cannot become the state {state!r} of the operator {uid!r}: {reason}."
+        )

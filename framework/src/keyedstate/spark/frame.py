@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from keyedstate.checkpoint import (
     CheckpointStorage,
     FailureReason,
     OperatorFolder,
+    Savepoint,
 )
 from keyedstate.config import (
     CHECKPOINT_COMPRESSION,
@@ -35,10 +37,14 @@ from keyedstate.runtime import (
     KeyedProcessFunction,
     check_function,
 )
+from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.acknowledge import acknowledgements_of
+from keyedstate.spark.bootstrap import NO_OUTPUT
 from keyedstate.spark.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.configuration import choose_backend, frozen, read_configuration
+from keyedstate.spark.editing import new_savepoint
 from keyedstate.spark.errors import (
+    BootstrapError,
     BroadcastFrameError,
     ClassicSparkRequiredError,
     EventTimeError,
@@ -207,20 +213,113 @@ class KeyedFrame:
         check_function(function)
         self._check_sides(function)
         declared, output = parse_output(spark, schema)
-        event_time = self._event_time(time, delay)
+        plan, rows = self._planned(function, output, self._event_time(time, delay), keeps_state=True)
+        return rows.mapInArrow(_task_of(plan), declared)
+
+    def bootstrap(
+        self,
+        function: KeyedProcessFunction,
+        path: str | os.PathLike[str],
+        *,
+        time: str | None = None,
+        delay: Duration | None = None,
+    ) -> Savepoint:
+        """Write a savepoint with the state that a process function has after the rows of a batch DataFrame.
+
+        For several operators in one savepoint see `keyedstate.spark.new_savepoint`.
+
+        Parameters
+        ----------
+        function : KeyedProcessFunction
+            What it yields is dropped.
+        path : str or path
+            A new folder.
+        time, delay
+            As in `process`.
+
+        Returns
+        -------
+        Savepoint
+
+        Raises
+        ------
+        BootstrapError
+            For a streaming DataFrame.
+        MissingUidError
+        SavepointTargetError
+            Where there is something in the folder.
+
+        Notes
+        -----
+        Other errors are those of `process`.
+        """
+        return new_savepoint().add(self, function, time=time, delay=delay).write(path)
+
+    @property
+    def uid(self) -> str:
+        """The operator's name.
+
+        Raises
+        ------
+        MissingUidError
+        """
+        if self._uid is None:
+            raise MissingUidError()
+        return self._uid
+
+    def bootstrap_plan(
+        self, function: KeyedProcessFunction, time: str | None, delay: Duration | None
+    ) -> tuple[OperatorPlan, DataFrame]:
+        """Return what runs in the tasks of a bootstrap, and their rows; raises as `bootstrap`."""
+        if self._df.isStreaming:
+            raise BootstrapError(
+                self.uid,
+                "the DataFrame is a streaming one, which has no end; read the same source as a batch",
+            )
+        check_function(function)
+        self._check_sides(function)
+        return self._planned(function, NO_OUTPUT, self._event_time(time, delay), keeps_state=False)
+
+    def bootstrap_rows(self) -> tuple[DataFrame, list[str], int, int]:
+        """Return the rows, the key columns, parallelism and max parallelism of state without a function."""
+        if self._df.isStreaming:
+            raise BootstrapError(
+                self.uid,
+                "the DataFrame is a streaming one, which has no end; read the same source as a batch",
+            )
+        parallelism, max_parallelism = self._parallelism(
+            read_configuration(self._df.sparkSession, self._config)
+        )
+        return self._df, self._key_columns, parallelism, max_parallelism
+
+    def _parallelism(self, config: Configuration, stored: int | None = None) -> tuple[int, int]:
+        spark = self._df.sparkSession
+        parallelism = config.get(PARALLELISM) or int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+        max_parallelism = config.get(MAX_PARALLELISM) or stored or default_max_parallelism(parallelism)
+        check_parallelism(parallelism, max_parallelism)
+        return parallelism, max_parallelism
+
+    def _planned(
+        self,
+        function: KeyedProcessFunction,
+        output: OutputSchema,
+        event_time: EventTime | None,
+        *,
+        keeps_state: bool,
+    ) -> tuple[OperatorPlan, DataFrame]:
+        """Return what the tasks run, and their rows, routed to them."""
+        spark = self._df.sparkSession
         packed = pack_function(function)
         config = read_configuration(spark, self._config)
         chosen = choose_backend(config)
         _check_states(function, chosen.generic_types, event_time)
-        parallelism = config.get(PARALLELISM) or int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
         stored = None
-        folder = self._folder(spark, config)
+        folder = self._folder(spark, config) if keeps_state else None
         if folder is not None:
             check_executors(spark, config, chosen, CheckpointStorage.open(config[CHECKPOINT_DIR], config))
             owner = folder.read_owner() or expected_owner(config, folder)
             stored = None if owner is None else owner.max_parallelism
-        max_parallelism = config.get(MAX_PARALLELISM) or stored or default_max_parallelism(parallelism)
-        check_parallelism(parallelism, max_parallelism)
+        parallelism, max_parallelism = self._parallelism(config, stored)
         plan = OperatorPlan(
             function=packed,
             function_name=type(function).__name__,
@@ -246,7 +345,7 @@ class KeyedFrame:
             rows = with_broadcast_rows(rows, self._broadcast, parallelism, max_parallelism)
         else:
             rows = with_plain_names(rows)
-        return route(rows, parallelism, max_parallelism).mapInArrow(_task_of(plan), declared)
+        return plan, route(rows, parallelism, max_parallelism)
 
     def _event_time(self, column: str | None, delay: Duration | None) -> EventTime | None:
         if column is None:

@@ -10,11 +10,11 @@ import contextlib
 import os
 import time
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 import pyarrow as pa
@@ -61,6 +61,11 @@ from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.saving import StateWriter
 from keyedstate.spark.spool import BatchSpool
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+
+#: Writes the state of one partition of a bounded input, and describes what it has written.
+SaveBounded: TypeAlias = (
+    "Callable[[int, KeyedStateBackend, OperatorStateBackend, KeyedOperator], AttemptManifest]"
+)
 
 
 @dataclass(frozen=True)
@@ -156,19 +161,67 @@ class OperatorPlan:
             raise
 
     def _run_bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        partition, batches = self._partition_of(batches)
+        if partition is None:
+            return
+        with self._bounded(partition) as (_, _, operator), BatchSpool(_local_folder()) as spool:
+            sides = self._sides(self._checked(self._key_groups(partition), batches), spool)
+            yield from _evaluate(operator, *sides)
+
+    def bootstrap(
+        self, batches: Iterator[pa.RecordBatch], save: SaveBounded, partition: int | None = None
+    ) -> AttemptManifest | None:
+        """Run one partition of a bounded input for its state, and drop what the function yields.
+
+        Parameters
+        ----------
+        batches : iterator of pyarrow.RecordBatch
+        save : callable
+            Writes the state and returns its manifest.
+        partition : int, optional
+            Of a partition without rows; by default the rows say which it is.
+
+        Returns
+        -------
+        AttemptManifest or None
+            None where there are no rows and nobody said which partition it is.
+        """
+        try:
+            if partition is None:
+                partition, batches = self._partition_of(batches)
+            if partition is None:
+                return None
+            with self._bounded(partition) as (backend, states, operator):
+                with BatchSpool(_local_folder()) as spool:
+                    sides = self._sides(self._checked(self._key_groups(partition), batches), spool)
+                    for _ in _evaluate(operator, *sides):
+                        pass
+                return save(partition, backend, states, operator)
+        except (ProcessFunctionError, FunctionTransportError) as error:
+            _keep_cause(error)
+            raise
+
+    def _partition_of(self, batches: Iterator[pa.RecordBatch]) -> tuple[int | None, Iterator[pa.RecordBatch]]:
+        """Return which partition of a bounded input the rows are of, None without any, and all rows."""
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:
-            return
-        # Nothing is kept, so it does not matter how Spark counts the partitions: the rows say which it is.
+            return None, filled
+        # However Spark counts the partitions: the rows say which it is.
         key_group = first.column(KEY_GROUP_COLUMN)[0].as_py()
         partition = operator_index_for_key_group(key_group, self.parallelism, self.max_parallelism)
-        key_groups = key_group_range_for(partition, self.parallelism, self.max_parallelism)
-        with contextlib.closing(self._open_backend(key_groups, [])) as backend:
-            operator = self._operator(backend, self._operator_states(), partition, None)
-            with BatchSpool(_local_folder()) as spool:
-                sides = self._sides(self._checked(key_groups, chain((first,), filled)), spool)
-                yield from _evaluate(operator, *sides)
+        return partition, chain((first,), filled)
+
+    def _key_groups(self, partition: int) -> KeyGroupRange:
+        return key_group_range_for(partition, self.parallelism, self.max_parallelism)
+
+    @contextlib.contextmanager
+    def _bounded(
+        self, partition: int
+    ) -> Iterator[tuple[KeyedStateBackend, OperatorStateBackend, KeyedOperator]]:
+        with contextlib.closing(self._open_backend(self._key_groups(partition), [])) as backend:
+            states = self._operator_states()
+            yield backend, states, self._operator(backend, states, partition, None)
 
     def _run_epoch(self, where: Checkpointing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         identity = attempt_identity(where.uid, where.operator_id, self.parallelism, self.max_parallelism)

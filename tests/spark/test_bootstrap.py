@@ -1,0 +1,447 @@
+"""Savepoints out of DataFrames: a function's state, states without a function, and edits of what there is."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import keyedstate.types as t
+from keyedstate.checkpoint import Savepoint, SavepointTargetError, StoredState, UnknownOperatorError
+from keyedstate.checkpoint.reading import reader_of, taken_apart
+from keyedstate.checkpoint.stored import UnknownStateError
+from keyedstate.cli.demo.flights import read_flights
+from keyedstate.errors import KeyedStateError
+from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
+from keyedstate.spark import (
+    BootstrapError,
+    MissingUidError,
+    StateFrameError,
+    edit,
+    keyed,
+    new_savepoint,
+)
+from keyedstate.spark.columns import fitted, spark_type_of
+from keyedstate.spark.schema import to_arrow
+from keyedstate.spark.state_writing import with_times
+from keyedstate.state import (
+    BroadcastState,
+    ListState,
+    MapState,
+    OperatorListState,
+    Ttl,
+    UnionListState,
+    ValueState,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+class Words(KeyedProcessFunction):
+    count = ValueState("count", t.INT64, default=0)
+    last = ValueState("last", t.STRING, ttl=Ttl.of("30 days"))
+    seen = ListState("seen", t.INT64)
+    tasks = OperatorListState("tasks", t.INT64)
+
+    def open(self, ctx: Any) -> None:
+        self.tasks.add(1)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        self.count.update(self.count.value() + 1)
+        self.last.update(row.word)
+        self.seen.add(row.n)
+        yield "dropped", row
+
+
+class Rules(KeyedBroadcastProcessFunction):
+    rules = BroadcastState("rules", t.STRING, t.INT64)
+    union = UnionListState("union", t.STRING)
+
+    def open(self, ctx: Any) -> None:
+        self.union.add("one")
+
+    def process_broadcast(self, row: Any, ctx: Any) -> Iterator[Any]:
+        self.rules.put(row.word, row.n)
+        return iter(())
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        return iter(())
+
+
+class Longest(KeyedProcessFunction):
+    longest = MapState("longest", t.STRING, t.INT64)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        self.longest.put(row.word, len(row.word))
+        return iter(())
+
+
+@pytest.fixture(scope="module")
+def words(spark: SparkSession) -> DataFrame:
+    rows = [("be" if n % 5 else None, n) if n % 2 else (f"w{n % 30}", n) for n in range(300)]
+    return spark.createDataFrame(rows, "word string, n long")
+
+
+def counts(words: DataFrame) -> dict[str | None, int]:
+    return {row.word: row["count"] for row in words.groupBy("word").count().collect()}
+
+
+@pytest.fixture(scope="module")
+def bootstrapped(words: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A savepoint of the words at the max parallelism 128."""
+    path = tmp_path_factory.mktemp("bootstrap") / "savepoint"
+    config = {"max-parallelism": 128, "parallelism": 3}
+    keyed(words, "word", uid="words", config=config).bootstrap(Words(), path)
+    return path
+
+
+def stored(path: Path, state: str, uid: str | None = None) -> list[dict[str, Any]]:
+    reader = reader_of(StoredState.open(path, uid), state)
+    batches = [batch for piece in reader.slices() for batch in reader.read(piece)]
+    found: list[dict[str, Any]] = pa.Table.from_batches(batches, reader.schema).to_pylist()
+    return found
+
+
+def by_word(path: Path, state: str, uid: str | None = None) -> dict[Any, Any]:
+    rows = stored(path, state, uid)
+    assert len({row["word"] for row in rows}) == len(rows)
+    return {row["word"]: row["value"] for row in rows}
+
+
+def frame_of(spark: SparkSession, path: Path, state: str, uid: str | None = None) -> DataFrame:
+    """Return a state as the data source gives it, without the processes that it takes."""
+    reader = reader_of(StoredState.open(path, uid), state)
+    schema = spark_type_of(pa.struct(list(reader.schema)))
+    target = to_arrow(schema)
+    rows = [
+        row
+        for piece in reader.slices()
+        for batch in reader.read(piece)
+        for row in pa.RecordBatch.from_arrays(
+            [fitted(column, field.type) for column, field in zip(batch.columns, target, strict=True)],
+            schema=target,
+        ).to_pylist()
+    ]
+    return spark.createDataFrame(
+        [
+            tuple(
+                dict(v) if f.dataType.typeName() == "map" else v
+                for f, v in zip(schema, row.values(), strict=True)
+            )
+            for row in rows
+        ],
+        schema,
+    )
+
+
+# -- from a function ---------------------------------------------------------------------------------
+
+
+def test_a_function_over_history_becomes_a_savepoint(words: DataFrame, bootstrapped: Path) -> None:
+    """SPA-01: words at the max parallelism 128, all keys are there."""
+    savepoint = Savepoint.open(bootstrapped)
+    savepoint.verify()
+    metadata = savepoint.metadata("words")
+    assert (metadata.parallelism, metadata.max_parallelism, metadata.key_columns) == (
+        3, 128, (("word", "string"),),
+    )  # fmt: skip
+    expected = counts(words)
+    assert None in expected and by_word(bootstrapped, "count") == expected
+    assert {word: len(seen) for word, seen in by_word(bootstrapped, "seen").items()} == expected
+    assert [row["value"] for row in stored(bootstrapped, "tasks")] == [1, 1, 1]
+    assert sum(part.rows_in for part in metadata.parts) == 300
+    # Each task's own files and no others.
+    assert {f"data/{file.name}" for file in (bootstrapped / "words" / "data").iterdir()} == {
+        path for part in metadata.parts for path in part.data_files
+    }
+
+
+def test_no_row_at_all_makes_a_savepoint_without_entries(words: DataFrame, tmp_path: Path) -> None:
+    keyed(words.where("n < 0"), "word", uid="words").bootstrap(Words(), tmp_path / "empty")
+    assert stored(tmp_path / "empty", "count") == []
+    assert len(stored(tmp_path / "empty", "tasks")) == 4
+
+
+def test_what_cannot_be_bootstrapped_is_refused(
+    spark: SparkSession, words: DataFrame, tmp_path: Path
+) -> None:
+    """SPA-07: a savepoint without operators is none."""
+    with pytest.raises(BootstrapError, match=r"would have no operator; add one with add\(\)"):
+        new_savepoint().write(tmp_path / "none")
+    with pytest.raises(MissingUidError):
+        keyed(words, "word").bootstrap(Words(), tmp_path / "none")
+    endless = spark.readStream.format("rate").load()
+    with pytest.raises(BootstrapError, match=r"'u': the DataFrame is a streaming one"):
+        keyed(endless, "value", uid="u").bootstrap(Words(), tmp_path / "none")
+    one = new_savepoint().add(keyed(words, "word", uid="words"), Words())
+    with pytest.raises(BootstrapError, match=r"'words': there is an operator of that uid already"):
+        one.add(keyed(words, "word", uid="words"), Words())
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine").touch()
+    with pytest.raises(SavepointTargetError):
+        one.write(tmp_path / "taken")
+
+
+def test_a_function_that_fails_leaves_no_savepoint(words: DataFrame, tmp_path: Path) -> None:
+    class Fails(KeyedProcessFunction):
+        def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+            raise ZeroDivisionError("the user's own")
+
+    with pytest.raises(Exception, match="the user's own"):
+        keyed(words, "word", uid="words").bootstrap(Fails(), tmp_path / "failed")
+    assert not (tmp_path / "failed").exists()
+
+
+# -- from rows alone ---------------------------------------------------------------------------------
+
+
+def test_rows_become_states_without_a_function(spark: SparkSession, tmp_path: Path) -> None:
+    totals = spark.createDataFrame([("a", 1, 5), ("a", 2, 6), (None, 1, 7)], "k string, d int, value long")
+    names = spark.createDataFrame([("a", 1, ["x", "y"])], "k string, d int, value array<string>")
+    config = {"parallelism": 2, "max-parallelism": 16}
+    savepoint = (
+        new_savepoint()
+        .add_state(keyed(totals, "k", "d", uid="u", config=config), ValueState("total", t.INT64))
+        .add_state(keyed(names, "k", "d", uid="u", config=config), ListState("names", t.STRING))
+        .write(tmp_path / "savepoint")
+    )
+    savepoint.verify()
+    rows = stored(tmp_path / "savepoint", "total")
+    assert sorted((str(row["k"]), row["d"], row["value"]) for row in rows) == [
+        ("None", 1, 7), ("a", 1, 5), ("a", 2, 6),
+    ]  # fmt: skip
+    assert [row["value"] for row in stored(tmp_path / "savepoint", "names")] == [["x", "y"]]
+
+
+# -- edits -------------------------------------------------------------------------------------------
+
+
+def test_an_operator_is_added_and_the_others_are_carried_over(
+    words: DataFrame, bootstrapped: Path, tmp_path: Path
+) -> None:
+    """SPA-02: the new savepoint contains every file of the first, and stands for itself."""
+    both = keyed(words.where("word is not null"), "word", uid="longest", config={"parallelism": 2})
+    savepoint = edit(bootstrapped).add(both, Longest()).write(tmp_path / "new")
+    savepoint.verify()
+    assert savepoint.operators == ("longest", "words")
+    old = sorted(file.read_bytes() for file in (bootstrapped / "words" / "data").iterdir())
+    assert sorted(file.read_bytes() for file in (tmp_path / "new" / "words" / "data").iterdir()) == old
+    assert by_word(tmp_path / "new", "longest", "longest")["be"] == [("be", 2)]
+    assert by_word(tmp_path / "new", "count", "words") == counts(words)
+
+
+def test_operators_are_removed_renamed_and_swapped(
+    words: DataFrame, bootstrapped: Path, tmp_path: Path
+) -> None:
+    """SPA-03, SPA-04: operators go and get other uids; there are no hashes beside uids here."""
+    more = keyed(words.where("word = 'be'"), "word", uid="longest", config={"parallelism": 1})
+    first = edit(bootstrapped).add(more, Longest())
+    first.rename("words", "out of the way").rename("longest", "words").rename("out of the way", "longest")
+    first.write(tmp_path / "swapped")
+    assert by_word(tmp_path / "swapped", "count", "longest") == counts(words)
+    assert by_word(tmp_path / "swapped", "longest", "words") == {"be": [("be", 2)]}
+    assert Savepoint.open(tmp_path / "swapped").metadata("longest").uid == "longest"
+    edit(tmp_path / "swapped").remove("words").rename("longest", "words").write(tmp_path / "again")
+    assert Savepoint.open(tmp_path / "again").operators == ("words",)
+    assert by_word(tmp_path / "again", "count") == counts(words)
+    change = edit(tmp_path / "again")
+    with pytest.raises(UnknownOperatorError, match=r"'word'. Did you mean 'words'"):
+        change.remove("word")
+    with pytest.raises(BootstrapError, match="no operator"):
+        change.remove("words").write(tmp_path / "none")
+
+
+def test_a_state_is_replaced_and_all_else_stays(
+    spark: SparkSession, words: DataFrame, bootstrapped: Path, tmp_path: Path
+) -> None:
+    """SPA-03, SPA-08: a state goes through a DataFrame and comes back in the canonical form."""
+    count = frame_of(spark, bootstrapped, "count")
+    doubled = count.where("word is null or word != 'w4'").withColumn("value", count.value * 2)
+    last = frame_of(spark, bootstrapped, "last")
+    savepoint = (
+        edit(bootstrapped)
+        .replace_state("words", "count", doubled)
+        .replace_state("words", "last", last.where("word is not null"))
+        .write(tmp_path / "new")
+    )
+    savepoint.verify()
+    expected = {word: 2 * count for word, count in counts(words).items() if word != "w4"}
+    assert by_word(tmp_path / "new", "count") == expected
+    assert by_word(tmp_path / "new", "seen") == by_word(bootstrapped, "seen")
+    assert stored(tmp_path / "new", "tasks") == stored(bootstrapped, "tasks")
+    before = {row["word"]: row for row in stored(bootstrapped, "last") if row["word"] is not None}
+    # The times of the time to live too.
+    assert {row["word"]: row for row in stored(tmp_path / "new", "last")} == before
+    assert all(row["expires_at"] - row["written_at"] == dt.timedelta(days=30) for row in before.values())
+    assert Savepoint.open(tmp_path / "new").metadata("words").parallelism == 3
+
+
+def test_states_of_the_operator_are_replaced(spark: SparkSession, words: DataFrame, tmp_path: Path) -> None:
+    """SPA-03: lists, union lists and broadcast maps are written anew, and the keys' states stay."""
+    side = words.where("n = 1")
+    old, new = tmp_path / "old", tmp_path / "new"
+    keyed(words, "word", uid="u", config={"parallelism": 2}).broadcast(side).bootstrap(Rules(), old)
+    assert {row["key"]: row["value"] for row in stored(old, "rules")} == {"be": 1}
+    rules = spark.createDataFrame([("a", 5), ("b", 6)], "key string, value long")
+    union = spark.createDataFrame([(1, "x"), (0, "y"), (1, "z")], "task int, value string")
+    savepoint = edit(old).replace_state("u", "rules", rules).replace_state("u", "union", union).write(new)
+    savepoint.verify()
+    assert {row["key"]: row["value"] for row in stored(new, "rules")} == {"a": 5, "b": 6}
+    assert sorted((row["task"], row["value"]) for row in stored(new, "union")) == [
+        (0, "y"), (1, "x"), (1, "z"),
+    ]  # fmt: skip
+    change = edit(new)
+    change.replace_state("u", "union", union.drop("task")).write(tmp_path / "dealt")
+    assert sorted(row["task"] for row in stored(tmp_path / "dealt", "union")) == [0, 0, 1]
+    change.replace_state("u", "union", union.selectExpr("task + 1 as task", "value"))
+    with pytest.raises(StateFrameError, match=r"there is no task 2; there are 2 from 0"):
+        change.write(tmp_path / "stray")
+    change.replace_state("u", "union", union).replace_state("u", "rules", rules.union(rules))
+    with pytest.raises(StateFrameError, match=r"the key 'a' comes twice"):
+        change.write(tmp_path / "twice")
+
+
+def test_a_state_gets_another_type_by_its_new_declaration(
+    spark: SparkSession, bootstrapped: Path, tmp_path: Path
+) -> None:
+    texts = frame_of(spark, bootstrapped, "count").selectExpr("word", "string(value) as value")
+    new = ValueState("count", t.STRING, ttl=Ttl.of("1 day"))
+    edit(bootstrapped).replace_state("words", new, texts).write(tmp_path / "new")
+    meta = StoredState.open(tmp_path / "new").state("count")
+    assert meta.value_serializer == new.serializer
+    row = next(row for row in stored(tmp_path / "new", "count") if row["word"] == "be")
+    assert (row["value"], row["written_at"], row["expires_at"]) == ("120", None, None)
+
+
+def test_rows_that_cannot_be_the_state_are_refused_by_name(
+    spark: SparkSession, bootstrapped: Path, tmp_path: Path
+) -> None:
+    change = edit(bootstrapped)
+    good = spark.createDataFrame([("a", 1)], "word string, value long")
+    with pytest.raises(UnknownStateError, match=r"'cuont'. Did you mean 'count'"):
+        change.replace_state("words", "cuont", good)
+    with pytest.raises(UnknownOperatorError, match=r"'wrods'. Did you mean 'words'"):
+        change.replace_state("wrods", "count", good)
+    for frame, message in (
+        (good.drop("word"), r"0 columns 'word', and needs one; it has the columns value"),
+        (good.drop("value"), r"0 columns 'value'"),
+        (
+            good.selectExpr("word", "int(value) as value"),
+            r"'value' has the type int, and the state has bigint",
+        ),
+        (good.selectExpr("1 as word", "value"), r"'word' has the type int, and the state has string"),
+    ):
+        with pytest.raises(StateFrameError, match=message):
+            change.replace_state("words", "count", frame)
+    twice = edit(bootstrapped).replace_state("words", "count", good.union(good))
+    with pytest.raises(Exception, match=r"'count' of the operator 'words': the key 'a' comes twice"):
+        twice.write(tmp_path / "twice")
+    null = edit(bootstrapped).replace_state(
+        "words", "count", good.selectExpr("word", "bigint(null) as value")
+    )
+    with pytest.raises(Exception, match=r"the value of the key 'a' is null; leave the row out"):
+        null.write(tmp_path / "null")
+    assert not (tmp_path / "twice").exists() and not (tmp_path / "null").exists()
+
+
+def test_what_is_no_savepoint_cannot_be_edited(tmp_path: Path) -> None:
+    with pytest.raises(KeyedStateError, match="savepoint"):
+        edit(tmp_path)
+
+
+def test_times_that_were_taken_apart_come_together_again() -> None:
+    nan = float("nan")
+    columns: list[tuple[Any, list[Any]]] = [
+        (t.TtlSerializer(t.INT64, "processing time"), [(5, 1), (2**63 - 1, 2)]),
+        (
+            t.TtlListSerializer(t.nullable(t.STRING), "processing time"),
+            [t.TimedList.of(["a", None], [1, 2**63 - 1]), t.TimedList.of(["b"], [-7])],
+        ),
+        (
+            t.TtlMapSerializer(t.FLOAT64, t.INT64, "processing time"),
+            [
+                t.TimedDict.of({nan: 1, 0.5: None}, {nan: 3, 0.5: 4}),
+                t.TimedDict.of({1.0: 5}, {1.0: 2**63 - 1}),
+            ],
+        ),
+        (
+            t.TtlMapSerializer(t.UUID, t.INT64, "processing time"),
+            [t.TimedDict.of({uuid.UUID(int=1): 1}, {uuid.UUID(int=1): 3})] * 2,
+        ),
+    ]
+    for serializer, values in columns:
+        stored = serializer.to_arrow(values)
+        plain, written, _ = taken_apart(serializer, stored)
+        of_spark = fitted(written, to_arrow(spark_type_of(pa.struct([("w", written.type)]))).field(0).type)
+        assert with_times(serializer, plain, of_spark).equals(stored) or nan in values[0]
+        assert repr(serializer.from_arrow(with_times(serializer, plain, of_spark))) == repr(values)
+        unknown = serializer.from_arrow(with_times(serializer, plain, None))
+        assert taken_apart(serializer, serializer.to_arrow(unknown))[0].equals(plain) or nan in values[0]
+    with pytest.raises(ValueError, match="one time for each element"):
+        with_times(
+            columns[1][0], pa.array([["a", "b"]]), pa.array([[1]], pa.list_(pa.timestamp("us", "UTC")))
+        )
+
+
+def test_files_of_attempts_that_did_not_win_are_deleted(words: DataFrame, tmp_path: Path) -> None:
+    """A task that ran twice has written two files; the job's result names one of them."""
+    folder = tmp_path / "savepoint" / "words" / "data"
+
+    class Zombie(KeyedProcessFunction):
+        count = ValueState("count", t.INT64)
+
+        def open(self, ctx: Any) -> None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{uuid.uuid4().hex}.seg").write_bytes(b"half")
+
+        def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+            self.count.update(1)
+            return iter(())
+
+    keyed(words, "word", uid="words", config={"parallelism": 2}).bootstrap(Zombie(), tmp_path / "savepoint")
+    savepoint = Savepoint.open(tmp_path / "savepoint")
+    savepoint.verify()
+    used = {path for part in savepoint.metadata("words").parts for path in part.data_files}
+    assert {f"data/{file.name}" for file in folder.iterdir()} == used
+
+
+# -- real data ---------------------------------------------------------------------------------------
+
+
+class Delays(KeyedProcessFunction):
+    flights = ValueState("flights", t.INT64, default=0)
+    delay = ValueState("delay", t.INT64, default=0)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        self.flights.update(self.flights.value() + 1)
+        self.delay.update(self.delay.value() + row.arr_delay)
+        yield ctx.key, self.flights.value(), self.delay.value()
+
+
+def expected_delays(flights: pa.Table) -> dict[str, tuple[int, int]]:
+    sums = flights.group_by("tailnum").aggregate([("arr_delay", "count"), ("arr_delay", "sum")]).to_pylist()
+    return {row["tailnum"]: (row["arr_delay_count"], row["arr_delay_sum"]) for row in sums}
+
+
+def test_the_state_of_real_flights_equals_the_batch_answer(spark: SparkSession, tmp_path: Path) -> None:
+    flights = read_flights().slice(0, 20_000).select(["tailnum", "arr_delay"]).drop_null()
+    pa.parquet.write_table(flights, tmp_path / "history.parquet")
+    history = spark.read.parquet(str(tmp_path / "history.parquet"))
+    keyed(history, "tailnum", uid="delays").bootstrap(Delays(), tmp_path / "savepoint")
+    found = {
+        name: {row["tailnum"]: row["value"] for row in stored(tmp_path / "savepoint", name)}
+        for name in ("flights", "delay")
+    }
+    assert {
+        plane: (number, found["delay"][plane]) for plane, number in found["flights"].items()
+    } == expected_delays(flights)
