@@ -6,6 +6,7 @@ import pickle
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from keyedstate.checkpoint import (
     CheckpointCoordinator,
     CheckpointStorage,
+    CorruptManifestError,
     StorageError,
     find_restore_point,
 )
@@ -168,6 +170,30 @@ def test_an_aborted_large_file_leaves_nothing(s3: CheckpointStorage) -> None:
     output.write(bytes(12 << 20))
     output.abort()
     assert list(s3.files()) == []
+
+
+def test_a_document_that_is_replaced_while_it_is_read_is_read_again(
+    jobs: ModuleType, unruly_storage: Any, tmp_path: Path
+) -> None:
+    """An S3 read asks for the size and then for so many bytes: of a longer new object it gets a part."""
+    unruly = unruly_storage(tmp_path / "files")
+    job = jobs.Job(unruly.storage)
+    job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
+    owner = unruly.storage.read("views/_owner")
+    unruly.storage.write_atomic("views/_owner", owner[:-20])
+    replaced = []
+
+    def watcher(operation: str, path: str) -> None:
+        if operation == "close" and path.endswith("_owner") and not replaced:
+            replaced.append(path)
+            (tmp_path / "files" / "state" / "views" / "_owner").write_bytes(owner)
+
+    unruly.handler.watcher = watcher
+    assert job.folder.read_owner() is not None
+    assert replaced
+    (tmp_path / "files" / "state" / "views" / "_owner").write_bytes(owner[:-20])
+    with pytest.raises(CorruptManifestError, match="_owner is damaged"):
+        job.folder.read_owner()
 
 
 def test_the_storage_travels_to_another_process(s3: CheckpointStorage) -> None:

@@ -288,12 +288,22 @@ class OperatorFolder:
         return self._read(hold.path, "hold", lambda body: set(body["data_files"])) or set()
 
     def _read(self, path: str, kind: str, build: Callable[[Mapping[str, Any]], T]) -> T | None:
-        try:
-            data = self.storage.read(path)
-        except MissingFileError:
-            return None
         location = self.storage.location(path)
-        body = decode_document(location, kind, FORMAT_VERSION, data)
+        data = None
+        while True:
+            before = data
+            try:
+                data = self.storage.read(path)
+            except MissingFileError:
+                return None
+            try:
+                body = decode_document(location, kind, FORMAT_VERSION, data)
+                break
+            except CorruptManifestError:
+                # A document that is replaced between the two requests of a read, for its size and for its
+                # bytes, is cut off at the size of the old one: only what stays the same is damaged.
+                if data == before:
+                    raise
         try:
             return build(body)
         except IncompleteEpochError as error:
