@@ -245,7 +245,7 @@ def test_every_parallelism_up_to_a_small_max_parallelism_is_fully_covered():
 
 @given(parallelisms, st.integers(-(2**31), 2**31 - 1))
 def test_a_key_is_routed_to_the_partition_whose_range_holds_its_key_group(bounds, key_hash):
-    """KG-05: the way by ranges and the way by hash agree."""
+    """KG-05, CP-20: the way by ranges and the way by hash agree."""
     parallelism, max_parallelism = bounds
     key_group = key_group_for_hash(key_hash, max_parallelism)
     index = operator_index_for_key_group(key_group, parallelism, max_parallelism)

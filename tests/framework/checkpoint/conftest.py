@@ -1,4 +1,4 @@
-"""Storages of several file systems, and the reduced operator of `jobs`."""
+"""Storages of several file systems, the reduced operator of `jobs`, and the real one of `counting`."""
 
 from __future__ import annotations
 
@@ -41,6 +41,12 @@ def unruly_storage() -> Callable[..., Any]:
     """Makes a storage over a folder that shows half-written files and fails on demand."""
     make: Callable[..., Any] = _load("unruly").UnrulyStorage
     return make
+
+
+@pytest.fixture(scope="session")
+def counting() -> ModuleType:
+    """The module `counting`."""
+    return _load("counting")
 
 
 @pytest.fixture

@@ -469,6 +469,7 @@ def test_a_timeout_that_is_too_short_is_refused(job: Any, timeout_ms: Any) -> No
 def test_the_newest_checkpoints_are_kept_with_their_data_and_nothing_else(
     jobs: ModuleType, storage: CheckpointStorage, retained: int
 ) -> None:
+    """CP-17."""
     job = jobs.Job(storage)
     coordinator = CheckpointCoordinator(job.folder, retained=retained)
     words = [job.epoch("run-1", epoch, coordinator) for epoch in range(7)]

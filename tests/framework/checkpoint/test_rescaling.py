@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -17,169 +15,30 @@ import pytest
 from keyedstate import types
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
 from keyedstate.checkpoint import (
-    Acknowledgement,
     AttemptManifest,
-    BaseRules,
-    CheckpointCoordinator,
     CheckpointMetadata,
     CheckpointStorage,
     OperatorFolder,
     SegmentWriter,
     TaskIdentity,
-    claim,
-    find_restore_point,
     handles_for,
     read_operator_state,
 )
-from keyedstate.config import Configuration
-from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.plugins import PluginRegistry
-from keyedstate.spark.saving import StateWriter
+from keyedstate.keygroups import key_group_range_for
 from keyedstate.state import (
-    KeyedStateBackend,
-    OperatorListState,
     OperatorStateBackend,
-    UnionListState,
-    ValueState,
 )
-from keyedstate.state.context import KeyContext
 from keyedstate.types import VOID, VOID_NAMESPACE
-
-COUNT = ValueState("count", types.INT64, default=0)
-SPLIT = OperatorListState("split", types.INT64)
-UNION = UnionListState("union", types.INT64)
-
-
-class CountingOperator:
-    """Counts the rows of each key; each task also notes the epochs that it has seen."""
-
-    def __init__(self, storage: CheckpointStorage, backend: str, max_parallelism: int) -> None:
-        self.folder = OperatorFolder(storage, "counts")
-        self.backend = backend
-        self.max_parallelism = max_parallelism
-        self.rules = BaseRules(max_deltas=3, min_bytes=0, max_concurrent=0, tolerable_failures=99)
-        self.numbers = itertools.count()
-        self.parallelism = 1
-        self.run = "run-0"
-        self.counts: dict[str, int] = {}
-        places = KeyContext(types.STRING, KeyGroupRange(0, max_parallelism - 1), max_parallelism)
-        self.group_of = lambda keys: dict(zip(*places.locate(keys), strict=True))
-
-    def restart(self, parallelism: int) -> None:
-        self.parallelism = parallelism
-        self.run = f"run-{next(self.numbers)}"
-        self.coordinator = CheckpointCoordinator(self.folder)
-
-    def epoch(self, epoch: int, keys: list[str]) -> None:
-        """Run an epoch over rows with these keys; ``counts`` has what they count to then."""
-        groups = self.group_of(sorted(set(keys)))
-        self.counts = {}
-        for partition in range(self.parallelism):
-            own = key_group_range_for(partition, self.parallelism, self.max_parallelism)
-            self.task(epoch, partition, own, [key for key in keys if groups[key] in own])
-        self.coordinator.drain()
-
-    def task(self, epoch: int, partition: int, own: KeyGroupRange, keys: list[str]) -> None:
-        number = next(self.numbers)
-        identity = TaskIdentity(
-            "counts", "query", self.run, epoch, partition, self.parallelism, self.max_parallelism, number,
-            f"n{number}",
-        )  # fmt: skip
-        claim(self.folder, identity)
-        self.folder.write_started(identity)
-        base = find_restore_point(self.folder, identity)
-        writing = self.rules.writing(base, identity, asynchronous=False, now_ms=0)
-        operator = OperatorStateBackend(self.operator_state(base, identity))
-        with self.opened(base, own, track=base is not None) as backend:
-            writer = StateWriter(backend, operator, self.folder, self.rules, "zstd")
-            writer.begin(identity, base, writing)
-            count = backend.get_state(COUNT)
-            for key in keys:
-                backend.set_current_key(key)
-                count.update(count.value() + 1)
-                self.counts[key] = count.value()
-            operator.get_state(SPLIT).add(epoch)
-            operator.get_state(UNION).update([epoch])
-            saved = writer.end()
-            states = tuple(meta.to_json() for meta in backend.metas())
-            entries = backend.entries_by_state()
-        manifest = AttemptManifest(
-            identity, own, self.backend, "1", states, saved.segments, entries, len(keys), 0, None,
-            0.0, 0.0, 0.0, 0.0, saved.bytes, deltas=saved.deltas, bases=saved.bases,
-            operator_state=saved.operator_state,
-        )  # fmt: skip
-        same = base is not None and base.parallelism == self.parallelism
-        shared = base.parts[partition].kept_files if base is not None and same else ()
-        path = self.folder.write_manifest(manifest, shared)
-        self.coordinator.acknowledge(Acknowledgement(identity, path))
-
-    def operator_state(self, base: CheckpointMetadata | None, identity: TaskIdentity) -> Any:
-        if base is None:
-            return ()
-        return read_operator_state(
-            self.folder.storage,
-            [part.operator_state for part in base.parts],
-            identity.partition,
-            self.parallelism,
-            restarted=base.run_id != identity.run_id,
-        )
-
-    @contextlib.contextmanager
-    def opened(
-        self, base: CheckpointMetadata | None, own: KeyGroupRange, track: bool = False
-    ) -> Iterator[KeyedStateBackend]:
-        config = Configuration({"backend": self.backend})
-        registry = PluginRegistry(config)
-        handles = [] if base is None else handles_for(base, self.folder.storage, own)
-        backend = KeyedStateBackend.open(
-            registry.choose(),
-            key_serializer=types.STRING,
-            key_groups=own,
-            max_parallelism=self.max_parallelism,
-            options=config.plugin_options(registry.options, self.backend),
-            handles=handles,
-            track_changes=track,
-        )
-        for handle in handles:
-            handle.close()
-        with contextlib.closing(backend):
-            yield backend
-
-    def stored(self, epoch: int) -> dict[str, int]:
-        """Return all counts of a checkpoint."""
-        metadata = self.folder.read_metadata(epoch)
-        assert metadata is not None
-        with self.opened(metadata, KeyGroupRange(0, self.max_parallelism - 1)) as backend:
-            count = backend.get_state(COUNT)
-            found = {}
-            for key in list(backend.get_keys("count")):
-                backend.set_current_key(key)
-                found[key] = count.value()
-            return found
-
-    def operator_lists(self, epoch: int) -> tuple[list[int], list[list[int]]]:
-        """Return the split elements of all tasks of a checkpoint, and the union list of each."""
-        metadata = self.folder.read_metadata(epoch)
-        assert metadata is not None
-        split, union = [], []
-        for number, part in enumerate(metadata.parts):
-            parts = [part.operator_state if other is part else None for other in metadata.parts]
-            restored = read_operator_state(self.folder.storage, parts, number, len(parts), restarted=False)
-            backend = OperatorStateBackend(restored)
-            split += backend.get_state(SPLIT).get()
-            union.append(backend.get_state(UNION).get())
-        return sorted(split), union
-
 
 KEYS = ["8", "5", "25", "13", "4", "7", "1", "6", "9", "3"]
 
 
 @pytest.fixture
-def operator(tmp_path: Path, backend_name: str) -> CountingOperator:
-    return CountingOperator(CheckpointStorage.open(tmp_path), backend_name, 10)
+def operator(counting: ModuleType, tmp_path: Path, backend_name: str) -> Any:
+    return counting.CountingOperator(CheckpointStorage.open(tmp_path), backend_name, 10)
 
 
-def test_counts_go_on_over_1_then_2_then_3_tasks(operator: CountingOperator) -> None:
+def test_counts_go_on_over_1_then_2_then_3_tasks(operator: Any) -> None:
     """SCALE-01."""
     for epoch, parallelism in enumerate([1, 2, 3]):
         operator.restart(parallelism)
@@ -187,7 +46,7 @@ def test_counts_go_on_over_1_then_2_then_3_tasks(operator: CountingOperator) -> 
         assert operator.counts == dict.fromkeys(KEYS, epoch + 1)
 
 
-def test_counts_go_on_over_3_then_2_then_1_tasks(operator: CountingOperator) -> None:
+def test_counts_go_on_over_3_then_2_then_1_tasks(operator: Any) -> None:
     """SCALE-02."""
     for epoch, parallelism in enumerate([3, 2, 1]):
         operator.restart(parallelism)
@@ -195,10 +54,10 @@ def test_counts_go_on_over_3_then_2_then_1_tasks(operator: CountingOperator) -> 
         assert operator.counts == dict.fromkeys(KEYS, epoch + 1)
 
 
-def test_any_parallelism_follows_any_other(tmp_path: Path, backend_name: str) -> None:
+def test_any_parallelism_follows_any_other(counting: ModuleType, tmp_path: Path, backend_name: str) -> None:
     """SCALE-01, SCALE-02, CP-19: whatever it was before, and however long the chains of deltas are."""
     rng = random.Random(7)
-    operator = CountingOperator(CheckpointStorage.open(tmp_path), backend_name, 7)
+    operator = counting.CountingOperator(CheckpointStorage.open(tmp_path), backend_name, 7)
     expected: Counter[str] = Counter()
     split: list[int] = []
     epoch = 0
@@ -216,9 +75,9 @@ def test_any_parallelism_follows_any_other(tmp_path: Path, backend_name: str) ->
             epoch += 1
 
 
-def test_union_lists_reach_every_task_of_another_parallelism(tmp_path: Path) -> None:
+def test_union_lists_reach_every_task_of_another_parallelism(counting: ModuleType, tmp_path: Path) -> None:
     """CP-19."""
-    operator = CountingOperator(CheckpointStorage.open(tmp_path), "nested-map", 10)
+    operator = counting.CountingOperator(CheckpointStorage.open(tmp_path), "nested-map", 10)
     operator.restart(3)
     operator.epoch(0, KEYS)
     base = operator.folder.read_metadata(0)
@@ -226,7 +85,7 @@ def test_union_lists_reach_every_task_of_another_parallelism(tmp_path: Path) -> 
         restored = read_operator_state(
             operator.folder.storage, [part.operator_state for part in base.parts], task, 5, restarted=True
         )
-        assert OperatorStateBackend(restored).get_state(UNION).get() == [0, 0, 0]
+        assert OperatorStateBackend(restored).get_state(counting.UNION).get() == [0, 0, 0]
 
 
 # -- what is read ----------------------------------------------------------------------------------

@@ -325,7 +325,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def everything_ends_and_is_cleaned_up(self) -> None:
-        """REG-01, REG-03: a file goes with the last checkpoint that uses it."""
+        """What is left is what the retained checkpoints name, and nothing else."""
         self.zombies = []
         self.working = []
         for held in self.holds:

@@ -60,7 +60,7 @@ def there(job: Any) -> set[str]:
 def test_a_file_goes_with_the_last_checkpoint_that_uses_it(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
-    """REG-03, REG-05, REG-11: old checkpoints go in order, and the files that newer ones use stay."""
+    """REG-01, REG-03, REG-05, REG-11: old checkpoints go in order, and the files that newer ones use stay."""
     written = [epoch(job, coordinator, number) for number in range(5)]
     assert job.folder.checkpoints() == [3, 4], "sharing keeps no checkpoint alive"
     assert there(job) == set().union(*written), "the base and every delta"
