@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
@@ -23,6 +24,7 @@ from keyedstate.checkpoint import (
     MissingStateFolderError,
     OperatorFolder,
     StateFolderOwnedError,
+    StorageError,
     SupersededRunError,
     UnsafeNameError,
     claim,
@@ -404,6 +406,13 @@ def test_a_folder_shared_by_two_operators_on_a_file_system_without_case_is_refus
 def test_a_uid_that_is_no_folder_name_is_refused(local: CheckpointStorage, uid: str) -> None:
     with pytest.raises(UnsafeNameError, match="uid of an operator"):
         OperatorFolder(local, uid)
+
+
+@pytest.mark.skipif(not os.path.isdir("/sys/kernel"), reason="needs a file system that nobody may write to")
+def test_storage_that_cannot_be_written_is_refused_by_name(jobs: ModuleType) -> None:
+    job = jobs.Job(CheckpointStorage.open("/sys/keyedstate"))
+    with pytest.raises(StorageError, match="cannot lock /sys/keyedstate/views/_lock"):
+        claim(job.folder, job.identity("run-1", 0, 0))
 
 
 def test_another_max_parallelism_is_refused_with_the_stored_one(

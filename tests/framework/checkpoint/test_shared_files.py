@@ -7,6 +7,7 @@ holds it to a model, and these are the cases that Flink's tests name.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -89,6 +90,21 @@ def test_a_folder_without_anything_is_cleaned_up_without_harm(job: Any) -> None:
     claim(job.folder, identity)
     retention.sweep(job.folder, identity)
     assert set(job.files("")) <= {"_owner", "_lock"}
+
+
+def test_what_killed_processes_left_of_small_files_goes_when_it_is_old(job: Any) -> None:
+    """A process that is alive renames its temporary file within moments: a young one may be its."""
+    identity = job.identity("run-1", 0, 0)
+    claim(job.folder, identity)
+    young, old = (f"._owner.{digit * 32}.tmp" for digit in "ab")
+    also_old, foreign = f"holds/.0.5.x.{'c' * 32}.tmp", ".notes.tmp"
+    for name in (young, old, also_old, foreign):
+        job.folder.storage.write_atomic(name, b"half of it")
+    for name in (old, also_old, foreign):
+        os.utime(f"{job.folder.location}/{name}", (1_000_000_000, 1_000_000_000))
+    retention.sweep(job.folder, identity)
+    left = {name for name in (young, old, also_old, foreign) if job.folder.storage.exists(name)}
+    assert left == {young, foreign}
 
 
 def test_a_restored_checkpoint_is_replaced_like_any_other(
