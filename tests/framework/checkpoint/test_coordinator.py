@@ -416,7 +416,11 @@ def test_nothing_that_a_listener_does_delays_the_publication(job: Any) -> None:
 
 def test_publications_wait_for_a_clean_up_that_falls_far_behind(job: Any) -> None:
     """CP-03: files must not pile up without end; when one is cleaned up, the next goes on."""
-    go_on, published = threading.Event(), []
+    go_on, waits, published = threading.Event(), threading.Event(), []
+
+    class Noticing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            waits.set()
 
     class Slow(CheckpointListener):
         def completed(self, metadata: CheckpointMetadata) -> None:
@@ -430,11 +434,16 @@ def test_publications_wait_for_a_clean_up_that_falls_far_behind(job: Any) -> Non
                 coordinator.acknowledge(word)
             published.append(epoch)
 
+    log, noticing = logging.getLogger("keyedstate.checkpoint.background"), Noticing()
+    log.addHandler(noticing)
     driver = threading.Thread(target=run)
     driver.start()
-    driver.join(3.0)
-    assert driver.is_alive() and len(published) < 15
-    go_on.set()
+    try:
+        assert waits.wait(120.0)
+        assert driver.is_alive() and len(published) < 15
+    finally:
+        log.removeHandler(noticing)
+        go_on.set()
     driver.join(120.0)
     coordinator.drain()
     assert len(published) == 30 and checkpoints(job) == [28, 29] and len(job.files()) == 4
