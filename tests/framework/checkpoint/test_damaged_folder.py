@@ -36,7 +36,8 @@ def operator(counting: ModuleType, tmp_path: Path) -> Any:
         operator.rules = type(operator.rules)(
             max_deltas=deltas, min_bytes=0, max_concurrent=0, tolerable_failures=99
         )
-        operator.epoch(epoch, ["a", "b"])
+        # An epoch that changes most of the state writes it whole.
+        operator.epoch(epoch, ["a"] if deltas else list("abcdefghijkl"))
     return operator
 
 
