@@ -97,40 +97,33 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, help="file for the report")
     parser.add_argument("--keep", type=Path, help="folder in which the runs' files are left")
     chosen = parser.parse_args(arguments)
-    # So that what was begun is ended also where the campaign is.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # As Ctrl-C: the runs that have begun come to their end, and the table is of what there is.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     known = [entry.name for entry in plans.catalogue()]
     if unknown := sorted(set(chosen.fault).difference(known)):
         parser.error(f"there is no fault {unknown[0]!r}; there are {', '.join(known)}")
     numbers = chosen.only or range(chosen.runs)
     arguments_again = " ".join(f"--fault {shlex.quote(name)}" for name in chosen.fault)
     flights = runs.load_flights()
-    results: list[runs.Result] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="keyedstate-faults-") as temporary:
         work = Path(os.path.abspath(chosen.keep or temporary))
         pool = ThreadPoolExecutor(chosen.jobs)
+        planned = (plans.plan_of(chosen.seed, number, chosen.fault) for number in numbers)
+        futures = [pool.submit(_one, plan, work, flights, chosen.keep is not None) for plan in planned]
         try:
-            futures = [
-                pool.submit(
-                    _one,
-                    plans.plan_of(chosen.seed, number, chosen.fault),
-                    work,
-                    flights,
-                    chosen.keep is not None,
-                )
-                for number in numbers
-            ]
             for future in as_completed(futures):
                 result = future.result()
-                results.append(result)
                 again = f"make faults SEED={chosen.seed} ONLY={result.plan.number}"
                 if chosen.fault:
                     again += f' ARGS="{arguments_again}"'
                 sys.stdout.write(describe(result, again) + "\n")
                 sys.stdout.flush()
+        except KeyboardInterrupt:
+            sys.stdout.write("stopped: waiting for the runs that have begun\n")
         finally:
             pool.shutdown(cancel_futures=True)
+    results = [future.result() for future in futures if not future.cancelled()]
     rows = tabulate(results)
     survived = sum(result.survived for result in results)
     minutes = (time.monotonic() - began) / 60
@@ -148,7 +141,7 @@ def main(arguments: list[str]) -> int:
         }
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
         chosen.json.write_text(json.dumps(report, indent=1))
-    return 0 if survived == len(results) else 1
+    return 0 if survived == len(numbers) else 1
 
 
 if __name__ == "__main__":
