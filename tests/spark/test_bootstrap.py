@@ -433,15 +433,35 @@ def expected_delays(flights: pa.Table) -> dict[str, tuple[int, int]]:
     return {row["tailnum"]: (row["arr_delay_count"], row["arr_delay_sum"]) for row in sums}
 
 
-def test_the_state_of_real_flights_equals_the_batch_answer(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_that_begins_with_its_history_ends_with_the_batch_answer(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """SPA-03: real flights, the first ones as history and the others as a stream, at another parallelism."""
     flights = read_flights().slice(0, 20_000).select(["tailnum", "arr_delay"]).drop_null()
-    pa.parquet.write_table(flights, tmp_path / "history.parquet")
-    history = spark.read.parquet(str(tmp_path / "history.parquet"))
-    keyed(history, "tailnum", uid="delays").bootstrap(Delays(), tmp_path / "savepoint")
-    found = {
-        name: {row["tailnum"]: row["value"] for row in stored(tmp_path / "savepoint", name)}
-        for name in ("flights", "delay")
+    history, later = flights.slice(0, 15_000), flights.slice(15_000)
+    pa.parquet.write_table(history, tmp_path / "history.parquet")
+    (tmp_path / "later").mkdir()
+    pa.parquet.write_table(later, tmp_path / "later" / "0.parquet")
+    savepoint, config = tmp_path / "savepoint", {"parallelism": 3, "max-parallelism": 32}
+    rows = spark.read.parquet(str(tmp_path / "history.parquet"))
+    keyed(rows, "tailnum", uid="delays", config=config).bootstrap(Delays(), savepoint)
+    assert delays_in(savepoint) == expected_delays(history)
+
+    stream = spark.readStream.schema("tailnum string, arr_delay long").parquet(str(tmp_path / "later"))
+    config = {
+        "checkpoint.dir": str(tmp_path / "state"),
+        "restore.savepoint": str(savepoint),
+        "parallelism": 2,
     }
-    assert {
-        plane: (number, found["delay"][plane]) for plane, number in found["flights"].items()
-    } == expected_delays(flights)
+    out = keyed(stream, "tailnum", uid="delays", config=config).process(
+        Delays(), "tailnum string, flights long, delay long"
+    )
+    out.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "spark")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    assert delays_in(tmp_path / "state") == expected_delays(flights)
+
+
+def delays_in(path: Path) -> dict[str, tuple[int, int]]:
+    found = [{row["tailnum"]: row["value"] for row in stored(path, name)} for name in ("flights", "delay")]
+    return {plane: (number, found[1][plane]) for plane, number in found[0].items()}
