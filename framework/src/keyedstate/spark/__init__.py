@@ -31,15 +31,20 @@ if TYPE_CHECKING:
     from keyedstate.spark.editing import SavepointEdit, edit, new_savepoint
     from keyedstate.spark.frame import KeyedFrame, keyed
     from keyedstate.spark.registration import register
+    from keyedstate.spark.savepoint import create_savepoint, fork_savepoint
+    from keyedstate.spark.stopping import stop_with_savepoint
 
-#: What imports Spark, and where it is.
+#: What is imported when it is asked for, and where it is.
 _WITH_SPARK = {
     "KeyedFrame": "keyedstate.spark.frame",
     "SavepointEdit": "keyedstate.spark.editing",
+    "create_savepoint": "keyedstate.spark.savepoint",
     "edit": "keyedstate.spark.editing",
+    "fork_savepoint": "keyedstate.spark.savepoint",
     "keyed": "keyedstate.spark.frame",
     "new_savepoint": "keyedstate.spark.editing",
     "register": "keyedstate.spark.registration",
+    "stop_with_savepoint": "keyedstate.spark.stopping",
 }
 
 __all__ = [
@@ -61,10 +66,13 @@ __all__ = [
     "SavepointEdit",
     "StateFrameError",
     "TaskContextError",
+    "create_savepoint",
     "edit",
+    "fork_savepoint",
     "keyed",
     "new_savepoint",
     "register",
+    "stop_with_savepoint",
 ]
 
 

@@ -234,7 +234,6 @@ class OperatorPlan:
         folder.write_started(identity)
         _refuse_second_operator(folder, identity)
         restore_point = find_restore_point(folder, identity, each_epoch=where.each_epoch)
-        self._refuse_reordered_key(where.uid, restore_point)
         config = Configuration(dict(self.settings))
         folder = with_local_copies(folder, identity.epoch, restore_point, config, _local_folder())
         key_groups = key_group_range_for(identity.partition, self.parallelism, self.max_parallelism)
@@ -242,8 +241,7 @@ class OperatorPlan:
         began = clock()
         goes_on = restore_point is not None and restore_point.run_id == identity.run_id
         begins = restore.beginning(directory, folder, owner, identity, restore_point)
-        if begins is not None:
-            self._refuse_reordered_key(where.uid, begins.metadata)
+        self._refuse_reordered_key(where.uid, None if begins is None else begins.metadata)
         chosen = backend_in_task(self.settings)
         writing = chosen.base_rules.writing(
             restore_point,
