@@ -31,6 +31,31 @@ def test_a_job_that_raises_is_logged_and_the_next_one_is_done(caplog: pytest.Log
     assert done == [1] and "a job of jobs raised" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
+def test_a_job_that_exits_does_not_take_the_thread_along() -> None:
+    background, done = Background("jobs"), []
+    background.submit(sys.exit)
+    background.submit(lambda: done.append(1))
+    assert background.drain(60.0)
+    assert done == [1]
+
+
+def test_jobs_are_done_later_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publication must neither fail nor wait for ever because of its clean-up."""
+    background, done = Background("jobs", limit=1), []
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(threading.Thread, "start", start)
+        for number in range(3):
+            background.submit(lambda number=number: done.append(number))
+        assert background.drain(0.0)
+    background.submit(lambda: done.append(3))
+    assert background.drain(60.0)
+    assert done == [0, 1, 2, 3]
+
+
 def test_who_has_too_many_jobs_waits_until_one_is_done() -> None:
     """CP-03."""
     background = Background("jobs", limit=2)

@@ -50,10 +50,11 @@ class Background:
     def submit(self, job: Callable[[], None]) -> None:
         """Have a job done; waits while too many are waiting, so that nobody runs away from the clean-up.
 
-        A job that raises is logged, and the next one is done.
+        A job that raises is logged, and the next one is done.  Where no thread can be started the job waits
+        for the next call that can start one, and nobody waits for it.
         """
         with self._changed:
-            if len(self._jobs) >= self._limit:
+            if len(self._jobs) >= self._limit and self._running:
                 _log.warning(
                     "%s waits: %d jobs are to be done before, and the storage or a plugin is slow",
                     self._name,
@@ -62,8 +63,13 @@ class Background:
                 self._changed.wait_for(lambda: len(self._jobs) < self._limit)
             self._jobs.append(job)
             if not self._running:
-                self._running = True
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+                try:
+                    threading.Thread(target=self._run, name=self._name, daemon=True).start()
+                except RuntimeError as error:  # the system has none left, or the interpreter is ending
+                    _log.warning("%s waits: no thread can be started (%s)", self._name, error)
+                else:
+                    # The thread has to wait for the lock before it looks.
+                    self._running = True
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all jobs are done; False where they are not after `timeout` seconds."""
@@ -81,7 +87,7 @@ class Background:
                 self._changed.notify_all()
             try:
                 job()
-            except Exception:
+            except BaseException:  # a plugin may exit; without the thread, whoever waits would wait for ever
                 _log.exception("a job of %s raised", self._name)
 
 
