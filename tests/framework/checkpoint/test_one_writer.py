@@ -173,6 +173,24 @@ def test_a_lock_ends_with_the_process_that_holds_it(job: Any) -> None:
         pass
 
 
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(job: Any) -> None:
+    """As one of a pool that a foreachBatch function makes in another thread of the driver."""
+    read, write = os.pipe()
+    with exclusive(job.folder):
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)  # until the parent is done
+            os._exit(0)
+    try:
+        with exclusive(job.folder, timeout=0.01):
+            pass
+    finally:
+        os.close(write)
+        os.waitpid(child, 0)
+        os.close(read)
+
+
 def test_storage_without_locks_goes_without(jobs: ModuleType, storage: CheckpointStorage) -> None:
     job = jobs.Job(storage)
     job.epoch("run-1", 0, CheckpointCoordinator(job.folder))

@@ -51,6 +51,9 @@ def exclusive(folder: OperatorFolder, timeout: float = LOCK_TIMEOUT) -> Iterator
         _lock(descriptor, folder, timeout)
         yield
     finally:
+        # Closing alone leaves the lock with a process that was forked meanwhile, for as long as that lives.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
