@@ -14,6 +14,8 @@ EPOCHS = 6
 MAX_PARALLELISM = 32
 BACKENDS = ("heap-cow", "nested-map")
 _UID = "(aircraft|origins)"
+_MAX_DELTAS = "spark.keyedstate.checkpoint.max-deltas"
+_DELTA_MIN_BYTES = "spark.keyedstate.checkpoint.delta-min-bytes"
 _ATTEMPT = r"attempts/epoch-\d+/[^/]+"
 
 
@@ -47,6 +49,8 @@ RESTORE = Step("restore", "worker", "read", f"^{_UID}/data/", 2 * EPOCHS - 2)
 DELETION = Step("clean-up deletes", "driver", "delete", f"^{_UID}/", EPOCHS - 2)
 ROWS = Step("rows", "worker", "rows", f"^{_UID}/rows$", 2 * EPOCHS)
 DATA = Step("data file", "worker", "create", f"^{_UID}/data/", 2 * EPOCHS)
+#: A worker writes it beside the rows, where the chain before is long enough: see `_with_bases`.
+BASE = Step("base beside the work", "worker", "create", rf"^{_UID}/data/[^/]+\.base\.seg$", 2)
 MANIFEST = Step("manifest", "worker", "publish", rf"^{_UID}/{_ATTEMPT}\.json$", 2 * EPOCHS)
 ACKNOWLEDGEMENT = Step("acknowledgement", "worker", "written", rf"^{_UID}/{_ATTEMPT}\.json$", 2 * EPOCHS)
 PUBLICATION = Step("publication", "driver", "publish", rf"^{_UID}/chk-\d+/_metadata$", EPOCHS)
@@ -57,9 +61,9 @@ SINK = tuple(
     for name in ("before the sink", "before the sink commits", "after the sink committed")
 )
 
-WORKER_STEPS = (CLAIM, RESTORE_POINT, STARTED, RESTORE, ROWS, DATA, MANIFEST, ACKNOWLEDGEMENT)
+WORKER_STEPS = (CLAIM, RESTORE_POINT, STARTED, RESTORE, ROWS, BASE, DATA, MANIFEST, ACKNOWLEDGEMENT)
 DRIVER_STEPS = (PUBLICATION, PUBLISHED, CLEAN_UP, DELETION, *SINK)
-WRITES = (CLAIM, STARTED, DATA, MANIFEST, PUBLICATION)
+WRITES = (CLAIM, STARTED, BASE, DATA, MANIFEST, PUBLICATION)
 
 
 @dataclass
@@ -77,6 +81,9 @@ class Plan:
     operators : list of str
     first_flight, flights : int
         Which part of the year goes through.
+    ahead : float
+        How much of it the first epoch has.  After a large one the others change little of the state, and so
+        write deltas.
     lives : list of (int, str)
         Parallelism and backend of each start of the driver; the last one stands for all later ones.
     pause_after : int or None
@@ -95,6 +102,7 @@ class Plan:
     operators: list[str]
     first_flight: int
     flights: int
+    ahead: float
     lives: list[tuple[int, str]]
     pause_after: int | None = None
     faults: list[dict[str, Any]] = field(default_factory=list)
@@ -117,6 +125,8 @@ def _at(step: Step, action: str, **details: Any) -> Callable[[random.Random, Pla
             plan.sink = "foreachBatch"
         if step in (RESTORE, DELETION):
             plan.storage = "faulty"
+        if step is BASE:
+            _with_bases(plan)
         fault = {
             "by": "injection",
             "step": step.step,
@@ -133,6 +143,14 @@ def _at(step: Step, action: str, **details: Any) -> Callable[[random.Random, Pla
         return [fault]
 
     return build
+
+
+def _with_bases(plan: Plan) -> None:
+    """Have each second epoch of the first driver write the whole state beside its rows."""
+    plan.ahead = 0.7
+    plan.operators = ["aircraft"]
+    plan.lives[0] = (plan.lives[0][0], "heap-cow")
+    plan.settings[_MAX_DELTAS] = "1"
 
 
 def _watched(kind: str, **details: Any) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
@@ -262,8 +280,9 @@ def plan_of(seed: int, number: int, names: Collection[str] = ()) -> Plan:
         operators=random_.choice((["aircraft"], ["aircraft"], ["origins", "aircraft"])),
         first_flight=random_.randrange(300_000),
         flights=random_.choice((3_000, 6_000, 9_000)),
+        ahead=random_.choice((1 / EPOCHS, 0.7)),
         lives=lives,
-        settings={"spark.keyedstate.checkpoint.max-deltas": str(random_.choice((0, 2, 10)))},
+        settings={_MAX_DELTAS: str(random_.choice((0, 1, 10))), _DELTA_MIN_BYTES: "0"},
     )
     faults = [{"name": first.name, **fault} for fault in first.build(random_, plan)]
     # A second one that the same driver can live through.

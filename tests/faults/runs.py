@@ -129,7 +129,9 @@ class _Run:
     # -- input -------------------------------------------------------------------------------------
 
     def _cut(self, flights: pa.Table) -> list[pa.Table]:
-        ends = [flights.num_rows * number // EPOCHS for number in range(EPOCHS + 1)]
+        first = int(flights.num_rows * self._plan.ahead)
+        rest = flights.num_rows - first
+        ends = [0, *(first + rest * number // (EPOCHS - 1) for number in range(EPOCHS))]
         return [flights.slice(first, end - first) for first, end in itertools.pairwise(ends)]
 
     def _give(self, files: int) -> None:
