@@ -38,6 +38,7 @@ from keyedstate.state.errors import (
     StateKindMismatchError,
     StateMigrationError,
 )
+from keyedstate.state.restored_types import with_one_type_each
 from keyedstate.state.snapshots import SnapshotTask
 from keyedstate.state.tracking import ChangeTracker
 from keyedstate.state.ttl.config import TtlClock
@@ -152,7 +153,7 @@ class KeyedStateBackend:
         try:
             for meta in (meta for handle in handles for meta in handle.states):
                 check_keys(meta, key_serializer)
-            tables = backend.create_restore_operation(handles, context).restore()
+            tables = backend.create_restore_operation(with_one_type_each(handles), context).restore()
             return cls(
                 backend, context, key_serializer, tables, track_changes, generic_types, clock, event_time
             )
