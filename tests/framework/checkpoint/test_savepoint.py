@@ -23,6 +23,7 @@ from keyedstate.checkpoint import (
     SavepointTakenOverError,
     SavepointTargetError,
     SavepointWriter,
+    StorageError,
     UnknownOperatorError,
     UnsafeNameError,
     delete_savepoint,
@@ -116,6 +117,38 @@ def test_what_a_killed_writer_has_left_is_written_over(place: CheckpointStorage,
     savepoint.verify()
     data = {path for path in left if path.endswith(".seg")}
     assert data and not data & set(place.files()), "nothing of the killed one stays"
+
+
+def test_a_publication_that_is_given_up_is_never_a_savepoint_without_its_files(
+    place: CheckpointStorage, done: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was written, only the answer was lost; and then the clean-up is killed."""
+    writer = SavepointWriter(place)
+    fill(writer, done)
+    place.write_atomic("Another/_metadata", b"of an operator whose name comes before the file's")
+    write_atomic, delete_file = CheckpointStorage.write_atomic, CheckpointStorage.delete_file
+    deleted: list[str] = []
+
+    def lose_answer(storage: CheckpointStorage, path: str, data: bytes) -> None:
+        write_atomic(storage, path, data)
+        raise StorageError(path, "write", "the connection broke")
+
+    def be_killed(storage: CheckpointStorage, path: str) -> None:
+        if deleted:
+            raise KeyboardInterrupt
+        deleted.append(path)
+        delete_file(storage, path)
+
+    monkeypatch.setattr(CheckpointStorage, "write_atomic", lose_answer)
+    with pytest.raises(StorageError):
+        writer.finish()
+    assert place.exists("_savepoint")
+    monkeypatch.setattr(CheckpointStorage, "delete_file", be_killed)
+    with pytest.raises(KeyboardInterrupt):
+        writer.abort()
+    assert deleted == ["_savepoint"] and place.exists("_unfinished")
+    monkeypatch.undo()
+    write(place, done).verify()
 
 
 def test_a_failed_writer_leaves_nothing(place: CheckpointStorage, done: Any) -> None:

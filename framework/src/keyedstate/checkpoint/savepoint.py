@@ -444,6 +444,8 @@ def _mark(id: str) -> bytes:
 
 def _delete_own(root: CheckpointStorage) -> tuple[str, ...]:
     """Delete all of a savepoint that is none any more; the mark last, so that a kill leaves it ours."""
+    # A publication whose answer was lost may have left it: without it the rest is no savepoint at any moment.
+    root.delete_file(SAVEPOINT)
     files = root.files()
     foreign = tuple(path for path in files if not _OWN.fullmatch(path))
     _delete_files(root, [path for path in files if path not in foreign and path != UNFINISHED])
