@@ -17,6 +17,7 @@ from keyedstate.checkpoint import (
     CorruptManifestError,
     UnreadableStateError,
 )
+from keyedstate.checkpoint.retry import RetryPolicy
 from keyedstate.checkpoint.savepoint import SavepointWriter
 from keyedstate.checkpoint.savepoint_errors import NotASavepointError
 from keyedstate.checkpoint.stored import (
@@ -176,6 +177,15 @@ def test_what_is_stored_is_described(checkpointed: Any, tmp_path: Path) -> None:
         "bytes": size,
         "deltas": 0,
     }
+
+
+def test_the_folder_of_a_checkpoint_retries_as_its_storage_was_told_to(
+    checkpointed: Any, tmp_path: Path
+) -> None:
+    """A hold is written through it, and read again and again where a query runs."""
+    patient = replace(CheckpointStorage.open(tmp_path / "state" / "views"), retry=RetryPolicy(retries=17))
+    folder = StoredState.open(patient).folder
+    assert folder is not None and folder.storage.retry.retries == 17
 
 
 def test_a_state_that_is_not_there_is_refused_with_those_that_are(checkpointed: Any, tmp_path: Path) -> None:
