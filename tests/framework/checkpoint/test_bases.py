@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -293,6 +294,27 @@ def test_a_base_that_fails_leaves_the_chain_as_it_was_and_is_tried_again(task: T
     saved = task.run_epoch(BESIDE, {3: 33}, finish_base=True)
     assert [base.failure for base in saved.bases] == [None] and len(saved.deltas) == 1
     task.check()
+
+
+def test_a_base_for_which_there_is_no_thread_has_failed_and_its_epoch_has_not(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(task)
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        # The coordinator needs a thread too, when the epoch is over.
+        patch.setattr(task.coordinator, "acknowledge", lambda word: publish(task.folder, word))
+        saved = task.run_epoch(BESIDE, {2: 22}, finish_base=True)
+    assert saved.bases[-1].failure is FailureReason.ASYNCHRONOUS and len(saved.deltas) == 2
+    task.check()
+
+
+def publish(folder: OperatorFolder, word: Acknowledgement) -> None:
+    folder.write_metadata(CheckpointMetadata.of([folder.read_manifest(word.manifest)]))
 
 
 def test_one_base_too_many_that_fails_stops_the_task_and_loses_nothing(task: Task) -> None:

@@ -290,6 +290,17 @@ def test_an_operator_may_have_the_name_of_sparks_folder(
     assert savepoint.spark_files() == ("offsets/3", "sources/0/3")
 
 
+def test_deletion_leaves_an_operator_alone_that_has_its_checkpoints_in_the_same_folder(
+    place: CheckpointStorage, done: Any
+) -> None:
+    """A `checkpoint.dir` that is a savepoint's folder is a mistake, and not one to pay for with state."""
+    write(place, done)
+    place.write_atomic("live/_owner", b"a query's")
+    place.write_atomic("live/data/n1.seg", b"its state")
+    assert delete_savepoint(place) == ("live/_owner", "live/data/n1.seg")
+    assert place.files() == ["live/_owner", "live/data/n1.seg"]
+
+
 def test_deletion_takes_a_savepoint_and_nothing_else(place: CheckpointStorage, done: Any) -> None:
     """CP-18: a savepoint goes only when somebody says so."""
     write(place, done)

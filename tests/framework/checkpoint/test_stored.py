@@ -28,7 +28,7 @@ from keyedstate.checkpoint.stored import (
     UnknownStateError,
     operators_in,
 )
-from keyedstate.types import INT64, STRING, VOID, list_of, nullable
+from keyedstate.types import INT64, STRING, VOID, list_of, nullable, row_of
 
 
 @pytest.fixture
@@ -212,5 +212,8 @@ def test_a_state_that_tasks_know_by_two_types_has_the_one_that_reads_both(
 
     assert stored(INT64, nullable(INT64)).state("s").value_serializer == nullable(INT64)
     assert stored(nullable(INT64), INT64).state("s").value_serializer == nullable(INT64)
+    narrow, wide = row_of({"a": INT64}), row_of({"a": INT64, "b": nullable(STRING)})
+    assert stored(narrow, wide).state("s").value_serializer == wide
+    assert stored(wide, narrow).state("s").value_serializer == wide
     with pytest.raises(UnreadableStateError, match=r"'s' .* INT64 and STRING, and none of these reads"):
         stored(INT64, STRING).states()

@@ -36,7 +36,7 @@ from keyedstate.checkpoint.errors import (
     UnsafeNameError,
 )
 from keyedstate.checkpoint.folder import FORMAT_VERSION as METADATA_VERSION
-from keyedstate.checkpoint.folder import METADATA, OperatorFolder
+from keyedstate.checkpoint.folder import METADATA, OWNER, OperatorFolder
 from keyedstate.checkpoint.manifest import CheckpointMetadata
 from keyedstate.checkpoint.savepoint_errors import (
     NotASavepointError,
@@ -447,7 +447,9 @@ def _delete_own(root: CheckpointStorage) -> tuple[str, ...]:
     # A publication whose answer was lost may have left it: without it the rest is no savepoint at any moment.
     root.delete_file(SAVEPOINT)
     files = root.files()
-    foreign = tuple(path for path in files if not _OWN.fullmatch(path))
+    # Somebody may have pointed a query's checkpoint.dir here: what an operator has claimed is not ours.
+    claimed = {path.partition("/")[0] for path in files if path.endswith(f"/{OWNER}")}
+    foreign = tuple(path for path in files if not _OWN.fullmatch(path) or path.partition("/")[0] in claimed)
     _delete_files(root, [path for path in files if path not in foreign and path != UNFINISHED])
     root.delete_file(UNFINISHED)
     # Not a whole bucket, where the savepoint has one to itself.

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from keyedstate.backend import OperatorStateMeta, StateMeta
 from keyedstate.checkpoint.errors import CorruptManifestError, UnreadableStateError
 from keyedstate.checkpoint.folder import METADATA, OWNER, OperatorFolder
@@ -238,12 +240,19 @@ class StoredState:
         }
 
     def _reads_all(self, name: str, metas: Sequence[StateMeta]) -> StateMeta:
-        for meta in metas:
+        # The one with the most fields first: another may read it too, and drop some.
+        for meta in sorted(metas, key=lambda meta: -_fields(meta.value_serializer.arrow_type)):
             if all(meta.kind is other.kind and _reads(meta, other) for other in metas):
                 return meta
         shown = " and ".join(repr(meta.value_serializer) for meta in metas)
         reason = f"its tasks have written it as {shown}, and none of these reads the others"
         raise UnreadableStateError(self.storage.location(self.path), name, f"{reason}. Run its query once.")
+
+
+def _fields(arrow_type: pa.DataType) -> int:
+    """Return how many fields a type has, at any depth."""
+    inner = [arrow_type.field(number) for number in range(arrow_type.num_fields)]
+    return len(inner) + sum(_fields(field.type) for field in inner)
 
 
 def operators_in(storage: CheckpointStorage) -> list[str]:

@@ -327,7 +327,11 @@ class _BackgroundBase:
         self._snapshot = keyed.snapshot(epoch)
         # Nothing waits for it where the process ends: an unfinished base belongs to nobody.
         self._thread = threading.Thread(target=self._write, name=f"keyedstate-base-{epoch}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the machine has no thread left: a base may fail, its epoch need not
+            self.error = error
+            self._snapshot.cancel()
 
     def hurry(self) -> None:
         """Take all the time of a processor from now on."""
@@ -346,7 +350,7 @@ class _BackgroundBase:
     def outcome(self, timeout_ms: int, *, wait: bool) -> BaseReport | None:
         """Return what has become of it, None where it goes on; one that took too long is given up."""
         left_s = timeout_ms / 1000.0 - (time.perf_counter() - self._began)
-        if wait:
+        if wait and self._thread.ident is not None:
             self._thread.join(max(left_s, 0.0))
         failure: FailureReason | None = None
         error = ""
