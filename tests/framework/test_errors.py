@@ -17,6 +17,7 @@ EXAMPLES: list[KeyedStateError] = [
     errors.KeyedStateError("plain"),
     errors.ConfigError("the file is bad"),
     errors.UnknownOptionError("spark.keyedstate.bakend", "Spark configuration", ["spark.keyedstate.backend"]),
+    errors.InvalidDurationError("10 parsecs"),
     errors.InvalidOptionError("parallelism", "many", "a whole number of at least 1", "call"),
     errors.MissingOptionError("spark.keyedstate.checkpoint.dir", "Where checkpoints are."),
     errors.PluginError("something about plugins"),
