@@ -204,6 +204,36 @@ def test_an_interruption_waits_for_running_copies_and_deletes_what_they_wrote(
     assert list(unruly.storage.list("copy")) == []
 
 
+def test_an_interruption_while_files_are_being_submitted_leaves_nothing_of_those_that_run(
+    source: CheckpointStorage, unruly: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XFER-01."""
+    first_runs, interrupted = threading.Event(), threading.Event()
+
+    class Interrupted(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
+            if first_runs.is_set():
+                raise KeyboardInterrupt
+            future = super().submit(*arguments, **named)
+            assert first_runs.wait(30)
+            return future
+
+        def shutdown(self, *arguments: Any, **named: Any) -> None:
+            interrupted.set()
+            super().shutdown(*arguments, **named)
+
+    def watcher(operation: str, path: str) -> None:
+        if operation == "create":
+            first_runs.set()
+            assert interrupted.wait(30)
+
+    monkeypatch.setattr(sys.modules[transfer.__module__], "ThreadPoolExecutor", Interrupted)
+    unruly.handler.watcher = watcher
+    with pytest.raises(KeyboardInterrupt):
+        transfer(source, unruly.storage, fill_small(source, 2), threads=2)
+    assert list(unruly.storage.list("copy")) == []
+
+
 def test_the_callers_own_error_while_it_reports_progress_ends_the_transfer(
     source: CheckpointStorage, storage: CheckpointStorage
 ) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,21 +109,18 @@ def transfer(
     wanted = list(files)
     running = _Transfer(source, target, progress, cancelled)
     pool = ThreadPoolExecutor(min(threads, max(1, len(wanted))), "keyedstate-transfer")
-    futures: list[Future[CopiedFile]] = []
     try:
-        futures += [pool.submit(running.copy, file) for file in wanted]
+        futures = [pool.submit(running.copy, file) for file in wanted]
         wait(futures, return_when=FIRST_EXCEPTION)
         running.raise_first()
         return [future.result() for future in futures]
     except BaseException:
         running.stop.set()
-        for future in futures:
-            future.cancel()
-        _wait_whatever_comes(futures)
+        _shut_down_whatever_comes(pool)
         running.delete_copies()
         raise
     finally:
-        pool.shutdown(wait=True)
+        pool.shutdown()
 
 
 class _Transfer:
@@ -212,11 +209,14 @@ class _Transfer:
                 self._progress(count)
 
 
-def _wait_whatever_comes(futures: Sequence[Future[CopiedFile]]) -> None:
-    """Wait for what runs, also where the user presses Ctrl-C a second time: its files are yet to delete."""
+def _shut_down_whatever_comes(pool: ThreadPoolExecutor) -> None:
+    """Wait for what runs, also where the user presses Ctrl-C a second time: its files are yet to delete.
+
+    The pool is asked, not the futures: an interrupt while files are being submitted loses those.
+    """
     while True:
         try:
-            wait(futures)
+            pool.shutdown(cancel_futures=True)
             return
         except KeyboardInterrupt:
             continue
