@@ -27,6 +27,7 @@ from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.runtime import KeyedOperator
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.configuration import backend_in_task, storage_in_task
+from keyedstate.spark.partition import PartitionPlan
 from keyedstate.spark.saving import StateWriter
 from keyedstate.spark.task import OperatorPlan
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
@@ -69,7 +70,7 @@ def run_bootstrap(
     uid : str
         The operator, as it is to be called in the savepoint.
     """
-    save = _saving(plan, root.uri, uid)
+    save = _saving(plan.partitions, root.uri, uid)
 
     def bootstrap(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         manifest = plan.bootstrap(batches, save)
@@ -78,7 +79,7 @@ def run_bootstrap(
 
     # Partitions without rows do not always get a task.
     parts = manifests_of(rows.mapInArrow(bootstrap, _RESULT))
-    for partition in range(plan.parallelism):
+    for partition in range(plan.partitions.parallelism):
         if partition not in parts:
             manifest = plan.bootstrap(iter(()), save, partition)
             assert manifest is not None
@@ -86,7 +87,7 @@ def run_bootstrap(
     return metadata_of(parts.values(), root.child(uid))
 
 
-def _saving(plan: OperatorPlan, root_uri: str, uid: str) -> Any:
+def _saving(plan: PartitionPlan, root_uri: str, uid: str) -> Any:
     def save(
         partition: int, backend: KeyedStateBackend, states: OperatorStateBackend, operator: KeyedOperator
     ) -> AttemptManifest:

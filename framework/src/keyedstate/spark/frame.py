@@ -51,11 +51,12 @@ from keyedstate.spark.errors import (
     MissingUidError,
 )
 from keyedstate.spark.identity import epoch_on_driver
+from keyedstate.spark.partition import EventTime, PartitionPlan, StatePlace, pack_function
 from keyedstate.spark.preflight import check_executors
 from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_columns_of, key_types, parse_output, time_column_of
-from keyedstate.spark.task import Checkpointing, EventTime, OperatorPlan, pack_function
+from keyedstate.spark.task import Acknowledging, OperatorPlan
 from keyedstate.state import MissingEventTimeError, TtlClock, declared_operator_states, declared_states
 from keyedstate.types import refuse_generic
 
@@ -320,10 +321,18 @@ class KeyedFrame:
             owner = folder.read_owner() or expected_owner(config, folder)
             stored = None if owner is None else owner.max_parallelism
         parallelism, max_parallelism = self._parallelism(config, stored)
-        plan = OperatorPlan(
+        place, acknowledging = None, None
+        if folder is not None:
+            place = StatePlace(
+                uid=folder.uid,
+                directory=CheckpointStorage.open(config[CHECKPOINT_DIR], config).uri,
+                compression=config[CHECKPOINT_COMPRESSION],
+                each_epoch=self._df.isStreaming,
+            )
+            acknowledging = _acknowledging(spark, config, folder, chosen.backend)
+        partitions = PartitionPlan(
             function=packed,
             function_name=type(function).__name__,
-            columns=(*self._df.columns, KEY_GROUP_COLUMN),
             key_columns=tuple(
                 (name, self._df.schema[name].dataType.simpleString()) for name in self._key_columns
             ),
@@ -332,13 +341,14 @@ class KeyedFrame:
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             settings=frozen(config),
-            checkpointing=(
-                None
-                if folder is None
-                else _checkpointing(spark, config, folder, chosen.backend, self._df.isStreaming)
-            ),
-            broadcast=None if self._broadcast is None else broadcast_side_of(self._df, self._broadcast),
+            place=place,
             event_time=event_time,
+        )
+        plan = OperatorPlan.of(
+            partitions,
+            columns=(*self._df.columns, KEY_GROUP_COLUMN),
+            acknowledging=acknowledging,
+            broadcast=None if self._broadcast is None else broadcast_side_of(self._df, self._broadcast),
         )
         rows = with_key_group(self._df, self._key_columns, max_parallelism)
         if self._broadcast is not None and self._broadcast.isStreaming:
@@ -424,9 +434,9 @@ class _Listener(CheckpointListener):
         self._backend.checkpoint_subsumed(self._folder.uid, epoch)
 
 
-def _checkpointing(
-    spark: SparkSession, config: Configuration, folder: OperatorFolder, backend: Backend, each_epoch: bool
-) -> Checkpointing:
+def _acknowledging(
+    spark: SparkSession, config: Configuration, folder: OperatorFolder, backend: Backend
+) -> Acknowledging:
     acknowledgements = acknowledgements_of(spark.sparkContext)
     coordinator = acknowledgements.coordinator(folder)
     coordinator.configure(
@@ -434,14 +444,10 @@ def _checkpointing(
         config[CHECKPOINT_RETAINED],
         config[CHECKPOINT_TIMEOUT],
     )
-    return Checkpointing(
-        uid=folder.uid,
+    return Acknowledging(
         operator_id=uuid.uuid4().hex[:16],
-        directory=CheckpointStorage.open(config[CHECKPOINT_DIR], config).uri,
         folder=folder.storage.uri,
-        compression=config[CHECKPOINT_COMPRESSION],
         accumulator=acknowledgements.accumulator,
-        each_epoch=each_epoch,
     )
 
 

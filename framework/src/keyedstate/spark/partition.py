@@ -1,0 +1,446 @@
+"""What an epoch does to one partition: find the restore point, restore, rows in, rows out, write.
+
+Whatever an attempt writes carries its own unique name, and nothing of it is read unless it finished and was
+acknowledged; so an attempt may die anywhere, and may live on as a zombie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from keyedstate.backend import Capability, RestoredOperatorState, StateHandle
+from keyedstate.checkpoint import (
+    AttemptManifest,
+    ChainHandle,
+    CheckpointMetadata,
+    OperatorFolder,
+    SegmentHandle,
+    StoredState,
+    TaskIdentity,
+    Writing,
+    claim,
+    find_restore_point,
+    handles_for,
+    read_operator_state,
+)
+from keyedstate.checkpoint.local_copies import with_local_copies
+from keyedstate.config import Configuration
+from keyedstate.keygroups import KeyGroupRange, key_group_range_for
+from keyedstate.runtime import KeyedOperator, KeyedProcessFunction, key_serializer_for
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.spark.configuration import backend_in_task, restore_in_task, storage_in_task
+from keyedstate.spark.errors import DuplicateUidError, FunctionTransportError, KeyColumnsReorderedError
+from keyedstate.spark.identity import operator_of
+from keyedstate.spark.routing import KEY_GROUP_COLUMN
+from keyedstate.spark.saving import StateWriter
+from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+
+
+@dataclass(frozen=True)
+class StatePlace:
+    """Where the state of an operator in a streaming query lives.
+
+    Attributes
+    ----------
+    uid : str
+    directory : str
+        URI of the folder with the folders of all operators.
+    compression : str
+        The option ``checkpoint.compression``.
+    each_epoch : bool
+        Whether Spark evaluates the operator in each epoch: it is part of a streaming plan, and not built
+        inside ``foreachBatch``.
+    """
+
+    uid: str
+    directory: str
+    compression: str
+    each_epoch: bool
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """Where an operator has its event time from.
+
+    Attributes
+    ----------
+    column : str
+    delay_ms : int
+    """
+
+    column: str
+    delay_ms: int
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """All that is needed to run any partition of an operator.
+
+    Attributes
+    ----------
+    function : bytes
+        The process function, pickled; `function_name` is its class.
+    key_columns : tuple of (str, str)
+        Names and Spark types.
+    key_types : tuple of pyarrow.DataType
+    output : OutputSchema
+    parallelism, max_parallelism : int
+    settings : tuple
+        The configuration, as `keyedstate.spark.configuration.frozen` gives it.
+    place : StatePlace or None
+        None for a batch DataFrame: the operator begins without state and keeps none.
+    event_time : EventTime or None
+    """
+
+    function: bytes
+    function_name: str
+    key_columns: tuple[tuple[str, str], ...]
+    key_types: tuple[pa.DataType, ...]
+    output: OutputSchema
+    parallelism: int
+    max_parallelism: int
+    settings: tuple[tuple[str, Any], ...]
+    place: StatePlace | None
+    event_time: EventTime | None
+
+    def key_groups(self, partition: int) -> KeyGroupRange:
+        """Return the key groups of a partition."""
+        return key_group_range_for(partition, self.parallelism, self.max_parallelism)
+
+    def open_backend(
+        self, key_groups: KeyGroupRange, handles: Sequence[StateHandle] = (), *, track_changes: bool = False
+    ) -> KeyedStateBackend:
+        """Open the keyed state of some key groups, empty or restored; raises as `KeyedStateBackend.open`."""
+        chosen = backend_in_task(self.settings)
+        return KeyedStateBackend.open(
+            chosen.backend,
+            key_serializer=key_serializer_for(self.key_types),
+            key_groups=key_groups,
+            max_parallelism=self.max_parallelism,
+            options=chosen.options,
+            handles=handles,
+            local_base=local_folder(),
+            track_changes=track_changes,
+            generic_types=chosen.generic_types,
+            event_time=self.event_time is not None,
+        )
+
+    def operator_states(self, restored: Iterable[RestoredOperatorState] = ()) -> OperatorStateBackend:
+        """Return the operator state of one task."""
+        generic_types = backend_in_task(self.settings).generic_types
+        return OperatorStateBackend(restored, generic_types=generic_types)
+
+    def operator(
+        self,
+        backend: KeyedStateBackend,
+        operator_states: OperatorStateBackend,
+        partition: int,
+        epoch: int | None,
+    ) -> KeyedOperator:
+        """Return the operator of one partition, with an instance of the function of its own.
+
+        Raises
+        ------
+        FunctionTransportError
+        """
+        try:
+            function = cloudpickle.loads(self.function)
+        except Exception as error:  # whatever importing the user's modules raises
+            raise FunctionTransportError(self.function_name, "unpack", error) from error
+        return KeyedOperator(
+            function,
+            backend,
+            key_columns=[name for name, _ in self.key_columns],
+            key_group_column=KEY_GROUP_COLUMN,
+            output=self.output,
+            epoch=epoch,
+            operator_states=operator_states,
+            task=partition,
+            parallelism=self.parallelism,
+            time_column=None if self.event_time is None else self.event_time.column,
+        )
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What an attempt at an epoch begins with.
+
+    Attributes
+    ----------
+    identity : TaskIdentity
+    folder : OperatorFolder
+    restore_point : CheckpointMetadata or None
+        The published checkpoint of this query that the epoch goes on from.
+    stored : StoredState or None
+        The same or, in a query's epoch 0, the savepoint that it begins from; None without state.
+    writing : Writing
+        What is to be written at the epoch's end.
+    began : float
+        When, by `time.perf_counter`.
+    """
+
+    identity: TaskIdentity
+    folder: OperatorFolder
+    restore_point: CheckpointMetadata | None
+    stored: StoredState | None
+    writing: Writing
+    began: float
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the run has had an epoch before."""
+        return self.restore_point is not None and self.restore_point.run_id == self.identity.run_id
+
+    @classmethod
+    def of(cls, plan: PartitionPlan, place: StatePlace, identity: TaskIdentity) -> Beginning:
+        """Enter an attempt in the operator's folder and find what it begins from.
+
+        Raises
+        ------
+        CheckpointError
+            As `claim`, `find_restore_point` and `SavepointRestore.beginning`.
+        DuplicateUidError, KeyColumnsReorderedError
+        """
+        directory = storage_in_task(place.directory, plan.settings)
+        restore = restore_in_task(plan.settings)
+        folder = OperatorFolder(directory, place.uid)
+        owner = claim(folder, identity, restore.origin)
+        # Before anything can fail: a batch whose failure a foreachBatch function hides must not look like one
+        # that was never evaluated.
+        folder.write_started(identity)
+        _refuse_second_operator(folder, identity)
+        restore_point = find_restore_point(folder, identity, each_epoch=place.each_epoch)
+        config = Configuration(dict(plan.settings))
+        folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
+        began = time.perf_counter()
+        stored = restore.beginning(directory, folder, owner, identity, restore_point)
+        _refuse_reordered_key(place.uid, plan.key_columns, None if stored is None else stored.metadata)
+        chosen = backend_in_task(plan.settings)
+        writing = chosen.base_rules.writing(
+            restore_point,
+            identity,
+            asynchronous=chosen.backend.description.level(Capability.ASYNC_SNAPSHOT).usable,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        return cls(identity, folder, restore_point, stored, writing, began)
+
+
+class Partition:
+    """The state and the function of one partition.
+
+    An epoch is `run` and then `finish`.  After an error the partition is good for nothing but `close`.
+
+    Parameters
+    ----------
+    plan : PartitionPlan
+        With a place.
+    beginning : Beginning
+        Of the epoch, whose state is restored from files.
+
+    Raises
+    ------
+    CheckpointError
+        Where a file, which is named, cannot be read.
+    StateError
+        Where what it holds does not fit.
+    FunctionTransportError
+    """
+
+    def __init__(self, plan: PartitionPlan, beginning: Beginning) -> None:
+        assert plan.place is not None, "an operator that keeps no state has no epochs"
+        identity = beginning.identity
+        self._plan = plan
+        with contextlib.ExitStack() as opened:
+            track_changes = beginning.writing is not Writing.WHOLE
+            self._keyed = _restored_keyed(plan, beginning, track_changes=track_changes)
+            opened.callback(self._keyed.close)
+            self._operator_states = _restored_operator_states(plan, beginning)
+            opened.callback(self._operator_states.close)
+            chosen = backend_in_task(plan.settings)
+            self._writer = StateWriter(
+                self._keyed,
+                self._operator_states,
+                beginning.folder,
+                chosen.base_rules,
+                plan.place.compression,
+            )
+            opened.callback(self._writer.close)
+            self._operator = plan.operator(
+                self._keyed, self._operator_states, identity.partition, identity.epoch
+            )
+            self._closing = opened.pop_all()
+
+    def run(
+        self,
+        beginning: Beginning,
+        broadcast_rows: Iterable[pa.RecordBatch],
+        batches: Iterator[pa.RecordBatch],
+    ) -> Iterator[pa.RecordBatch]:
+        """Run the function over the rows of an epoch and yield its output.
+
+        Parameters
+        ----------
+        beginning : Beginning
+        broadcast_rows, batches : iterable of pyarrow.RecordBatch
+            The rows of the broadcast side, which are read first, and those of keys.
+
+        Raises
+        ------
+        ProcessFunctionError, OutputTypeError
+        """
+        self._writer.begin(beginning.identity, beginning.restore_point, beginning.writing)
+        self._restored = time.perf_counter()
+        self._watermark = self._watermark_of(beginning)
+        if self._watermark is not None and self._plan.event_time is not None:
+            self._keyed.advance_watermark(self._watermark)
+        yield from evaluate(self._operator, broadcast_rows, batches)
+
+    def finish(self, beginning: Beginning) -> str:
+        """Write the state after the epoch and say so; returns the path of the attempt's manifest.
+
+        Raises
+        ------
+        CheckpointError, StateMigrationError, TooManyFailedBasesError
+            As `StateWriter.end`.
+        """
+        identity, operator = beginning.identity, self._operator
+        processed = time.perf_counter()
+        saved = self._writer.end()
+        written = time.perf_counter()
+        chosen = backend_in_task(self._plan.settings)
+        metas = self._keyed.metas()
+        manifest = AttemptManifest(
+            identity=identity,
+            key_groups=self._keyed.key_groups,
+            backend=chosen.backend.name,
+            backend_version=chosen.backend.description.version,
+            states=tuple(meta.to_json() for meta in metas),
+            segments=saved.segments,
+            deltas=saved.deltas,
+            entries=self._keyed.entries_by_state(),
+            rows_in=operator.rows_in,
+            rows_out=operator.rows_out,
+            largest_event_time=operator.largest_event_time,
+            watermark=self._watermark,
+            sync_ms=saved.synchronous_ms,
+            write_ms=(written - processed) * 1000.0 - saved.synchronous_ms,
+            restore_ms=(self._restored - beginning.began) * 1000.0,
+            process_ms=(processed - self._restored) * 1000.0,
+            bytes=saved.bytes,
+            key_columns=self._plan.key_columns,
+            operator_state=saved.operator_state,
+            ttl_ms={meta.name: meta.expiry.ttl_ms for meta in metas if meta.expiry is not None},
+            bases=saved.bases,
+            unfinished=saved.unfinished,
+        )
+        shared: Collection[str] = ()
+        if beginning.writing is not Writing.WHOLE and beginning.restore_point is not None:
+            shared = beginning.restore_point.parts[identity.partition].kept_files
+        return beginning.folder.write_manifest(manifest, shared)
+
+    def close(self) -> None:
+        """Free everything; calling it again does nothing."""
+        self._closing.close()
+
+    def _watermark_of(self, beginning: Beginning) -> int | None:
+        """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
+        if beginning.stored is None:
+            return None
+        # Kept by a run without event time too, so that it does not go back in the next one that has it.
+        event_time = self._plan.event_time
+        return beginning.stored.metadata.watermark(None if event_time is None else event_time.delay_ms)
+
+
+def pack_function(function: KeyedProcessFunction) -> bytes:
+    """Return the function in the form in which it travels to the tasks.
+
+    Raises
+    ------
+    FunctionTransportError
+    """
+    try:
+        packed: bytes = cloudpickle.dumps(function)
+    except Exception as error:  # whatever an object's own way of being pickled raises
+        raise FunctionTransportError(type(function).__name__, "pack", error) from error
+    return packed
+
+
+def evaluate(
+    operator: KeyedOperator, broadcast_rows: Iterable[pa.RecordBatch], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run an operator over all its rows; its function is closed also where it, or its reader, gives up."""
+    try:
+        operator.open()
+        yield from operator.process_broadcast(broadcast_rows)
+        yield from operator.process(batches)
+    except BaseException:
+        # The first error is the one to report.
+        with contextlib.suppress(Exception):
+            operator.close()
+        raise
+    operator.close()
+
+
+def local_folder() -> Path | None:
+    """Return Spark's first local folder on this executor; None where it names none that is there."""
+    for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
+        if folder and os.path.isdir(folder):
+            return Path(folder)
+    return None
+
+
+def _restored_keyed(plan: PartitionPlan, beginning: Beginning, *, track_changes: bool) -> KeyedStateBackend:
+    key_groups = plan.key_groups(beginning.identity.partition)
+    with contextlib.ExitStack() as handles_in_use:
+        handles: list[SegmentHandle | ChainHandle] = []
+        if beginning.stored is not None:
+            handles = handles_for(beginning.stored.metadata, beginning.stored.storage, key_groups)
+        for handle in handles:
+            handles_in_use.callback(handle.close)
+        return plan.open_backend(key_groups, handles, track_changes=track_changes)
+
+
+def _restored_operator_states(plan: PartitionPlan, beginning: Beginning) -> OperatorStateBackend:
+    stored, identity = beginning.stored, beginning.identity
+    if stored is None:
+        return plan.operator_states()
+    restored = read_operator_state(
+        stored.storage,
+        [part.operator_state for part in stored.metadata.parts],
+        identity.partition,
+        plan.parallelism,
+        restarted=stored.metadata.run_id != identity.run_id,
+    )
+    return plan.operator_states(restored)
+
+
+def _refuse_reordered_key(
+    uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata | None
+) -> None:
+    """Refuse the same key columns in another order: their types may agree, and no key would be found."""
+    if restore_point is None:
+        return
+    before = [name for name, _ in restore_point.key_columns]
+    now = [name for name, _ in key_columns]
+    if before != now and sorted(before) == sorted(now):
+        raise KeyColumnsReorderedError(uid, before, now)
+
+
+def _refuse_second_operator(folder: OperatorFolder, identity: TaskIdentity) -> None:
+    """Refuse two operators of one uid in one run: each would begin from the other's state.
+
+    Called after the attempt's own marker was written, so that of two operators at least one sees the other.
+    """
+    operator = operator_of(identity.nonce)
+    for attempt in folder.attempts(identity.epoch):
+        if attempt.run_id == identity.run_id and operator_of(attempt.nonce) != operator:
+            raise DuplicateUidError(identity.uid)
