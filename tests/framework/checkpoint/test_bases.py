@@ -21,7 +21,6 @@ from keyedstate.checkpoint import (
     BaseRules,
     CheckpointCoordinator,
     CheckpointMetadata,
-    CheckpointStorage,
     FailureReason,
     OperatorFolder,
     SegmentFile,
@@ -39,10 +38,10 @@ from keyedstate.spark.errors import TooManyFailedBasesError
 from keyedstate.spark.saving import SavedState, StateWriter
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend, ValueState
 
-_SPEC = importlib.util.spec_from_file_location("gated_files", Path(__file__).parent / "gated_files.py")
+_SPEC = importlib.util.spec_from_file_location("unruly", Path(__file__).parent / "unruly.py")
 assert _SPEC is not None and _SPEC.loader is not None
-gated_files = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(gated_files)
+unruly = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(unruly)
 
 GROUPS = 4
 EXPIRED = FailureReason.EXPIRED
@@ -149,13 +148,35 @@ def test_failures_count_once_for_each_epoch_and_from_the_last_success_on() -> No
 # -- what comes of them ----------------------------------------------------------------------------
 
 
+class Gate:
+    """Where the writers of bases stop until it is opened, or until it breaks."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+        self.broken: OSError | None = None
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def watch(self, operation: str, path: str) -> None:
+        if operation == "write" and ".base.seg" in path:
+            assert self._open.wait(60), "nobody has opened the gate"
+            if self.broken is not None:
+                raise self.broken
+
+
 class Task:
     """The only task of an operator, in a process that keeps its state from epoch to epoch."""
 
     def __init__(self, path: Path, *, share: float = 1.0, rules: BaseRules = ALWAYS) -> None:
-        self.gate = gated_files.Gate(".base.seg")
-        root = str(path)
-        self.folder = OperatorFolder(CheckpointStorage(gated_files.gated(self.gate), root, root), "views")
+        self.gate = Gate()
+        files = unruly.UnrulyStorage(path)
+        files.handler.watcher = self.gate.watch
+        self.folder = OperatorFolder(files.storage, "views")
         self.coordinator = CheckpointCoordinator(self.folder)
         self.rules = rules
         self.share = share

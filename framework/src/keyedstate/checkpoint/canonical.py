@@ -25,8 +25,7 @@ from keyedstate.checkpoint.savepoint import Progress
 from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.segment_format import SegmentFile
 from keyedstate.checkpoint.storage import CheckpointStorage
-
-_PIECE_BYTES = 4 << 20
+from keyedstate.checkpoint.transfer import FileCopy, transfer
 
 
 class CopyProgress:
@@ -118,15 +117,8 @@ def copy_segment(
     CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
     """
     copied = replace(segment, path=path)
-    with closing(source.open_input(segment.path)) as given:
-        output = target.open_output(path)
-        try:
-            for offset in range(0, given.size, _PIECE_BYTES):
-                output.write(given.read_at(offset, min(_PIECE_BYTES, given.size - offset)))
-            output.close()
-        except BaseException:
-            output.abort()
-            raise
+    # Not told the size: a file that is cut off is reported as the damaged segment that it is.
+    transfer(source, target, [FileCopy(segment.path, path)], threads=1)
     try:
         _verify(target, copied)
     except CorruptSegmentError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from keyedstate.checkpoint.canonical import CopyProgress, bytes_of, write_whole
-from keyedstate.checkpoint.savepoint import Place, Progress, Savepoint, SavepointWriter
+from keyedstate.checkpoint.savepoint import Progress, Savepoint, SavepointWriter
+from keyedstate.checkpoint.storage import Place
 from keyedstate.checkpoint.stored import StoredState
 
 

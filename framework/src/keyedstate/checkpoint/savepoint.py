@@ -18,7 +18,6 @@ file of Spark, by digests in the metadata the segment files.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
 import uuid
@@ -44,7 +43,7 @@ from keyedstate.checkpoint.savepoint_errors import (
     SavepointTargetError,
 )
 from keyedstate.checkpoint.segment import SegmentHandle
-from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.checkpoint.storage import CheckpointStorage, Place
 from keyedstate.checkpoint.stored_errors import UnknownOperatorError
 from keyedstate.errors import KeyedStateError
 
@@ -54,8 +53,6 @@ SAVEPOINT = "_savepoint"
 UNFINISHED = "_unfinished"
 SPARK = "spark"
 
-#: Where a savepoint is: a local path, a URI, or a storage whose root it is.
-Place: TypeAlias = "str | os.PathLike[str] | CheckpointStorage"
 #: Told how many of how many bytes are done; called by one thread at a time, the last time with all of them.
 Progress: TypeAlias = "Callable[[int, int], None]"
 
@@ -131,7 +128,7 @@ class Savepoint:
             Where a newer keyedstate wrote it.
         StorageError
         """
-        root = _storage(place)
+        root = CheckpointStorage.at(place)
         location = root.location(SAVEPOINT)
         try:
             data = root.read(SAVEPOINT)
@@ -262,7 +259,7 @@ class SavepointWriter:
     """
 
     def __init__(self, place: Place) -> None:
-        self.root = _storage(place)
+        self.root = CheckpointStorage.at(place)
         self.id = uuid.uuid4().hex
         self._digests: dict[str, str] = {}
         self._operators: list[str] = []
@@ -415,7 +412,7 @@ def delete_savepoint(place: Place, *, only_id: str | None = None) -> tuple[str, 
         Where there is none, and nothing of one.
     StorageError
     """
-    root = _storage(place)
+    root = CheckpointStorage.at(place)
     names = root.list()
     if SAVEPOINT not in names and UNFINISHED not in names:
         raise NotASavepointError(root.location(), names, unfinished=False)
@@ -465,10 +462,6 @@ def _delete_files(root: CheckpointStorage, paths: Sequence[str]) -> None:
 def _is_sparks(path: str) -> bool:
     # An operator may have the uid of Spark's folder; then its metadata lies in it too.
     return path.startswith(f"{SPARK}/") and path != f"{SPARK}/{METADATA}"
-
-
-def _storage(place: Place) -> CheckpointStorage:
-    return place if isinstance(place, CheckpointStorage) else CheckpointStorage.open(place)
 
 
 def describe_savepoint(savepoint: Savepoint) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -34,6 +34,9 @@ from keyedstate.config import Configuration
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+#: Where something is stored: a local path, a URI, or a storage whose root it is.
+Place: TypeAlias = "str | os.PathLike[str] | CheckpointStorage"
 
 #: Names of pyarrow's file systems, and of those of fsspec inside one, that are object stores.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -126,6 +129,11 @@ class CheckpointStorage:
         if scheme == "file":
             text = root
         return cls(filesystem, root, text, retry)
+
+    @classmethod
+    def at(cls, place: Place) -> CheckpointStorage:
+        """Return the storage at a place, which may be one already; raises as `open`."""
+        return place if isinstance(place, CheckpointStorage) else cls.open(place)
 
     @property
     def is_local(self) -> bool:

@@ -6,7 +6,6 @@ line, a query that starts from a savepoint.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from keyedstate.checkpoint.errors import CorruptManifestError, UnreadableStateEr
 from keyedstate.checkpoint.folder import METADATA, OWNER, OperatorFolder
 from keyedstate.checkpoint.manifest import CheckpointMetadata
 from keyedstate.checkpoint.savepoint import SAVEPOINT, UNFINISHED, Savepoint
-from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.checkpoint.storage import CheckpointStorage, Place
 from keyedstate.checkpoint.stored_errors import (
     NoStoredStateError,
     UnknownEpochError,
@@ -60,7 +59,7 @@ class StoredState:
     @classmethod
     def open(
         cls,
-        uri: str | os.PathLike[str] | CheckpointStorage,
+        uri: Place,
         uid: str | None = None,
         epoch: int | None = None,
     ) -> StoredState:
@@ -85,7 +84,7 @@ class StoredState:
         CorruptManifestError, FormatVersionError, StorageError
             Where a file, which is named, cannot be read.
         """
-        storage = uri if isinstance(uri, CheckpointStorage) else CheckpointStorage.open(uri)
+        storage = CheckpointStorage.at(uri)
         names = storage.list()
         name = _last_part(storage)
         if SAVEPOINT in names or UNFINISHED in names:

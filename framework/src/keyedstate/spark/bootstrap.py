@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -34,7 +34,8 @@ from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 
 #: What stands for the query in the manifests of a savepoint that no query has written.
 BOOTSTRAP = "bootstrap"
-_RESULT = "manifest string"
+
+ArrowTask: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 
 
 class _NoOutput(OutputSchema):
@@ -78,7 +79,7 @@ def run_bootstrap(
             yield as_result(manifest)
 
     # Partitions without rows do not always get a task.
-    parts = manifests_of(rows.mapInArrow(bootstrap, _RESULT))
+    parts = manifests_of(rows, bootstrap)
     for partition in range(plan.partitions.parallelism):
         if partition not in parts:
             manifest = plan.bootstrap(iter(()), save, partition)
@@ -143,9 +144,10 @@ def as_result(manifest: AttemptManifest) -> pa.RecordBatch:
     return pa.record_batch({"manifest": pa.array([json.dumps(manifest.to_json())], pa.string())})
 
 
-def manifests_of(results: DataFrame) -> dict[int, AttemptManifest]:
-    """Run the job and return the manifests by partition."""
-    found = [AttemptManifest.from_json(json.loads(row[0])) for row in results.collect()]
+def manifests_of(rows: DataFrame, task: ArrowTask) -> dict[int, AttemptManifest]:
+    """Run the task over each partition of the rows and return the manifests that it yields, by partition."""
+    results = rows.mapInArrow(task, "manifest string").collect()
+    found = [AttemptManifest.from_json(json.loads(row[0])) for row in results]
     return {manifest.identity.partition: manifest for manifest in found}
 
 

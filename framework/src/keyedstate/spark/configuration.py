@@ -94,6 +94,7 @@ def restore_in_task(settings: tuple[tuple[str, Any], ...]) -> SavepointRestore:
     return SavepointRestore.of(Configuration(dict(settings)))
 
 
+@lru_cache(maxsize=8)
 def storage_in_task(uri: str, settings: tuple[tuple[str, Any], ...]) -> CheckpointStorage:
     """Return the storage of a URI, opened once in a worker process for the tasks of one configuration.
 

@@ -426,7 +426,7 @@ def _with_state(
         metadata.parallelism,
         metadata.max_parallelism,
     )
-    parts = manifests_of(routed.mapInArrow(rewrite.run, "manifest string"))
+    parts = manifests_of(routed, rewrite.run)
     for number in range(metadata.parallelism):
         if number not in parts:
             # A part without rows has had no task, or one that knew of nothing.

@@ -272,26 +272,23 @@ class KeyedFrame:
         self, function: KeyedProcessFunction, time: str | None, delay: Duration | None
     ) -> tuple[OperatorPlan, DataFrame]:
         """Return what runs in the tasks of a bootstrap, and their rows; raises as `bootstrap`."""
-        if self._df.isStreaming:
-            raise BootstrapError(
-                self.uid,
-                "the DataFrame is a streaming one, which has no end; read the same source as a batch",
-            )
+        self._refuse_streaming()
         check_function(function)
         self._check_sides(function)
         return self._planned(function, NO_OUTPUT, self._event_time(time, delay), keeps_state=False)
 
     def bootstrap_rows(self) -> tuple[DataFrame, list[str], int, int]:
         """Return the rows, the key columns, parallelism and max parallelism of state without a function."""
-        if self._df.isStreaming:
-            raise BootstrapError(
-                self.uid,
-                "the DataFrame is a streaming one, which has no end; read the same source as a batch",
-            )
+        self._refuse_streaming()
         parallelism, max_parallelism = self._parallelism(
             read_configuration(self._df.sparkSession, self._config)
         )
         return self._df, self._key_columns, parallelism, max_parallelism
+
+    def _refuse_streaming(self) -> None:
+        if self._df.isStreaming:
+            reason = "the DataFrame is a streaming one, which has no end; read the same source as a batch"
+            raise BootstrapError(self.uid, reason)
 
     def _parallelism(self, config: Configuration, stored: int | None = None) -> tuple[int, int]:
         spark = self._df.sparkSession

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.checkpoint import CheckpointError, CheckpointStorage, MissingFileError
-from keyedstate.checkpoint.savepoint import Place
+from keyedstate.checkpoint.storage import Place
 
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)")
 _LOG_FILE = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
 _HADOOP_S3 = re.compile(r"s3[an]://")
+_HADOOP_LOCAL = re.compile(r"\Afile:(//)?(?=/)")
 #: How often the files are read again because a running query deletes what it has no use for.
 _READINGS = 5
 
@@ -60,8 +61,8 @@ class SparkStateError(SparkLocationError):
 
 
 def without_hadoop_scheme(uri: str) -> str:
-    """Return the URI by which others than Hadoop know the same place: ``s3://`` for its ``s3a://``."""
-    return _HADOOP_S3.sub("s3://", uri)
+    """Return what others than Hadoop call the same place: ``s3://`` for ``s3a://``, a path for ``file:``."""
+    return _HADOOP_LOCAL.sub("", _HADOOP_S3.sub("s3://", uri))
 
 
 @dataclass(frozen=True)

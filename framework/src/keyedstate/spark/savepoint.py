@@ -33,7 +33,8 @@ from keyedstate.checkpoint import (
     hold,
 )
 from keyedstate.checkpoint.canonical import CopyProgress, bytes_of, write_whole
-from keyedstate.checkpoint.savepoint import Place, Progress
+from keyedstate.checkpoint.savepoint import Progress
+from keyedstate.checkpoint.storage import Place
 from keyedstate.checkpoint.stored import operators_in
 from keyedstate.spark.query_location import QueryLocation
 
@@ -140,8 +141,7 @@ def create_savepoint(
     CheckpointError
         Where a file, which is named, is damaged or cannot be read or written.
     """
-    storage = checkpoint_dir if isinstance(checkpoint_dir, CheckpointStorage) else None
-    storage = storage or CheckpointStorage.open(str(checkpoint_dir))
+    storage = CheckpointStorage.at(checkpoint_dir)
     location = None if spark_checkpoint_location is None else QueryLocation.open(spark_checkpoint_location)
     query_id = None if location is None else location.query_id()
     folders = _folders_of(storage, uids, query_id)
@@ -218,8 +218,7 @@ def fork_savepoint(
     if origin.spark is None:
         raise NotForkableError(origin.location)
     location = QueryLocation.open(spark_checkpoint_location)
-    storage = checkpoint_dir if isinstance(checkpoint_dir, CheckpointStorage) else None
-    storage = storage or CheckpointStorage.open(str(checkpoint_dir))
+    storage = CheckpointStorage.at(checkpoint_dir)
     folders = [OperatorFolder(storage, uid) for uid in origin.operators]
     for target, what in ((location.storage, "query"), *((folder.storage, "state") for folder in folders)):
         files = target.files()

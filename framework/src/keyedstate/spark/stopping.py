@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +11,8 @@ from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 
 from keyedstate.checkpoint import OperatorFolder, Savepoint, SavepointWriter
-from keyedstate.checkpoint.savepoint import Place, Progress
+from keyedstate.checkpoint.savepoint import Progress
+from keyedstate.checkpoint.storage import Place
 from keyedstate.spark.acknowledge import acknowledgements_of
 from keyedstate.spark.errors import ClassicSparkRequiredError, UnstoppableQueryError
 from keyedstate.spark.query_location import QueryLocation
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: The watermark behind all events, as Flink has it: the largest number of 64 bits.
 FINAL_WATERMARK = 2**63 - 1
-_LOCAL = re.compile(r"file:(//)?(?=/)")
 _LOOK_EVERY_S = 0.02
 
 
@@ -128,7 +127,7 @@ def _location_of(query: StreamingQuery) -> QueryLocation:
     execution = getattr(query, "_jsq", None)
     if execution is None:
         raise ClassicSparkRequiredError()
-    return QueryLocation.open(_LOCAL.sub("", execution.streamingQuery().resolvedCheckpointRoot()))
+    return QueryLocation.open(execution.streamingQuery().resolvedCheckpointRoot())
 
 
 def _folders_of(query: StreamingQuery) -> list[OperatorFolder]:
