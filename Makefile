@@ -23,7 +23,7 @@ help: ## what can be done
 
 # The stamps are newer than what they were made from, so a second `make setup` does nothing.
 $(ENVIRONMENT): scripts/make-environment.sh framework/pyproject.toml $(wildcard plugins/*/pyproject.toml) \
-                constraints/spark4x.txt constraints/tools.txt
+                contrib/sqlite/pyproject.toml constraints/spark4x.txt constraints/tools.txt
 	scripts/make-environment.sh
 	echo '$(CURDIR)' >$@
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv, or brings it up to date: PySpark and the tools as pinned, the framework and the plugins editable. A plugin
+# Makes .venv, or brings it up to date: PySpark and the tools as pinned, the framework and the backends editable. A plugin
 # with a setup.py is compiled, so it is left to a rule of the Makefile that knows its sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,7 +28,7 @@ install pip setuptools
 install "${tools[@]}"
 
 distributions=(--editable "framework[demo,spark,test]")
-for folder in plugins/*/; do
+for folder in plugins/*/ contrib/sqlite/; do
     if [ -f "$folder/pyproject.toml" ] && [ ! -f "$folder/setup.py" ]; then distributions+=(--editable "$folder"); fi
 done
 install --no-build-isolation "${distributions[@]}"

@@ -29,6 +29,7 @@ from keyedstate.backend.restore import (
     StateHandle,
     choose_base,
 )
+from keyedstate.backend.rewriting import RewritingTable
 from keyedstate.backend.snapshot import FullSnapshotStrategy, Snapshot, SnapshotSink, SnapshotStrategy
 from keyedstate.backend.spill import SpillManager
 from keyedstate.backend.table import (
@@ -62,6 +63,7 @@ __all__ = [
     "OperatorStateMeta",
     "RestoreOperation",
     "RestoredOperatorState",
+    "RewritingTable",
     "Snapshot",
     "SnapshotSink",
     "SnapshotStrategy",

@@ -96,8 +96,8 @@ class StateTable(ABC, Generic[K, N, V]):
     def replace_meta(self, meta: StateMeta) -> None:
         """Adopt the serializers that the running program registered for a restored state.
 
-        They were found compatible.  A table of bytes rewrites those whose layout changed: read with the old
-        serializer, converted with ``new.conversion_from(old)``, written with the new one.
+        They were found compatible.  A table of bytes is called only where they read and write the same bytes
+        as those before, and is a `RewritingTable` for the rest.
         """
 
     @property
@@ -107,14 +107,21 @@ class StateTable(ABC, Generic[K, N, V]):
 
     @abstractmethod
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Return the value, or None where there is no entry."""
+        """Return the value, or None where there is no entry.
+
+        For map state it may be an object that reads the entries of the map one by one, with the methods of a
+        dict; it may be an empty one where there is no entry, so that nothing has to be looked up.
+        """
 
     def get_for_update(self, key_group: int, key: K, namespace: N) -> V | None:
         """Return the value, which the caller changes in place at once, or None where there is no entry.
 
         Change tracking counts the entry as changed, and a live snapshot keeps what it was.  List and map
         state need it.  The default is right for a table that does not track changes and whose `get` returns
-        the stored object; another kind of table has nothing that can be changed in place.
+        the stored object.  Another table returns an object that writes what it is told: for map state one
+        like that of `get`, for list state one with the ``append`` and ``extend`` of a list; with a time to
+        live both have ``stamps``, of which the part that belongs to a change is changed after it.  It may do
+        so also where there is no entry yet.
         """
         return self.get(key_group, key, namespace)
 

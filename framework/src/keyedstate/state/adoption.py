@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from keyedstate.backend import AnyStateTable, EntryBatch, StateKind, StateMeta
+from keyedstate.backend import AnyStateTable, EntryBatch, RewritingTable, StateKind, StateMeta
 from keyedstate.errors import KeyedStateError
 from keyedstate.state.errors import StateConversionError, StateKindMismatchError
 from keyedstate.state.serializer_provider import SerializerProvider
@@ -69,18 +69,18 @@ def check_keys(restored: StateMeta, key_serializer: TypeSerializer[Any]) -> Type
     return provider.current
 
 
-def converted_table(
+def adopt(
     table: AnyStateTable, meta: StateMeta, stamp: int, create_table: Callable[[], AnyStateTable]
-) -> AnyStateTable | None:
-    """Return a table whose objects are those of the registered types; None where they are so already.
+) -> AnyStateTable:
+    """Return the table under which a restored state goes on, with what the running program declared.
 
-    What is restored is read without the user's classes (`TypeSerializer.conversion_from`).  For tables of
-    objects: one of bytes rewrites them itself in `StateTable.replace_meta`.
+    What is restored is read without the user's classes (`TypeSerializer.conversion_from`).  Objects are made
+    anew; bytes are left as they are where the types are the same, for then they read what is there.
 
     Parameters
     ----------
     table : StateTable
-        Restored and not registered yet; left as it is.
+        Restored and not registered yet.
     meta : StateMeta
         As `adapted` gives it.
     stamp : int
@@ -91,13 +91,44 @@ def converted_table(
     Raises
     ------
     StateConversionError
-        Where a value cannot be converted.
+        Where a value cannot be converted; the table stays as it was.
     """
     old = table.meta
-    of_namespaces = meta.namespace_serializer.conversion_from(old.namespace_serializer)
-    of_keys = meta.key_serializer.conversion_from(old.key_serializer)
-    of_values = conversion_between(meta.kind, old.value_serializer, meta.value_serializer, stamp)
-    if of_namespaces is None and of_keys is None and of_values is None:
+    if isinstance(table, RewritingTable):
+        if not _same_types(old, meta):
+            try:
+                table.rewrite(meta, *_conversions(old, meta, stamp))
+            except KeyedStateError as error:
+                raise StateConversionError(meta.name, str(error)) from error
+            return table
+    else:
+        converted = _converted_table(table, meta, stamp, create_table)
+        if converted is not None:
+            return converted
+    table.replace_meta(meta)
+    return table
+
+
+def _same_types(old: StateMeta, new: StateMeta) -> bool:
+    parts = ("key_serializer", "namespace_serializer", "value_serializer")
+    return all(getattr(old, part).snapshot() == getattr(new, part).snapshot() for part in parts)
+
+
+def _conversions(old: StateMeta, new: StateMeta, stamp: int) -> tuple[Conversion, Conversion, Conversion]:
+    """Return what converts keys, namespaces and values."""
+    return (
+        new.key_serializer.conversion_from(old.key_serializer),
+        new.namespace_serializer.conversion_from(old.namespace_serializer),
+        conversion_between(new.kind, old.value_serializer, new.value_serializer, stamp),
+    )
+
+
+def _converted_table(
+    table: AnyStateTable, meta: StateMeta, stamp: int, create_table: Callable[[], AnyStateTable]
+) -> AnyStateTable | None:
+    """Return a table whose objects are those of the registered types; None where they are so already."""
+    of_keys, of_namespaces, of_values = conversions = _conversions(table.meta, meta, stamp)
+    if not any(conversions):
         return None
     converted = create_table()
     snapshot = table.snapshot()

@@ -27,7 +27,7 @@ from keyedstate.backend import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import Backend
 from keyedstate.state import base as state_base
-from keyedstate.state.adoption import adapted, check_keys, converted_table
+from keyedstate.state.adoption import adapted, adopt, check_keys
 from keyedstate.state.base import StateDescriptor, check_value
 from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME, Clock, StateTime, system_clock
 from keyedstate.state.context import KeyContext
@@ -335,14 +335,7 @@ class KeyedStateBackend:
     def _adopted(self, restored: AnyStateTable, meta: StateMeta, stamp: int) -> AnyStateTable:
         """Return the table under which a restored state goes on."""
         new = adapted(restored.meta, meta)
-        if self._backend.description.level(Capability.OBJECTS_BY_REFERENCE).usable:
-            table = converted_table(
-                restored, new, stamp, lambda: self._backend.create_state_table(new, self._context)
-            )
-            if table is not None:
-                return table
-        restored.replace_meta(new)
-        return restored
+        return adopt(restored, new, stamp, lambda: self._backend.create_state_table(new, self._context))
 
     def registered_states(self) -> list[str]:
         """Return the names of the states that were registered in this run."""

@@ -180,7 +180,7 @@ class MapStateHandle(StateHandle, Generic[K, V]):
 
     def is_empty(self) -> bool:
         """Return whether there is no entry."""
-        return self._entries() is None
+        return not self._entries()
 
     # -- all entries --------------------------------------------------------------------------------------
 

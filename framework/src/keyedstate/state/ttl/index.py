@@ -81,7 +81,8 @@ class ExpiryIndex:
         limit, now = self._expiry.limit, self._expiry.time.now
         for address in addresses:
             self._known.discard(address)
-            stored = table.get(*address)
+            # A map of which nothing is there may be an empty one.
+            stored = table.get(*address) or None
             living = None if stored is None else layout.live(stored, limit)
             if living is not None:
                 if now != BEFORE_TIME:

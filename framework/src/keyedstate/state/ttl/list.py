@@ -75,6 +75,7 @@ class TtlListStateHandle(ListStateHandle[T]):
         else:
             stored.append(value)
             stored.stamps.append(self._expiry.time.stamp)
+            self._written(context.key_group, context.key)
 
     def add_all(self, values: Iterable[T]) -> None:
         """Append several elements, which begin to live; all of them or, where one is refused, none."""
@@ -89,10 +90,10 @@ class TtlListStateHandle(ListStateHandle[T]):
         stored = self._table.get_for_update(group, key, self._namespace)
         if stored is None:
             self._table.put(group, key, self._namespace, new)
-            self._written(group, key)
         else:
             stored.extend(new)
             stored.stamps.extend(new.stamps)
+        self._written(group, key)
 
     def update(self, values: Iterable[T]) -> None:
         """Replace the list by other elements, which begin to live; no element is the same as `clear`."""

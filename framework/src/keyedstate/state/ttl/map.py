@@ -109,10 +109,10 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
             entries[key] = value
             entries.stamps = {key: time.stamp}
             self._table.put(context.key_group, context.key, self._namespace, entries)
-            self._written(context.key_group, context.key)
         else:
             entries[key] = value
             entries.stamps[key] = time.stamp
+        self._written(context.key_group, context.key)
 
     # -- several entries ----------------------------------------------------------------------------------
 
@@ -134,10 +134,10 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         if stored is None:
             timed = TimedDict.of(new, stamps)
             self._table.put(context.key_group, context.key, self._namespace, timed)
-            self._written(context.key_group, context.key)
         else:
             stored.update(new)
             stored.stamps.update(stamps)
+        self._written(context.key_group, context.key)
 
     def size(self) -> int:
         """Return the number of entries that live; they get no new time."""
@@ -216,10 +216,10 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
             entries = table.get_for_update(group, key, namespace)
             if entries is None:
                 table.put(group, key, namespace, TimedDict.of({map_key: value}, {map_key: stamp}))
-                self._written(group, key)
             else:
                 entries[map_key] = value
                 entries.stamps[map_key] = stamp
+            self._written(group, key)
 
     # -- within -------------------------------------------------------------------------------------------
 

@@ -156,7 +156,9 @@ class TableContract(ContractBase):
                 case _:
                     table.transform(*address, number, lambda old, value: [value, len(old or ())])
                     model[address] = [number, len(model.get(address) or ())]
-            assert len(table) == len(model)
+            # A table of bytes may have to count.
+            if number % 25 == 0:
+                assert len(table) == len(model)
         assert content(table) == model
 
     # -- bulk ---------------------------------------------------------------------------------------------

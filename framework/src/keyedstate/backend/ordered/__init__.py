@@ -1,0 +1,32 @@
+"""A whole state backend out of an ordered byte store: about a hundred lines for its author.
+
+Implement `OrderedStore`, `RowSpace` and `RowCopy` (`store`), and return `create_ordered_table` over the
+buffer of a state's space from the hook that creates tables.  `FullSnapshotStrategy` and
+`FullRestoreOperation` do the rest.
+"""
+
+from keyedstate.backend.ordered.buffer import BATCH_BYTES, BATCH_ROWS, WriteBuffer
+from keyedstate.backend.ordered.collections import create_ordered_table
+from keyedstate.backend.ordered.store import (
+    OrderedStore,
+    RowCopy,
+    RowReader,
+    RowSpace,
+    end_of,
+    store_of,
+)
+from keyedstate.backend.ordered.table import OrderedTable
+
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_ROWS",
+    "OrderedStore",
+    "OrderedTable",
+    "RowCopy",
+    "RowReader",
+    "RowSpace",
+    "WriteBuffer",
+    "create_ordered_table",
+    "end_of",
+    "store_of",
+]

@@ -1,0 +1,95 @@
+"""How an address becomes the key of a row, and how it is read back.
+
+A row's key is the key group, in one byte up to 128 groups and else in two, then key and namespace as their
+serializers write them; for list and map state the number of the chunk or the map key follows.  So the rows of
+a key group, and those of an address, are one range each.  The parts need no lengths between them: a
+serializer reads back exactly the bytes that it wrote and sees nothing of what follows, so none writes bytes
+that begin with those of another value.  (Flink appends lengths for variable types, behind the value, where
+they settle no prefix.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyedstate.backend.meta import StateMeta
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.memory import CorruptDataError, DataInputView, DataOutputView
+
+#: Up to so many key groups take one byte (Flink's ``CompositeKeySerializationUtils``).
+_ONE_BYTE_GROUPS = 128
+
+
+class RowLayout:
+    """The keys of the rows of one state.
+
+    Parameters
+    ----------
+    meta : StateMeta
+        Its serializers are used in one thread only.
+    max_parallelism : int
+    """
+
+    def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
+        self._key = meta.key_serializer
+        self._namespace = meta.namespace_serializer
+        self._width = 1 if max_parallelism <= _ONE_BYTE_GROUPS else 2
+        self._groups = [group.to_bytes(self._width, "big") for group in range(max_parallelism)]
+        self._out = DataOutputView()
+        #: The namespace that came last, and its bytes: most states have but one.
+        self._last: Any = self
+        self._last_bytes = b""
+
+    def group_prefix(self, key_group: int) -> bytes:
+        """Return what the keys of all rows of a key group begin with."""
+        return self._groups[key_group]
+
+    def range_of(self, key_groups: KeyGroupRange) -> tuple[bytes, bytes | None]:
+        """Return the first key of a range of key groups, and the first one behind it."""
+        following = key_groups.end + 1
+        end = None if following >= len(self._groups) else self._groups[following]
+        return self._groups[key_groups.start], end
+
+    def address(self, key_group: int, key: Any, namespace: Any) -> bytes:
+        """Return the key of an address' row, or what the keys of its rows begin with."""
+        if namespace is not self._last:
+            self._last_bytes = self._namespace.to_bytes(namespace)
+            self._last = namespace
+        out = self._out
+        out.clear()
+        self._key.serialize(key, out)
+        return self._groups[key_group] + out.to_bytes() + self._last_bytes
+
+    def addresses(self, key_groups: list[int], keys: list[Any], namespace: Any) -> list[bytes]:
+        """Return the keys of the rows of several addresses in one namespace."""
+        end = self._namespace.to_bytes(namespace)
+        out, serialize, groups = self._out, self._key.serialize, self._groups
+        rows = []
+        for group, key in zip(key_groups, keys, strict=True):
+            out.clear()
+            serialize(key, out)
+            rows.append(groups[group] + out.to_bytes() + end)
+        return rows
+
+    def group_of(self, row: bytes) -> int:
+        """Return the key group of a row."""
+        return int.from_bytes(row[: self._width], "big")
+
+    def parse(self, row: bytes) -> tuple[Any, Any, int]:
+        """Return the key and the namespace of a row's key, and where in it they end.
+
+        Raises
+        ------
+        CorruptDataError
+        """
+        source = DataInputView(row)
+        source.skip(self._width)
+        key = self._key.deserialize(source)
+        namespace = self._namespace.deserialize(source)
+        return key, namespace, source.position
+
+
+def whole(row: bytes, end: int) -> None:
+    """Refuse bytes behind the part of a row's key that was read."""
+    if end != len(row):
+        raise CorruptDataError(f"{len(row) - end} bytes follow the address in the key of a row", end)
