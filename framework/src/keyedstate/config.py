@@ -336,6 +336,39 @@ RESTORE_ALLOW_NEW = boolean(
     False,
     "Whether operators that the savepoint does not have may begin without state.",
 )
+HOST = choice(
+    "host",
+    "embedded",
+    ("resident", "embedded"),
+    "Where streaming queries run their keyed epochs. `resident`: in processes beside Spark's workers that "
+    "keep state from one epoch to the next. `embedded`: in the tasks themselves, which restore it each time.",
+)
+HOSTS_PROCESSES = integer(
+    "hosts.processes",
+    None,
+    "Hosts of each executor; by default as many as it has cores. Partition p is on host p modulo this.",
+    low=1,
+    high=10_000,
+)
+HOSTS_IDLE_TIME = duration(
+    "hosts.idle-time",
+    600_000,
+    "How long a host without a task stays, and how long a partition is kept that no task has asked for.",
+    low_ms=100,
+)
+HOSTS_MEMORY = integer(
+    "hosts.memory",
+    0,
+    "How many bytes of memory a host may take. One that has more fails its task, which names this option, "
+    "and makes place for a new host. 0 sets no limit.",
+    low=0,
+)
+HOSTS_EPOCH_TIMEOUT = duration(
+    "hosts.epoch-timeout",
+    0,
+    "How long an epoch of one partition may take in a host, before the host is killed and the attempt fails: "
+    "for functions that may hang. 0 sets no limit.",
+)
 TYPES_GENERIC = choice(
     "types.generic",
     "allow",
@@ -372,6 +405,11 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     RESTORE_CLAIM_MODE,
     RESTORE_ALLOW_UNCLAIMED,
     RESTORE_ALLOW_NEW,
+    HOST,
+    HOSTS_PROCESSES,
+    HOSTS_IDLE_TIME,
+    HOSTS_MEMORY,
+    HOSTS_EPOCH_TIMEOUT,
     TYPES_GENERIC,
 )
 

@@ -7,7 +7,7 @@ published checkpoint of the acknowledgements of all tasks of an epoch.  Nothing 
 
 from keyedstate.checkpoint.bases import BaseReport, BaseRules, Writing, failures_so_far
 from keyedstate.checkpoint.coordinator import Acknowledgement, CheckpointCoordinator, CheckpointListener
-from keyedstate.checkpoint.delta import ChainHandle, write_delta
+from keyedstate.checkpoint.delta import ChainHandle, Change, read_changes, write_delta
 from keyedstate.checkpoint.errors import (
     CheckpointError,
     CheckpointGoneError,
@@ -34,7 +34,13 @@ from keyedstate.checkpoint.errors import (
 from keyedstate.checkpoint.failures import FailureManager, FailureReason
 from keyedstate.checkpoint.folder import AttemptFile, OperatorFolder
 from keyedstate.checkpoint.holds import Hold, hold
-from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.manifest import (
+    AttemptManifest,
+    CheckpointMetadata,
+    Owner,
+    StateOrigin,
+    TaskIdentity,
+)
 from keyedstate.checkpoint.operator_state import (
     OperatorStateFile,
     read_operator_state,
@@ -75,6 +81,7 @@ __all__ = [
     "BaseReport",
     "BaseRules",
     "ChainHandle",
+    "Change",
     "CheckpointCoordinator",
     "CheckpointError",
     "CheckpointGoneError",
@@ -116,6 +123,7 @@ __all__ = [
     "SnapshotOrderError",
     "SparkPosition",
     "StateFolderOwnedError",
+    "StateOrigin",
     "StorageError",
     "StoredState",
     "SupersededRunError",
@@ -138,6 +146,7 @@ __all__ = [
     "find_restore_point",
     "handles_for",
     "hold",
+    "read_changes",
     "read_operator_state",
     "transfer",
     "write_delta",

@@ -202,6 +202,7 @@ def _delta_bytes(part: AttemptManifest) -> int:
     return sum(delta.bytes for delta in part.deltas)
 
 
-def _heaviest_first(part: AttemptManifest) -> tuple[int, float, int]:
+def _heaviest_first(part: AttemptManifest) -> tuple[bool, int, float, int]:
     weight = _delta_bytes(part) / max(_base_bytes(part), 1)
-    return -len(part.deltas), -weight, part.identity.partition
+    # One that is being written already keeps its turn.
+    return part.unfinished is None, -len(part.deltas), -weight, part.identity.partition

@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
-from typing import Any
+from itertools import compress, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +70,59 @@ def write_delta(
     except BaseException:
         writer.abort()
         raise
+
+
+class Change(NamedTuple):
+    """What a delta has changed at one address.
+
+    Attributes
+    ----------
+    state : str
+    key_group : int
+    namespace, key : object
+    present : bool
+        Whether there is an entry now.
+    value : object
+        Of the entry; None where there is none.
+    """
+
+    state: str
+    key_group: int
+    namespace: Any
+    key: Any
+    present: bool
+    value: Any
+
+
+def read_changes(
+    storage: CheckpointStorage, deltas: Sequence[SegmentFile], states: Sequence[StateMeta]
+) -> Iterator[Change]:
+    """Yield what deltas have changed, in their order; each file is verified before any of it is yielded.
+
+    Parameters
+    ----------
+    storage : CheckpointStorage
+    deltas : sequence of SegmentFile
+    states : sequence of StateMeta
+        The states after the last of them; their serializers are those of every file.
+
+    Raises
+    ------
+    CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
+        Where a file, which is named, cannot be read.
+    """
+    for delta in deltas:
+        handle = SegmentHandle.open(storage, delta)
+        try:
+            for meta in states:
+                for batch in handle.entries(meta.name, handle.key_groups.start):
+                    groups, present, values = zip(*batch.values, strict=True)
+                    names = repeat(meta.name, len(groups))
+                    canonical = canonical_values(meta.value_serializer, values)
+                    columns = (names, groups, batch.namespaces, batch.keys, present, canonical)
+                    yield from map(Change, *columns)
+        finally:
+            handle.close()
 
 
 def _delta_meta(meta: StateMeta) -> StateMeta:

@@ -5,6 +5,7 @@ Values with a JSON face; `keyedstate.checkpoint.folder` puts them into files.
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,17 @@ class TaskIdentity:
         return cls(**{name: document[name] for name in cls.__dataclass_fields__})
 
 
+class StateOrigin(enum.Enum):
+    """Where an attempt had the state from with which it began."""
+
+    #: Or there was none.
+    FILES = "files"
+    #: A process that had kept it since the epoch before.
+    HOST = "host"
+    #: Such a process, that had missed epochs and read what they changed.
+    HOST_AND_DELTAS = "host and deltas"
+
+
 @dataclass(frozen=True)
 class AttemptManifest:
     """What one finished attempt has written: the state of its key groups after its epoch.
@@ -119,6 +131,7 @@ class AttemptManifest:
         The last base that was completed, and those that failed since.
     unfinished : str or None
         The file of a base that is being written beside the work, and that this checkpoint does not need.
+    state_origin : StateOrigin
     """
 
     identity: TaskIdentity
@@ -143,6 +156,7 @@ class AttemptManifest:
     ttl_ms: Mapping[str, int] = field(default_factory=dict)
     bases: tuple[BaseReport, ...] = ()
     unfinished: str | None = None
+    state_origin: StateOrigin = StateOrigin.FILES
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
         """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
@@ -193,13 +207,14 @@ class AttemptManifest:
             "operator_state": None if self.operator_state is None else self.operator_state.to_json(),
             "bases": [base.to_json() for base in self.bases],
             "unfinished": self.unfinished,
+            "state_origin": self.state_origin.value,
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
         # Later than the first files of this format version.
-        added = ("operator_state", "watermark", "deltas", "ttl_ms", "bases", "unfinished")
+        added = ("operator_state", "watermark", "deltas", "ttl_ms", "bases", "unfinished", "state_origin")
         operator_state = document.get("operator_state")
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
         fields["watermark"] = document.get("watermark")
@@ -207,6 +222,7 @@ class AttemptManifest:
         fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
         fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
         fields["unfinished"] = document.get("unfinished")
+        fields["state_origin"] = StateOrigin(document.get("state_origin", StateOrigin.FILES.value))
         fields["identity"] = TaskIdentity.from_json(document["identity"])
         fields["key_groups"] = KeyGroupRange(*document["key_groups"])
         fields["states"] = tuple(document["states"])

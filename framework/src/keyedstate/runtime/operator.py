@@ -107,8 +107,16 @@ class KeyedOperator:
         self._opened = True
         try:
             self._function.open(self._context)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failure("open", error) from error
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Go on with another epoch, as if the operator had been made for it; the function stays open."""
+        self._context.epoch = epoch
+        self._context.key = None
+        self._backend.current.clear()
+        self.largest_event_time = None
+        self.rows_in = self.rows_out = 0
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the function over every row and yield its output; at the end the epoch is over.
@@ -155,7 +163,7 @@ class KeyedOperator:
                         if result.__class__ in _SINGLE_ROWS:
                             raise _single_row("process_broadcast", result)
                         out.extend(() if result is None else result)
-                    except Exception as error:
+                    except (Exception, SystemExit) as error:
                         raise self._failure("process_broadcast", error) from error
                     if len(out) >= OUTPUT_BATCH_ROWS:
                         yield self._emit(out, [None], 0, [])
@@ -170,7 +178,7 @@ class KeyedOperator:
         self._opened = False
         try:
             self._function.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failure("close", error) from error
 
     def process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -199,7 +207,7 @@ class KeyedOperator:
                     if result.__class__ in _SINGLE_ROWS:
                         raise _single_row("process", result)
                     out.extend(result)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise self._failure("process", error) from error
             ends.append(len(out))
             if len(out) >= OUTPUT_BATCH_ROWS:
@@ -235,7 +243,7 @@ class KeyedOperator:
             lists.append(values)
         return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
-    def _failure(self, step: str, error: Exception) -> ProcessFunctionError:
+    def _failure(self, step: str, error: BaseException) -> ProcessFunctionError:
         return ProcessFunctionError(
             type(self._function).__name__, step, self._context.key, self._context.epoch, error
         )

@@ -24,6 +24,8 @@ from keyedstate.config import (
     CHECKPOINT_DIR,
     CHECKPOINT_RETAINED,
     CHECKPOINT_TIMEOUT,
+    HOST,
+    HOSTS_PROCESSES,
     MAX_PARALLELISM,
     PARALLELISM,
     Configuration,
@@ -346,6 +348,7 @@ class KeyedFrame:
             columns=(*self._df.columns, KEY_GROUP_COLUMN),
             acknowledging=acknowledging,
             broadcast=None if self._broadcast is None else broadcast_side_of(self._df, self._broadcast),
+            host_processes=_host_processes(spark, config),
         )
         rows = with_key_group(self._df, self._key_columns, max_parallelism)
         if self._broadcast is not None and self._broadcast.isStreaming:
@@ -446,6 +449,17 @@ def _acknowledging(
         folder=folder.storage.uri,
         accumulator=acknowledgements.accumulator,
     )
+
+
+def _host_processes(spark: SparkSession, config: Configuration) -> int | None:
+    """Return how many hosts an executor has, 0 where its processors are to be counted; None without hosts."""
+    if config[HOST] == "embedded":
+        return None
+    cores = spark.sparkContext.getConf().get("spark.executor.cores")
+    if str(spark.sparkContext.master).startswith("local["):
+        # The driver is the executor there, and this is the number in the brackets.
+        cores = str(spark.sparkContext.defaultParallelism)
+    return config.get(HOSTS_PROCESSES) or int(cores or 0)
 
 
 def _task_of(plan: OperatorPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

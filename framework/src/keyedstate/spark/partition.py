@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,22 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from keyedstate.backend import Capability, RestoredOperatorState, StateHandle
+from keyedstate.backend import Capability, RestoredOperatorState, StateHandle, StateMeta
 from keyedstate.checkpoint import (
     AttemptManifest,
     ChainHandle,
     CheckpointMetadata,
     OperatorFolder,
+    SegmentFile,
     SegmentHandle,
+    StateOrigin,
     StoredState,
     TaskIdentity,
     Writing,
     claim,
     find_restore_point,
     handles_for,
+    read_changes,
     read_operator_state,
 )
 from keyedstate.checkpoint.local_copies import with_local_copies
@@ -43,6 +46,9 @@ from keyedstate.spark.identity import operator_of
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.saving import StateWriter
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+
+#: How much of a processor's time a base takes that goes on over epochs: so little that work keeps its speed.
+_SHARE_OF_BASE = 0.1
 
 
 @dataclass(frozen=True)
@@ -235,7 +241,7 @@ class Beginning:
 
 
 class Partition:
-    """The state and the function of one partition.
+    """The state and the function of one partition, for one epoch or for one after the other.
 
     An epoch is `run` and then `finish`.  After an error the partition is good for nothing but `close`.
 
@@ -244,7 +250,10 @@ class Partition:
     plan : PartitionPlan
         With a place.
     beginning : Beginning
-        Of the epoch, whose state is restored from files.
+        Of the first epoch, whose state is restored from files.
+    stays : bool, default False
+        Whether further epochs may follow.  The function then stays open from one to the next, and a base that
+        is written beside the work goes on.
 
     Raises
     ------
@@ -255,36 +264,101 @@ class Partition:
     FunctionTransportError
     """
 
-    def __init__(self, plan: PartitionPlan, beginning: Beginning) -> None:
+    def __init__(self, plan: PartitionPlan, beginning: Beginning, *, stays: bool = False) -> None:
         assert plan.place is not None, "an operator that keeps no state has no epochs"
-        identity = beginning.identity
         self._plan = plan
+        self._place = plan.place
+        self._stays = stays
+        self._opened = False
+        self._origin = StateOrigin.FILES
+        #: What the last epoch wrote: the version that the state has.  None from the beginning of an epoch
+        #: until its end is written.
+        self._written: AttemptManifest | None = None
         with contextlib.ExitStack() as opened:
-            track_changes = beginning.writing is not Writing.WHOLE
+            track_changes = stays or beginning.writing is not Writing.WHOLE
             self._keyed = _restored_keyed(plan, beginning, track_changes=track_changes)
             opened.callback(self._keyed.close)
             self._operator_states = _restored_operator_states(plan, beginning)
             opened.callback(self._operator_states.close)
-            chosen = backend_in_task(plan.settings)
-            self._writer = StateWriter(
-                self._keyed,
-                self._operator_states,
-                beginning.folder,
-                chosen.base_rules,
-                plan.place.compression,
-            )
-            opened.callback(self._writer.close)
-            self._operator = plan.operator(
-                self._keyed, self._operator_states, identity.partition, identity.epoch
-            )
+            opened.callback(lambda: self._writer.close())
+            self._begin_writer(beginning)
+            self._begin_operator(beginning)
             self._closing = opened.pop_all()
+
+    def _begin_writer(self, beginning: Beginning) -> None:
+        self._writer = StateWriter(
+            self._keyed,
+            self._operator_states,
+            beginning.folder,
+            backend_in_task(self._plan.settings).base_rules,
+            self._place.compression,
+            share=_SHARE_OF_BASE if self._stays else 1.0,
+        )
+
+    def _begin_operator(self, beginning: Beginning) -> None:
+        identity = beginning.identity
+        self._operator = self._plan.operator(
+            self._keyed, self._operator_states, identity.partition, identity.epoch
+        )
+
+    def follow(self, beginning: Beginning) -> bool:
+        """Return whether the state is what an epoch begins from, or could be brought there.
+
+        The epoch must go on from exactly the checkpoint that names what was written here last; or from one
+        whose chain goes on from it, and then what the deltas between the two have changed is applied.  Else,
+        and in the first epoch of a run, in which operator state is dealt out anew, the partition is of no
+        use any more.
+
+        Parameters
+        ----------
+        beginning : Beginning
+
+        Raises
+        ------
+        CheckpointError
+            Where a delta, which is named, cannot be read.
+        """
+        point, written = beginning.restore_point, self._written
+        if written is None or point is None or not beginning.goes_on:
+            return False
+        if point.parallelism != self._plan.parallelism or written.identity.epoch > point.epoch:
+            return False
+        part = point.parts[beginning.identity.partition]
+        if part.identity == written.identity:
+            self._origin = StateOrigin.HOST
+        elif self._catch_up(beginning.folder, written, part):
+            self._origin = StateOrigin.HOST_AND_DELTAS
+            # Its own base would hold what others have written since as if that had been there before; and
+            # what the function knows of the state may be out of date.
+            self._writer.close()
+            self._begin_writer(beginning)
+            self._close_operator()
+            self._begin_operator(beginning)
+        else:
+            return False
+        self._writer.folder = beginning.folder
+        self._operator.begin_epoch(beginning.identity.epoch)
+        return True
+
+    def _catch_up(self, folder: OperatorFolder, written: AttemptManifest, part: AttemptManifest) -> bool:
+        """Apply the deltas that the chain of a later checkpoint has beyond what was written here."""
+        missing = _deltas_since(written, part)
+        if missing is None or written.operator_state is not None or part.operator_state is not None:
+            return False
+        states = [StateMeta.from_json(dict(state)) for state in part.states]
+        if not self._keyed.can_apply_changes(states):
+            return False
+        self._written = None
+        for state, key_group, namespace, key, present, value in read_changes(folder.storage, missing, states):
+            self._keyed.apply_change(state, key_group, key, namespace, present=present, value=value)
+        return True
 
     def run(
         self,
         beginning: Beginning,
         broadcast_rows: Iterable[pa.RecordBatch],
         batches: Iterator[pa.RecordBatch],
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         """Run the function over the rows of an epoch and yield its output.
 
         Parameters
@@ -297,12 +371,25 @@ class Partition:
         ------
         ProcessFunctionError, OutputTypeError
         """
+        self._written = None
         self._writer.begin(beginning.identity, beginning.restore_point, beginning.writing)
         self._restored = time.perf_counter()
         self._watermark = self._watermark_of(beginning)
         if self._watermark is not None and self._plan.event_time is not None:
             self._keyed.advance_watermark(self._watermark)
-        yield from evaluate(self._operator, broadcast_rows, batches)
+        try:
+            if not self._opened:
+                self._opened = True
+                self._operator.open()
+            yield from self._operator.process_broadcast(broadcast_rows)
+            yield from self._operator.process(batches)
+            if not self._stays:
+                self._close_operator()
+        except BaseException:
+            # The first error is the one to report.
+            with contextlib.suppress(Exception):
+                self._close_operator()
+            raise
 
     def finish(self, beginning: Beginning) -> str:
         """Write the state after the epoch and say so; returns the path of the attempt's manifest.
@@ -314,7 +401,7 @@ class Partition:
         """
         identity, operator = beginning.identity, self._operator
         processed = time.perf_counter()
-        saved = self._writer.end()
+        saved = self._writer.end(finish_base=not self._stays)
         written = time.perf_counter()
         chosen = backend_in_task(self._plan.settings)
         metas = self._keyed.metas()
@@ -341,15 +428,29 @@ class Partition:
             ttl_ms={meta.name: meta.expiry.ttl_ms for meta in metas if meta.expiry is not None},
             bases=saved.bases,
             unfinished=saved.unfinished,
+            state_origin=self._origin,
         )
         shared: Collection[str] = ()
         if beginning.writing is not Writing.WHOLE and beginning.restore_point is not None:
             shared = beginning.restore_point.parts[identity.partition].kept_files
-        return beginning.folder.write_manifest(manifest, shared)
+        path = beginning.folder.write_manifest(manifest, shared)
+        self._written = manifest
+        return path
 
     def close(self) -> None:
-        """Free everything; calling it again does nothing."""
-        self._closing.close()
+        """Close the function and free everything; calling it again does nothing.
+
+        Raises
+        ------
+        ProcessFunctionError
+            Where the function's own `close` raises; everything is freed all the same.
+        """
+        with self._closing:
+            self._close_operator()
+
+    def _close_operator(self) -> None:
+        self._opened = False
+        self._operator.close()
 
     def _watermark_of(self, beginning: Beginning) -> int | None:
         """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
@@ -396,6 +497,15 @@ def local_folder() -> Path | None:
         if folder and os.path.isdir(folder):
             return Path(folder)
     return None
+
+
+def _deltas_since(written: AttemptManifest, part: AttemptManifest) -> tuple[SegmentFile, ...] | None:
+    """Return the deltas by which a later state differs from an earlier one; None where that is unknown."""
+    if not written.deltas:
+        return part.deltas if written.segments == part.segments else None
+    # Whatever base it lies over now: the state behind a delta is the state behind it.
+    last = written.deltas[-1]
+    return part.deltas[part.deltas.index(last) + 1 :] if last in part.deltas else None
 
 
 def _restored_keyed(plan: PartitionPlan, beginning: Beginning, *, track_changes: bool) -> KeyedStateBackend:

@@ -84,6 +84,11 @@ class StateWriter:
     share : float, default 1.0
         How much of one processor's time a base may take beside the work, above 0 and up to 1.
 
+    Attributes
+    ----------
+    folder : OperatorFolder
+        Where the next files go; between two epochs it may be replaced by another view of the same folder.
+
     Notes
     -----
     A writer belongs to state that goes on from epoch to epoch.  Where an epoch is repeated, the state is
@@ -101,7 +106,7 @@ class StateWriter:
     ) -> None:
         self._keyed = keyed
         self._operator = operator
-        self._folder = folder
+        self.folder = folder
         self._rules = rules
         self._compression = compression
         self._share = share
@@ -109,6 +114,8 @@ class StateWriter:
         #: Of the checkpoint that the epoch goes on from; empty and None where the whole state is written.
         self._parts: tuple[AttemptManifest, ...] = ()
         self._before: AttemptManifest | None = None
+        #: Whether an epoch was begun in the keyed state: from then on it notes what changes.
+        self._tracks = False
 
     def begin(
         self, identity: TaskIdentity, restore_point: CheckpointMetadata | None, writing: Writing
@@ -124,18 +131,21 @@ class StateWriter:
             What `BaseRules.writing` said of the two.
         """
         self._identity = identity
+        if writing is not Writing.WHOLE or self._tracks:
+            # Where the whole is written, too: else the changes that are known would grow and grow.
+            self._tracks = True
+            self._keyed.begin_epoch(identity.epoch)
+            self._keyed.forget_changes(identity.epoch - 1)
         if writing is Writing.WHOLE or restore_point is None:
             self._give_base_up()
             self._before, self._parts = None, ()
             return
         self._parts = restore_point.parts
         self._before = self._parts[identity.partition]
-        self._keyed.begin_epoch(identity.epoch)
-        self._keyed.forget_changes(identity.epoch - 1)
         if writing is Writing.CHANGES_BESIDE_BASE and self._base is None:
-            path = self._folder.base_path(identity)
+            path = self.folder.base_path(identity)
             self._base = _BackgroundBase(
-                self._keyed, self._folder, path, identity.epoch - 1, self._compression, self._share
+                self._keyed, self.folder, path, identity.epoch - 1, self._compression, self._share
             )
 
     def end(self, *, finish_base: bool = True) -> SavedState:
@@ -168,11 +178,11 @@ class StateWriter:
                 unwritten.callback(operator_snapshot.cancel)
             if self._base is not None and finish_base:
                 self._base.hurry()
-            saved = captured.write(self._folder, self._compression)
+            saved = captured.write(self.folder, self._compression)
             if operator_snapshot is not None:
-                path = self._folder.operator_data_path(self._identity)
+                path = self.folder.operator_data_path(self._identity)
                 file = write_operator_state(
-                    self._folder.storage,
+                    self.folder.storage,
                     path,
                     self._operator.metas(),
                     operator_snapshot.run,

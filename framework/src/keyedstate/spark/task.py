@@ -5,25 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import cloudpickle
 import pyarrow as pa
 from pyspark import Accumulator
 
-from keyedstate.checkpoint import Acknowledgement, AttemptManifest
+from keyedstate.checkpoint import Acknowledgement, AttemptManifest, TaskIdentity
+from keyedstate.config import HOSTS_EPOCH_TIMEOUT, HOSTS_IDLE_TIME, HOSTS_MEMORY, Configuration
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange, operator_index_for_key_group
 from keyedstate.runtime import KeyedOperator, ProcessFunctionError
 from keyedstate.spark.acknowledge import Update, acknowledge
 from keyedstate.spark.broadcast import BroadcastSide
 from keyedstate.spark.errors import FunctionTransportError, MisroutedRowsError
+from keyedstate.spark.hosts.client import HostedEpoch, Sides
+from keyedstate.spark.hosts.launch import Hosts, HostSettings
+from keyedstate.spark.hosts.processes import worker_parents
 from keyedstate.spark.identity import attempt_identity, task_context
-from keyedstate.spark.partition import Beginning, Partition, PartitionPlan, evaluate, local_folder
+from keyedstate.spark.partition import Beginning, Partition, PartitionPlan, StatePlace, evaluate, local_folder
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.spool import BatchSpool
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
@@ -66,12 +70,16 @@ class OperatorPlan:
         None for a batch DataFrame.
     broadcast : BroadcastSide or None
         The rows that every task gets, where there are any.
+    host_processes : int or None
+        How many hosts an executor has, 0 for one per processor of its machine; None where epochs run in the
+        tasks themselves.
     """
 
     packed: bytes
     columns: tuple[str, ...]
     acknowledging: Acknowledging | None
     broadcast: BroadcastSide | None
+    host_processes: int | None
 
     @classmethod
     def of(
@@ -80,9 +88,10 @@ class OperatorPlan:
         columns: tuple[str, ...],
         acknowledging: Acknowledging | None,
         broadcast: BroadcastSide | None,
+        host_processes: int | None,
     ) -> OperatorPlan:
         """Return the plan of the tasks that run these partitions."""
-        return cls(cloudpickle.dumps(partitions), columns, acknowledging, broadcast)
+        return cls(cloudpickle.dumps(partitions), columns, acknowledging, broadcast, host_processes)
 
     @property
     def partitions(self) -> PartitionPlan:
@@ -171,13 +180,18 @@ class OperatorPlan:
         identity = attempt_identity(
             place.uid, acknowledging.operator_id, plan.parallelism, plan.max_parallelism
         )
-        beginning = Beginning.of(plan, place, identity)
-        with contextlib.closing(Partition(plan, beginning)) as partition:
-            with BatchSpool(local_folder()) as spool:
+        with BatchSpool(local_folder()) as spool:
+
+            def sides(goes_on: bool) -> tuple[Iterable[pa.RecordBatch], Iterator[pa.RecordBatch]]:
                 rows = self._checked(plan.key_groups(identity.partition), batches)
-                sides = self._sides(rows, spool, goes_on=beginning.goes_on)
-                yield from partition.run(beginning, *sides)
-            path = partition.finish(beginning)
+                return self._sides(rows, spool, goes_on=goes_on)
+
+            if self.host_processes is None:
+                path = yield from _run_here(plan, place, identity, sides)
+            else:
+                epoch = HostedEpoch(identity, self.packed, sides, _epoch_timeout_ms(plan.settings))
+                number = identity.partition % (self.host_processes or os.cpu_count() or 1)
+                path = yield from epoch.run(lambda: _hosts(plan.settings).connect(number))
         acknowledge(acknowledging.accumulator, acknowledging.folder, Acknowledgement(identity, path))
 
     def _sides(
@@ -214,6 +228,27 @@ class OperatorPlan:
                 uid = None if plan.place is None else plan.place.uid
                 raise MisroutedRowsError(uid, task_context().partitionId(), plan.parallelism, stray, owner)
             yield batch
+
+
+def _run_here(
+    plan: PartitionPlan, place: StatePlace, identity: TaskIdentity, sides: Sides
+) -> Generator[pa.RecordBatch, None, str]:
+    """Run an epoch in this process, with a partition of its own."""
+    beginning = Beginning.of(plan, place, identity)
+    with contextlib.closing(Partition(plan, beginning)) as partition:
+        yield from partition.run(beginning, *sides(beginning.goes_on))
+        return partition.finish(beginning)
+
+
+@lru_cache(maxsize=8)
+def _epoch_timeout_ms(settings: tuple[tuple[str, Any], ...]) -> int:
+    return Configuration(dict(settings))[HOSTS_EPOCH_TIMEOUT]
+
+
+@lru_cache(maxsize=8)
+def _hosts(settings: tuple[tuple[str, Any], ...]) -> Hosts:
+    config = Configuration(dict(settings))
+    return Hosts(worker_parents(), HostSettings(config[HOSTS_IDLE_TIME], config[HOSTS_MEMORY]))
 
 
 @lru_cache(maxsize=8)

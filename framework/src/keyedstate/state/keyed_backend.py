@@ -481,6 +481,25 @@ class KeyedStateBackend:
         """Free what is known of the changes up to and including an epoch that a checkpoint holds."""
         self._tracked().forget_changes(epoch)
 
+    def can_apply_changes(self, states: Sequence[StateMeta]) -> bool:
+        """Return whether `apply_change` may be called for what another instance changed of these states.
+
+        It may where all are here, with the same types, and none has a time to live: what cleans those up
+        knows only the changes that were made through handles.
+        """
+        mine = {meta.name: meta.to_json() for meta in self.metas()}
+        same = all(mine.get(meta.name) == meta.to_json() for meta in states)
+        return same and not self._expiries
+
+    def apply_change(
+        self, state: str, key_group: int, key: Any, namespace: Any, *, present: bool, value: Any
+    ) -> None:
+        """Write an entry, or remove it, between two epochs: it counts to the state before the next one."""
+        if present:
+            self._tables[state].put(key_group, key, namespace, value)
+        else:
+            self._tables[state].remove(key_group, key, namespace)
+
     def _tracked(self) -> ChangeTracker:
         if self._tracker is None:
             raise ValueError("this keyed backend tracks no changes; open it with track_changes=True")

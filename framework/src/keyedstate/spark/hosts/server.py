@@ -1,0 +1,410 @@
+"""The host process: a thread for each connection, one for each partition, and one that watches over them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import hashlib
+import importlib
+import json
+import logging
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType as PythonFrame
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+from pyspark import SparkFiles
+
+import keyedstate
+from keyedstate.checkpoint import TaskIdentity
+from keyedstate.errors import KeyedStateError
+from keyedstate.spark.hosts.errors import HostMemoryError, HostProtocolError
+from keyedstate.spark.hosts.failures import Failure
+from keyedstate.spark.hosts.folder import HostFolder
+from keyedstate.spark.hosts.launch import HostSettings, HostStart
+from keyedstate.spark.hosts.processes import Process, process_of
+from keyedstate.spark.hosts.protocol import (
+    PROTOCOL,
+    BatchDecoder,
+    BatchEncoder,
+    Frame,
+    FrameReader,
+    FrameType,
+    frame,
+)
+from keyedstate.spark.hosts.residents import Resident, Residents
+from keyedstate.spark.partition import Beginning, PartitionPlan
+
+_log = logging.getLogger(__name__)
+
+#: How long a task that has failed may take to hang up, and functions to be closed when the host ends.
+_PATIENCE_S = 5.0
+#: How long the host sleeps where it waits for something that wakes nobody.
+_SHORT_MS = 100
+#: Of which a host remembers the newest.
+_MAX_PLANS = 64
+#: A task has hung up; Linux says so while there are bytes to be read, too.
+_HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
+_CREDENTIALS = struct.Struct("3i")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class _TaskGone(Exception):
+    """The task has hung up; nobody is there to be told anything."""
+
+
+class _Cancelled(BaseException):
+    """Raised into the thread of a partition whose task has long gone."""
+
+
+class _Connection:
+    """A connection, and the attempt that goes on for it.
+
+    Attributes
+    ----------
+    socket : socket.socket
+    resident : Resident or None
+        What the attempt uses, once it has begun.
+    done : bool
+        Whether nothing more happens for it.
+    abandoned : float or None
+        Since when it is known that the task has hung up, by `time.monotonic`.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.resident: Resident | None = None
+        self.done = False
+        self.abandoned: float | None = None
+        self._cancelled = False
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether it goes on, long after the task has hung up; before that, try to interrupt it."""
+        if self.abandoned is None or self.done:
+            return False
+        if now - self.abandoned > _PATIENCE_S and not self._cancelled:
+            self._cancelled = True
+            thread = None if self.resident is None else self.resident.thread
+            if thread is not None:
+                # Ends a loop in Python; what waits in native code does not see it.
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread), ctypes.py_object(_Cancelled)
+                )
+        return now - self.abandoned > 3 * _PATIENCE_S
+
+
+class Host:
+    """One host.
+
+    Parameters
+    ----------
+    listener : socket.socket
+    settings : HostSettings
+    """
+
+    def __init__(self, listener: socket.socket, settings: HostSettings) -> None:
+        self._listener = listener
+        self._settings = settings
+        self._residents = Residents()
+        #: By digest; filled by tasks that were asked for one.
+        self._plans: dict[str, PartitionPlan] = {}
+        #: By the numbers of their sockets; only the thread that runs `run` knows them.
+        self._connections: dict[int, _Connection] = {}
+        #: Set when the host shall take no more tasks and end with those it has.
+        self._retired = False
+        self._idle_s = settings.idle_ms / 1000.0
+
+    def run(self, parents: Sequence[Process], folder: HostFolder, number: int) -> None:
+        """Serve tasks until a parent has ended, nobody needs the host any more, or it is sent SIGTERM.
+
+        Parameters
+        ----------
+        parents : sequence of Process
+        folder : HostFolder
+            With the host's socket, which is removed at the end.
+        number : int
+            Which of an executor's hosts it is.
+        """
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        for parent in parents:
+            if parent.handle is not None:
+                poller.register(parent.handle, select.POLLIN)
+        # Where a process has no handle, it is looked at once a second.
+        longest_ms = min(self._idle_s * 250.0, 10_000 if all(parent.handle for parent in parents) else 1000)
+        last_used = time.monotonic()
+        listens = True
+        try:
+            while all(parent.is_alive for parent in parents):
+                waits_for_end = any(one.abandoned is not None for one in self._connections.values())
+                for descriptor, _ in poller.poll(_SHORT_MS if waits_for_end else longest_ms):
+                    if descriptor in self._connections:
+                        # Its thread sees it too, unless it is in the user's function.
+                        self._connections[descriptor].abandoned = time.monotonic()
+                        poller.unregister(descriptor)
+                    elif listens and descriptor == self._listener.fileno():
+                        poller.register(self._accept(), _HUNG_UP)
+                now = time.monotonic()
+                if self._connections:
+                    last_used = now
+                self._close_done(poller)
+                if any(one.is_stuck(now) for one in self._connections.values()):
+                    _log.error("this host ends, because the function of a task that is long gone does not")
+                    return
+                self._residents.drop_unused(now - self._idle_s)
+                if listens and (self._retired or (not self._connections and now - last_used > self._idle_s)):
+                    with folder.locked():
+                        # A task that has connected meanwhile is served first.
+                        if self._retired or not select.select([self._listener], [], [], 0)[0]:
+                            folder.remove(number)
+                            poller.unregister(self._listener)
+                            self._listener.close()
+                            listens = False
+                if not listens and not self._connections:
+                    return
+        finally:
+            if listens:
+                with folder.locked():
+                    folder.remove(number)
+            self._residents.close(_PATIENCE_S)
+
+    def _accept(self) -> socket.socket:
+        accepted, _ = self._listener.accept()
+        connection = _Connection(accepted)
+        self._connections[accepted.fileno()] = connection
+        threading.Thread(target=self._serve, args=(connection,), name="keyedstate-task", daemon=True).start()
+        return accepted
+
+    def _close_done(self, poller: select.poll) -> None:
+        # Closed here and not by their threads: else a number might be another file's when it is polled.
+        for descriptor in [descriptor for descriptor, one in self._connections.items() if one.done]:
+            connection = self._connections.pop(descriptor)
+            if connection.abandoned is None:
+                poller.unregister(descriptor)
+            connection.socket.close()
+
+    def _serve(self, connection: _Connection) -> None:
+        try:
+            _refuse_strangers(connection.socket)
+            self._converse(connection)
+        except (_TaskGone, ConnectionError):
+            pass
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                _send(connection.socket, FrameType.FAILED, Failure.of(error).to_json())
+        finally:
+            _hang_up(connection.socket)
+            connection.done = True
+
+    def _converse(self, connection: _Connection) -> None:
+        reader = FrameReader(connection.socket, {FrameType.HELLO})
+        hello = _read(reader).json()
+        versions = {"protocol": PROTOCOL, "keyedstate": keyedstate.__version__}
+        if hello != versions:
+            raise HostProtocolError(f"the task speaks {hello}, and this host {versions}")
+        me = process_of(os.getpid())
+        assert me is not None
+        _send(connection.socket, FrameType.HELLO, {"process": me.name})
+        reader.expected = {FrameType.BEGIN}
+        digest, identity = _begin(_read(reader).json())
+        plan = self._plans.get(digest)
+        if plan is None:
+            plan = self._ask_for_plan(connection.socket, reader, digest)
+            while len(self._plans) >= _MAX_PLANS:
+                self._plans.pop(next(iter(self._plans)), None)
+            self._plans[digest] = plan
+        self._run(connection, reader, digest, plan, identity)
+
+    def _ask_for_plan(self, connection: socket.socket, reader: FrameReader, digest: str) -> PartitionPlan:
+        _send(connection, FrameType.NEED_PLAN)
+        reader.expected = {FrameType.IMPORTS}
+        imports = _read(reader).json()
+        reader.expected = {FrameType.PLAN}
+        packed = bytes(_read(reader).content)
+        if hashlib.sha256(packed).hexdigest() != digest:
+            raise HostProtocolError("the plan is not the one that was announced")
+        _import_from(imports)
+        plan = cloudpickle.loads(packed)
+        if not isinstance(plan, PartitionPlan) or plan.place is None:
+            raise HostProtocolError("the plan is none")
+        return plan
+
+    def _run(
+        self,
+        connection: _Connection,
+        reader: FrameReader,
+        digest: str,
+        plan: PartitionPlan,
+        identity: TaskIdentity,
+    ) -> None:
+        place = plan.place
+        assert place is not None
+        beginning = Beginning.of(plan, place, identity)
+        attempt = self._residents.take((f"{place.directory}/{place.uid}", identity.partition), digest)
+        connection.resident = resident = attempt.resident
+        try:
+            path = resident.run(lambda: self._epoch(connection.socket, reader, plan, beginning, resident))
+        except BaseException:
+            self._residents.drop(attempt)
+            raise
+        # Before the task hears of it: the next epoch may begin at once.
+        self._residents.keep(attempt)
+        _send(connection.socket, FrameType.DONE, {"manifest": path})
+
+    def _epoch(
+        self,
+        connection: socket.socket,
+        reader: FrameReader,
+        plan: PartitionPlan,
+        beginning: Beginning,
+        resident: Resident,
+    ) -> str:
+        partition = resident.bring(plan, beginning)
+        self._check_memory()
+        _send(connection, FrameType.READY, {"goes_on": beginning.goes_on})
+        encoder = BatchEncoder()
+        broadcast_rows = self._rows(reader, FrameType.KEYED)
+        batches = self._rows(reader, FrameType.END, broadcast_rows)
+        with contextlib.closing(partition.run(beginning, broadcast_rows, batches)) as results:
+            for batch in results:
+                for pieces in encoder.frames(batch):
+                    _send_pieces(connection, pieces)
+        path = partition.finish(beginning)
+        self._check_memory()
+        return path
+
+    def _rows(
+        self, reader: FrameReader, last: FrameType, before: Iterable[pa.RecordBatch] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the batches that come before a frame of another type, and behind those of an iterator."""
+        # Not read so far, where the function has no broadcast side.
+        for _ in before:
+            pass
+        reader.expected = {FrameType.SCHEMA, FrameType.BATCH, last}
+        decoder = BatchDecoder()
+        while (received := _read(reader)).type is not last:
+            batch = decoder.batch(received)
+            if batch is not None:
+                yield batch
+                self._check_memory()
+
+    def _check_memory(self) -> None:
+        limit = self._settings.memory_bytes
+        if limit:
+            used = _resident_bytes()
+            if used > limit:
+                # Freed memory does not always go back to the system: what is next gets a process of its own.
+                self._retired = True
+                raise HostMemoryError(used, limit)
+
+
+def main() -> None:
+    """Run a host, as `keyedstate.spark.hosts.launch` starts it, to its end."""
+    document = json.loads(sys.argv[1])
+    start = HostStart(**{**document, "settings": HostSettings(**document["settings"])})
+    sys.argv = ["keyedstate-host"]
+    faulthandler.enable(all_threads=False)
+    # Spark's daemon ignores it, and what it starts has that from it: the user's own processes would be lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _end)
+    parents = [parent for parent in map(Process.named, start.parents) if parent is not None]
+    folder = HostFolder(parents[0], None if start.folder is None else Path(start.folder))
+    try:
+        with socket.socket(fileno=start.listener) as listener:
+            Host(listener, start.settings).run(parents, folder, start.number)
+    except SystemExit:
+        pass
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    # A thread that is stuck in the user's function must not keep the process.
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)
+
+
+def _end(number: int, where: PythonFrame | None) -> None:
+    sys.exit(0)
+
+
+def _refuse_strangers(connection: socket.socket) -> None:
+    # The folder keeps other users out already; where the system can tell who it is, it is asked.
+    if hasattr(socket, "SO_PEERCRED"):
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, user, _ = _CREDENTIALS.unpack(credentials)
+        if user != os.getuid():
+            raise HostProtocolError(f"the task is one of the user {user}")
+
+
+def _begin(document: Mapping[str, Any]) -> tuple[str, TaskIdentity]:
+    """Return what a BEGIN frame says."""
+    try:
+        digest, identity = document["digest"], TaskIdentity.from_json(document["identity"])
+        if not isinstance(digest, str):
+            raise TypeError("the digest is no string")
+        for name, kind in TaskIdentity.__annotations__.items():
+            if type(getattr(identity, name)).__name__ != kind:
+                raise TypeError(f"{name} is not of the type {kind}")
+    except (KeyError, TypeError, KeyedStateError) as error:
+        raise HostProtocolError(f"a BEGIN frame is malformed ({error})") from error
+    return digest, identity
+
+
+def _import_from(imports: Mapping[str, Any]) -> None:
+    """Let modules be found where the task finds them, and Spark's files and broadcast variables too."""
+    new = [entry for entry in imports.get("sys_path", ()) if isinstance(entry, str) and entry not in sys.path]
+    # As Spark's workers do: before what was there, but for the current folder.
+    sys.path[1:1] = new
+    importlib.invalidate_caches()
+    SparkFiles._root_directory = imports.get("spark_files")
+    SparkFiles._is_running_on_worker = True
+    broadcast = importlib.import_module("pyspark.broadcast")
+    for number, path in imports.get("broadcasts", {}).items():
+        broadcast._broadcastRegistry[int(number)] = broadcast.Broadcast(path=path)
+
+
+def _resident_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    except OSError:
+        # In bytes on macOS, where there is no such file: the largest that it ever was.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _read(reader: FrameReader) -> Frame:
+    received = reader.read()
+    if received is None:
+        raise _TaskGone
+    return received
+
+
+def _send(connection: socket.socket, kind: FrameType, content: Any = b"") -> None:
+    _send_pieces(connection, frame(kind, content))
+
+
+def _send_pieces(connection: socket.socket, pieces: Iterable[Any]) -> None:
+    for piece in pieces:
+        connection.sendall(piece)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """End a conversation so that the task reads what it was told last, though it may still be sending."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(_PATIENCE_S)
+        while connection.recv(1 << 16):
+            pass

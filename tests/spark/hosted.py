@@ -1,0 +1,185 @@
+"""A job without Spark: tasks that run epochs of one operator in real host processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from keyedstate.checkpoint import (
+    Acknowledgement,
+    AttemptManifest,
+    CheckpointCoordinator,
+    CheckpointMetadata,
+    CheckpointStorage,
+    OperatorFolder,
+    TaskIdentity,
+)
+from keyedstate.config import Configuration
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.spark.configuration import frozen
+from keyedstate.spark.hosts.client import HostedEpoch
+from keyedstate.spark.hosts.launch import Hosts, HostSettings
+from keyedstate.spark.hosts.processes import Process, process_of
+from keyedstate.spark.partition import PartitionPlan, StatePlace, pack_function
+from keyedstate.spark.routing import KEY_GROUP_COLUMN
+from keyedstate.state import ValueState
+from keyedstate.types import INT64
+
+MAX_PARALLELISM = 8
+OUTPUT = pa.schema([("key", pa.string()), ("count", pa.int64())])
+
+
+class Counting(KeyedProcessFunction):
+    """Counts the rows of each key; tells what happens to it in a file, if it is given one."""
+
+    count = ValueState("count", INT64, default=0)
+
+    def __init__(self, told: str = "") -> None:
+        self.told = told
+
+    def tell(self, what: str) -> None:
+        if self.told:
+            with open(self.told, "a") as file:
+                file.write(f"{what}\n")
+
+    def open(self, ctx: Any) -> None:
+        self.tell("open")
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        self.count.update(self.count.value() + 1)
+        yield row.key, self.count.value()
+
+    def close(self) -> None:
+        self.tell("close")
+
+
+class HostedJob:
+    """One operator of which each partition has a host of its own.
+
+    Parameters
+    ----------
+    folder : Path
+        A new one.
+    function : KeyedProcessFunction
+    parallelism : int
+    idle_ms, memory_bytes, timeout_ms : int
+    options : mapping of str to object
+        Of the operator.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        function: KeyedProcessFunction | None = None,
+        *,
+        parallelism: int = 1,
+        idle_ms: int = 60_000,
+        memory_bytes: int = 0,
+        timeout_ms: int = 0,
+        **options: object,
+    ) -> None:
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        self.folder = folder
+        self.sockets = folder / "s"
+        self.parallelism = parallelism
+        self.timeout_ms = timeout_ms
+        self.run_id = "run-1"
+        config = Configuration({"checkpoint.delta-min-bytes": 0, **options})
+        self.state = OperatorFolder(CheckpointStorage.open(str(folder / "state"), config), "counts")
+        self.coordinator = CheckpointCoordinator(self.state)
+        self.plan = PartitionPlan(
+            function=pack_function(Counting() if function is None else function),
+            function_name="Counting",
+            key_columns=(("key", "string"),),
+            key_types=(pa.string(),),
+            output=OutputSchema(OUTPUT),
+            parallelism=parallelism,
+            max_parallelism=MAX_PARALLELISM,
+            settings=frozen(config),
+            place=StatePlace("counts", str(folder / "state"), "zstd", True),
+            event_time=None,
+        )
+        self.packed = cloudpickle.dumps(self.plan)
+        # Stands for Spark's daemon: what it ends with, its hosts end with.
+        self.parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        found = process_of(self.parent.pid)
+        assert found is not None
+        self.anchor: Process = found
+        self.hosts = Hosts([found], HostSettings(idle_ms, memory_bytes), self.sockets)
+        self.host_processes: dict[int, Process] = {}
+
+    def __enter__(self) -> HostedJob:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.parent.kill()
+        self.parent.communicate()
+        self.coordinator.drain()
+
+    def identity(self, epoch: int, partition: int = 0) -> TaskIdentity:
+        """Return the identity of a new attempt."""
+        nonce = f"op-{uuid.uuid4().hex}"
+        return TaskIdentity(
+            "counts", "query", self.run_id, epoch, partition, self.parallelism, MAX_PARALLELISM, 1, nonce
+        )
+
+    def attempt(
+        self,
+        epoch: int,
+        keys: Iterable[str] = (),
+        partition: int = 0,
+        batches: Callable[[], Iterator[pa.RecordBatch]] | None = None,
+    ) -> tuple[list[tuple[Any, ...]], Acknowledgement]:
+        """Run one attempt at an epoch; return its output, and what it would tell the driver."""
+        identity = self.identity(epoch, partition)
+        rows = batches or (lambda: iter([self.batch(keys, partition)]))
+        hosted = HostedEpoch(identity, self.packed, lambda _: ((), rows()), self.timeout_ms)
+        run = hosted.run(lambda: self.hosts.connect(partition))
+        out: list[tuple[Any, ...]] = []
+        while True:
+            try:
+                batch = next(run)
+            except StopIteration as end:
+                return out, Acknowledgement(identity, end.value)
+            out += [tuple(row.values()) for row in batch.to_pylist()]
+
+    def epoch(self, epoch: int, keys: Iterable[str] = ()) -> list[tuple[Any, ...]]:
+        """Run an epoch of all partitions and publish it; the keys are those of partition 0."""
+        found = []
+        for partition in range(self.parallelism):
+            out, acknowledgement = self.attempt(epoch, keys if partition == 0 else (), partition)
+            found += out
+            self.coordinator.acknowledge(acknowledgement)
+        return found
+
+    def batch(self, keys: Iterable[str], partition: int = 0) -> pa.RecordBatch:
+        """Return rows of the first key group of a partition."""
+        rows = list(keys)
+        key_group = self.plan.key_groups(partition).start
+        return pa.record_batch(
+            {
+                "key": pa.array(rows, pa.string()),
+                KEY_GROUP_COLUMN: pa.array([key_group] * len(rows), pa.int32()),
+            }
+        )
+
+    def checkpoint(self) -> CheckpointMetadata:
+        """Return the newest checkpoint."""
+        found = self.state.read_metadata(max(self.state.checkpoints()))
+        assert found is not None
+        return found
+
+    def part(self, partition: int = 0) -> AttemptManifest:
+        """Return a partition's manifest in the newest checkpoint."""
+        return self.checkpoint().parts[partition]
