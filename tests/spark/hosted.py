@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -62,6 +65,14 @@ class Counting(KeyedProcessFunction):
         self.tell("close")
 
 
+def wait_until(true: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait for something that nobody tells."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
 class HostedJob:
     """One operator of which each partition has a host of its own.
 
@@ -89,7 +100,10 @@ class HostedJob:
     ) -> None:
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
         self.folder = folder
-        self.sockets = folder / "s"
+        self.told = folder / "told"
+        # Pytest's own folders have paths that are too long for sockets.
+        self._short = tempfile.TemporaryDirectory(prefix="ks-")
+        self.sockets = Path(self._short.name, "here")
         self.parallelism = parallelism
         self.timeout_ms = timeout_ms
         self.run_id = "run-1"
@@ -109,13 +123,14 @@ class HostedJob:
             event_time=None,
         )
         self.packed = cloudpickle.dumps(self.plan)
+        self._settings = HostSettings(idle_ms, memory_bytes)
         # Stands for Spark's daemon: what it ends with, its hosts end with.
         self.parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         found = process_of(self.parent.pid)
         assert found is not None
         self.anchor: Process = found
-        self.hosts = Hosts([found], HostSettings(idle_ms, memory_bytes), self.sockets)
-        self.host_processes: dict[int, Process] = {}
+        self.hosts = Hosts([found], self._settings, self.sockets)
+        self.others = Hosts([found], self._settings, Path(self._short.name, "there"))
 
     def __enter__(self) -> HostedJob:
         return self
@@ -125,7 +140,26 @@ class HostedJob:
     ) -> None:
         self.parent.kill()
         self.parent.communicate()
+        wait_until(lambda: not self.processes())
         self.coordinator.drain()
+        self._short.cleanup()
+
+    def processes(self) -> list[Process]:
+        """Return the job's host processes."""
+        return [host for host, _ in self._found()]
+
+    def host(self, number: int = 0) -> Process:
+        """Return one of them."""
+        [found] = [host for host, line in self._found() if f'"number": {number},' in line]
+        return found
+
+    def _found(self) -> Iterator[tuple[Process, str]]:
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                line = (folder / "cmdline").read_text()
+                process = process_of(int(folder.name))
+                if process is not None and f'"{self.anchor.name}"' in line:
+                    yield process, line
 
     def identity(self, epoch: int, partition: int = 0) -> TaskIdentity:
         """Return the identity of a new attempt."""
@@ -133,6 +167,30 @@ class HostedJob:
         return TaskIdentity(
             "counts", "query", self.run_id, epoch, partition, self.parallelism, MAX_PARALLELISM, 1, nonce
         )
+
+    def results(
+        self, epoch: int, batches: Callable[[], Iterator[pa.RecordBatch]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the output of an attempt as it comes."""
+        hosted = HostedEpoch(self.identity(epoch), self.packed, lambda _: ((), batches()), self.timeout_ms)
+        yield from hosted.run(lambda: self.hosts.connect(0))
+
+    def abandon(self, epoch: int, keys: Iterable[str]) -> None:
+        """Begin an attempt, and hang up while the function runs."""
+        sockets = []
+
+        def connect() -> Any:
+            sockets.append(self.hosts.connect(0))
+            return sockets[-1]
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            yield self.batch(keys)
+            wait_until(lambda: self.told.exists())
+            sockets[-1].close()
+
+        hosted = HostedEpoch(self.identity(epoch), self.packed, lambda _: ((), rows()), 0)
+        with contextlib.suppress(OSError, ValueError):
+            list(hosted.run(connect))
 
     def attempt(
         self,

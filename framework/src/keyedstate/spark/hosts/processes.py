@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,20 +84,6 @@ def worker_parents() -> list[Process]:
     if _command(parent) == _command(os.getpid()):
         wanted.append(_parent_of(parent))
     return [found for found in map(process_of, wanted) if found is not None]
-
-
-def wait_for_any_end(processes: list[Process], timeout_s: float) -> bool:
-    """Return whether one of the processes has ended, at the latest after some seconds."""
-    if all(process.handle is not None for process in processes):
-        poller = select.poll()
-        for process in processes:
-            assert process.handle is not None
-            poller.register(process.handle, select.POLLIN)
-        poller.poll(timeout_s * 1000.0)
-    else:
-        select.select([], [], [], min(timeout_s, 1.0))
-    # Asked by the time at which each began, too: the number may have been another's when the handle was made.
-    return not all(process.is_alive for process in processes)
 
 
 def _fields(pid: int) -> list[str]:

@@ -51,7 +51,7 @@ from keyedstate.spark.partition import Beginning, PartitionPlan
 _log = logging.getLogger(__name__)
 
 #: How long a task that has failed may take to hang up, and functions to be closed when the host ends.
-_PATIENCE_S = 5.0
+_PATIENCE_S = 3.0
 #: How long the host sleeps where it waits for something that wakes nobody.
 _SHORT_MS = 100
 #: Of which a host remembers the newest.

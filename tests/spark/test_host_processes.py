@@ -1,0 +1,553 @@
+"""Hosts as real processes, without Spark: what they keep, what they refuse, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+from hosted import Counting, HostedJob, wait_until
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import keyedstate
+from keyedstate.checkpoint import StateOrigin
+from keyedstate.runtime import KeyedProcessFunction, ProcessFunctionError
+from keyedstate.runtime.output import OutputTypeError
+from keyedstate.spark.errors import FunctionTransportError
+from keyedstate.spark.hosts.errors import (
+    EpochTimeoutError,
+    HostLostError,
+    HostMemoryError,
+    HostUnavailableError,
+)
+from keyedstate.spark.hosts.folder import MAX_PATH_BYTES, HostFolder
+from keyedstate.spark.hosts.launch import Hosts, HostSettings
+from keyedstate.spark.hosts.processes import Process, process_of
+from keyedstate.spark.hosts.protocol import LIMITS, PROTOCOL, FrameReader, FrameType, frame
+
+FILES, HOST, HOST_AND_DELTAS = StateOrigin.FILES, StateOrigin.HOST, StateOrigin.HOST_AND_DELTAS
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., HostedJob]]:
+    """Start jobs, each with hosts of its own; all have ended when the test has."""
+    with contextlib.ExitStack() as running:
+
+        def begin(function: KeyedProcessFunction | None = None, **how: Any) -> HostedJob:
+            folder = tmp_path / f"job-{len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            return running.enter_context(HostedJob(folder, function, **how))
+
+        yield begin
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def test_every_epoch_after_the_first_of_a_run_restores_nothing(start: Callable[..., HostedJob]) -> None:
+    job = start()
+    origins = []
+    for epoch in range(4):
+        assert job.epoch(epoch, ["a", "a"]) == [("a", 2 * epoch + 1), ("a", 2 * epoch + 2)]
+        origins.append(job.part().state_origin)
+    assert origins == [FILES, HOST, HOST, HOST]
+
+
+def test_the_function_stays_open_between_epochs(start: Callable[..., HostedJob], tmp_path: Path) -> None:
+    told = tmp_path / "job-0" / "told"
+    job = start(Counting(str(told)), idle_ms=1000)
+    for epoch in range(3):
+        job.epoch(epoch, ["a"])
+    assert told.read_text().split() == ["open"]
+    wait_until(lambda: told.read_text().split() == ["open", "close"])
+
+
+def test_a_killed_host_costs_one_restore_of_its_partitions_only(start: Callable[..., HostedJob]) -> None:
+    job = start(parallelism=2)
+    for epoch in range(2):
+        job.epoch(epoch, ["a"])
+    victim = job.host(0)
+    victim.kill(signal.SIGKILL)
+    wait_until(lambda: not victim.is_alive)
+    assert job.epoch(2, ["a"]) == [("a", 3)]
+    assert [part.state_origin for part in job.checkpoint().parts] == [FILES, HOST]
+    job.epoch(3, ["a"])
+    assert [part.state_origin for part in job.checkpoint().parts] == [HOST, HOST]
+
+
+def test_a_new_run_begins_from_files(start: Callable[..., HostedJob]) -> None:
+    job = start()
+    job.epoch(0, ["a"])
+    job.run_id = "run-2"
+    assert job.epoch(1, ["a"]) == [("a", 2)]
+    assert job.part().state_origin is FILES
+
+
+def test_an_epoch_that_runs_again_begins_from_files(start: Callable[..., HostedJob]) -> None:
+    """The kept state is that of the first attempt, whose output nobody took."""
+    job = start()
+    job.epoch(0, ["a"])
+    job.attempt(1, ["a", "a"])
+    out, acknowledgement = job.attempt(1, ["a"])
+    assert out == [("a", 2)]
+    job.coordinator.acknowledge(acknowledgement)
+    assert job.part().state_origin is FILES
+    # Of the two, the one that was acknowledged counts; the other's state is not used.
+    assert job.epoch(2, ["a"]) == [("a", 3)]
+    assert job.part().state_origin is HOST
+
+
+def test_what_a_failed_attempt_has_changed_is_not_seen(start: Callable[..., HostedJob]) -> None:
+    job = start()
+    job.epoch(0, ["a"])
+    with pytest.raises(ZeroDivisionError):
+        job.attempt(1, batches=lambda: failing(job.batch(["a", "a"])))
+    assert job.epoch(1, ["a"]) == [("a", 2)]
+    assert job.part().state_origin is FILES
+
+
+def failing(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    yield batch
+    raise ZeroDivisionError
+
+
+def test_what_a_zombie_gives_back_is_not_kept(start: Callable[..., HostedJob]) -> None:
+    """An attempt that began before another one of its partition ends after it."""
+    job = start()
+    job.epoch(0, ["a"])
+    resume, began = threading.Event(), threading.Event()
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        yield job.batch(["a", "a", "a"])
+        began.set()
+        resume.wait(30)
+
+    zombie = threading.Thread(target=lambda: job.attempt(1, batches=slowly))
+    zombie.start()
+    assert began.wait(30)
+    assert job.epoch(1, ["a"]) == [("a", 2)]
+    resume.set()
+    zombie.join()
+    assert job.epoch(2, ["a"]) == [("a", 3)]
+    assert job.part().state_origin is HOST
+
+
+def test_a_host_that_has_missed_epochs_reads_what_they_changed(start: Callable[..., HostedJob]) -> None:
+    """As where the partition's tasks ran on another executor meanwhile."""
+    job = start()
+    job.epoch(0, [f"k{number}" for number in range(3000)])
+    job.epoch(1, ["k0"])
+    here, job.hosts = job.hosts, job.others
+    assert job.epoch(2, ["k0", "k1"]) == [("k0", 3), ("k1", 2)]
+    job.epoch(3, ["k1"])
+    job.hosts = here
+    assert job.epoch(4, ["k0", "k1", "k2"]) == [("k0", 4), ("k1", 4), ("k2", 2)]
+    assert job.part().state_origin is HOST_AND_DELTAS
+    assert job.epoch(5, ["k3"]) == [("k3", 2)]
+    assert job.part().state_origin is HOST
+
+
+def test_another_plan_does_not_get_the_state_of_the_one_before(start: Callable[..., HostedJob]) -> None:
+    job = start()
+    job.epoch(0, ["a"])
+    job.packed = cloudpickle.dumps(replace(job.plan, function_name="Renamed"))
+    assert job.epoch(1, ["a"]) == [("a", 2)]
+    assert job.part().state_origin is FILES
+
+
+def test_a_base_goes_on_over_epochs_and_holds_none_of_them_up(start: Callable[..., HostedJob]) -> None:
+    job = start(**{"checkpoint.max-deltas": 2})
+    keys = [f"k{number}" for number in range(3000)]
+    job.epoch(0, keys)
+    unfinished, epoch = [], 1
+    while not unfinished or job.part().unfinished is not None:
+        job.epoch(epoch, ["k0"])
+        if job.part().unfinished is not None:
+            unfinished.append(job.part().unfinished)
+        epoch += 1
+        assert epoch < 200
+    assert len(set(unfinished)) == 1
+    [segment] = job.part().segments
+    assert segment.path == unfinished[0]
+    assert [base.background for base in job.part().bases] == [True]
+    # Whoever restores it reads the base and the deltas that came meanwhile.
+    job.run_id = "run-2"
+    assert job.epoch(epoch, ["k0", "k7"]) == [("k0", epoch + 1), ("k7", 2)]
+
+
+def test_neither_side_holds_a_whole_partition(start: Callable[..., HostedJob]) -> None:
+    """Output flows back while input flows in: the task never has much more to send than to receive."""
+    job = start(Echoing())
+    text = "x" * 10_000
+    sent = 0
+
+    def endless() -> Iterator[pa.RecordBatch]:
+        nonlocal sent
+        for _ in range(100):
+            sent += 1
+            yield job.batch([text] * 100)
+
+    ahead = 0
+    for received, _ in enumerate(job.results(0, endless)):
+        ahead = max(ahead, sent - received)
+    assert sent == 100
+    assert ahead <= 12
+
+
+class Echoing(KeyedProcessFunction):
+    """Yields each row."""
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        yield row.key, 1
+
+
+# -- what functions do -----------------------------------------------------------------------------
+
+
+class Acting(KeyedProcessFunction):
+    """Does what the key says."""
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        if row.key == "raise":
+            raise ZeroDivisionError("on purpose")
+        if row.key == "exit":
+            sys.exit(3)
+        if row.key == "os._exit":
+            os._exit(3)
+        if row.key == "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if row.key == "loop":
+            while True:
+                pass
+        if row.key == "print":
+            for _ in range(1000):
+                print("x" * 10_000)  # noqa: T201 - the point of it
+        if row.key == "wrong type":
+            yield row.key, "no number"
+        yield row.key, 1
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "words"),
+    [
+        ("raise", ProcessFunctionError, "ZeroDivisionError: on purpose for the key 'raise' in epoch 0"),
+        ("exit", ProcessFunctionError, "SystemExit: 3 for the key 'exit'"),
+        ("os._exit", HostLostError, r"host of partition 0 of the operator 'counts' .* in epoch 0.*os\._exit"),
+        ("segfault", HostLostError, "crash in native code"),
+        ("wrong type", OutputTypeError, "no number"),
+    ],
+)
+def test_what_a_function_does_wrong_is_one_clear_error(
+    start: Callable[..., HostedJob], key: str, error: type[Exception], words: str
+) -> None:
+    job = start(Acting())
+    with pytest.raises(error, match=words) as caught:
+        job.attempt(0, ["fine", key])
+    if error is ProcessFunctionError:
+        # The user's own lines.
+        assert "in process" in str(caught.value.__cause__)
+    assert job.epoch(0, ["fine"]) == [("fine", 1)]
+
+
+def test_an_epoch_that_takes_too_long_ends_its_host(start: Callable[..., HostedJob]) -> None:
+    job = start(Acting(), timeout_ms=5000)
+    job.epoch(0, ["fine"])
+    host = job.host()
+    with pytest.raises(EpochTimeoutError, match=r"hosts\.epoch-timeout"):
+        job.attempt(1, ["loop"])
+    wait_until(lambda: not host.is_alive)
+    assert job.epoch(1, ["fine"]) == [("fine", 1)]
+
+
+def test_a_function_that_prints_a_lot_is_only_slow(start: Callable[..., HostedJob]) -> None:
+    assert start(Acting()).epoch(0, ["print"]) == [("print", 1)]
+
+
+class Stuck(Counting):
+    """Never ends with the first row of the key ``loop``."""
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        if row.key == "loop":
+            self.tell("begun")
+            try:
+                while True:
+                    pass
+            except BaseException as error:
+                self.tell(type(error).__name__)
+                raise
+        yield from super().process(row, ctx)
+
+
+def test_a_loop_whose_task_is_gone_is_interrupted(start: Callable[..., HostedJob], tmp_path: Path) -> None:
+    job = start(Stuck(str(tmp_path / "job-0" / "told")))
+    job.epoch(0, ["a"])
+    host = job.host()
+    job.abandon(1, ["loop"])
+    # A later attempt is not kept waiting.
+    assert job.epoch(1, ["a"]) == [("a", 2)]
+    wait_until(lambda: "_Cancelled" in job.told.read_text())
+    assert job.epoch(2, ["a"]) == [("a", 3)]
+    assert host.is_alive
+
+
+def test_a_host_that_grows_too_large_says_so_and_makes_place(start: Callable[..., HostedJob]) -> None:
+    job = start(memory_bytes=10 << 20)
+    with pytest.raises(HostMemoryError, match=r"spark\.keyedstate\.hosts\.memory"):
+        job.attempt(0, ["a"])
+    with pytest.raises(HostMemoryError):
+        job.attempt(0, ["a"])
+    wait_until(lambda: not job.processes())
+
+
+class Unloadable(KeyedProcessFunction):
+    """Cannot be unpickled."""
+
+    def __reduce__(self) -> Any:
+        return eval, ("1 / 0",)
+
+
+def test_a_function_that_cannot_be_loaded_is_one_clear_error(start: Callable[..., HostedJob]) -> None:
+    with pytest.raises(FunctionTransportError, match="cannot be loaded in a Spark task"):
+        start(Unloadable()).attempt(0, ["a"])
+
+
+# -- who is let in ---------------------------------------------------------------------------------
+
+
+def hello(**changed: object) -> list[Any]:
+    """Return the first frame of a task."""
+    return frame(FrameType.HELLO, {"protocol": PROTOCOL, "keyedstate": keyedstate.__version__, **changed})
+
+
+def answer(connection: socket.socket) -> str:
+    """Return what a host says before it hangs up; empty where it says nothing."""
+    reader = FrameReader(connection, set(FrameType))
+    said = []
+    with contextlib.suppress(ConnectionError):
+        while (received := reader.read()) is not None:
+            if received.type is FrameType.FAILED:
+                said.append(received.json()["kind"] + ": " + received.json()["message"])
+    return " ".join(said)
+
+
+def test_a_task_of_another_version_is_refused_by_name(start: Callable[..., HostedJob]) -> None:
+    job = start()
+    with job.hosts.connect(0) as connection:
+        connection.sendall(b"".join(hello(keyedstate="0.0.1")))
+        assert "'keyedstate': '0.0.1'" in answer(connection)
+    assert job.epoch(0, ["a"]) == [("a", 1)]
+
+
+def test_a_plan_that_is_not_the_one_announced_is_refused(start: Callable[..., HostedJob]) -> None:
+    job = start()
+    begin = frame(FrameType.BEGIN, {"digest": "0" * 64, "identity": job.identity(0).to_json()})
+    plan = frame(FrameType.PLAN, b"cos\nabort\n(tR.")
+    with job.hosts.connect(0) as connection:
+        connection.sendall(b"".join([*hello(), *begin, *frame(FrameType.IMPORTS, {}), *plan]))
+        assert "not the one that was announced" in answer(connection)
+    assert job.epoch(0, ["a"]) == [("a", 1)]
+
+
+@pytest.mark.parametrize("kind", [FrameType.HELLO, FrameType.BEGIN])
+def test_a_frame_above_its_limit_is_refused_by_its_length(
+    start: Callable[..., HostedJob], kind: FrameType
+) -> None:
+    job = start()
+    with job.hosts.connect(0) as connection:
+        before = [] if kind is FrameType.HELLO else hello()
+        connection.sendall(b"".join([*before, struct.pack(">IB", LIMITS[kind] + 1, kind)]))
+        assert f"{kind.name} frame of {LIMITS[kind] + 1} bytes is above the limit" in answer(connection)
+
+
+def test_a_connection_that_ends_half_way_is_forgotten(start: Callable[..., HostedJob]) -> None:
+    job = start()
+    whole = b"".join([*hello(), *frame(FrameType.BEGIN, {"digest": "", "identity": {}})])
+    for length in range(0, len(whole), 7):
+        with job.hosts.connect(0) as connection:
+            connection.sendall(whole[:length])
+            connection.shutdown(socket.SHUT_WR)
+            answer(connection)
+    assert job.epoch(0, ["a"]) == [("a", 1)]
+
+
+def test_garbage_changes_nothing(start: Callable[..., HostedJob]) -> None:
+    """A small fuzz: any bytes, and well-formed frames with any content in any order."""
+    job = start()
+    job.epoch(0, ["a"])
+    host = job.host()
+    identity = job.identity(1).to_json()
+    contents = st.one_of(
+        st.binary(max_size=200),
+        st.just({"digest": "0" * 64, "identity": identity}),
+        st.fixed_dictionaries({"digest": st.text(), "identity": st.dictionaries(st.text(), st.integers())}),
+        st.dictionaries(st.sampled_from(sorted(identity)), st.one_of(st.integers(), st.text())).map(
+            lambda changed: {"digest": "", "identity": {**identity, **changed}}
+        ),
+    )
+    kinds = st.sampled_from([kind for kind in FrameType if LIMITS[kind]])
+    frames = st.lists(st.tuples(kinds, contents), max_size=4)
+    noise = st.one_of(st.binary(max_size=400), frames)
+
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(noise, st.booleans())
+    def send(noise: Any, greets: bool) -> None:
+        data = b"".join(hello()) if greets else b""
+        if isinstance(noise, bytes):
+            data += noise
+        else:
+            data += b"".join(piece for kind, content in noise for piece in frame(kind, content))
+        with job.hosts.connect(0) as connection:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+            answer(connection)
+
+    send()
+    assert job.host() == host
+    assert job.epoch(1, ["a"]) == [("a", 2)]
+    assert job.part().state_origin is HOST
+
+
+def test_damaged_rows_are_an_error_and_not_state(start: Callable[..., HostedJob]) -> None:
+    job = start()
+    job.epoch(0, ["a"])
+    begin = frame(
+        FrameType.BEGIN,
+        {"digest": hashlib.sha256(job.packed).hexdigest(), "identity": job.identity(1).to_json()},
+    )
+    schema = frame(FrameType.SCHEMA, job.batch([]).schema.serialize())
+    batch = bytearray(job.batch(["a", "b"]).serialize())
+    batch[8:40] = bytes(32)
+    with job.hosts.connect(0) as connection:
+        rows = [*frame(FrameType.KEYED), *schema, *frame(FrameType.BATCH, batch)]
+        connection.sendall(b"".join([*hello(), *begin, *rows, *frame(FrameType.END)]))
+        assert "HostProtocolError: the connection" in answer(connection)
+    assert job.epoch(1, ["a"]) == [("a", 2)]
+
+
+def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+    anchor = process_of(os.getpid())
+    assert anchor is not None
+    folder = HostFolder(anchor, tmp_path)
+    with folder.locked():
+        pass
+    folder.path.parent.chmod(0o755)
+    with pytest.raises(HostUnavailableError, match="open to others"), folder.locked():
+        pass
+
+
+def test_a_link_in_the_folders_place_is_refused(tmp_path: Path) -> None:
+    anchor = process_of(os.getpid())
+    assert anchor is not None
+    folder = HostFolder(anchor, tmp_path / "place")
+    (tmp_path / "place").mkdir()
+    folder.path.parent.symlink_to(tmp_path)
+    with pytest.raises(HostUnavailableError, match="is no folder of this user"), folder.locked():
+        pass
+
+
+def test_sockets_have_short_paths_whatever_the_temporary_folder_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    folder = HostFolder(Process(4194304, str(2**64 - 1)))
+    assert len(os.fsencode(folder.socket_path(9999))) <= MAX_PATH_BYTES
+    assert folder.path.parent.parent == Path("/tmp")
+
+
+# -- how they end ----------------------------------------------------------------------------------
+
+
+def left_behind(job: HostedJob) -> list[str]:
+    """Return what there is below the folder of a job's sockets."""
+    return [str(path) for path in job.sockets.rglob("*")]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, "end of input"])
+def test_hosts_end_with_the_process_that_they_work_for(
+    start: Callable[..., HostedJob], how: signal.Signals | str
+) -> None:
+    job = start(parallelism=2)
+    job.epoch(0, ["a"])
+    hosts = job.processes()
+    assert len(hosts) == 2
+    if isinstance(how, str):
+        assert job.parent.stdin is not None
+        job.parent.stdin.close()
+    else:
+        job.parent.send_signal(how)
+    job.parent.wait()
+    wait_until(lambda: not any(host.is_alive for host in hosts))
+    assert left_behind(job) == []
+
+
+def test_a_host_that_nobody_needs_ends(start: Callable[..., HostedJob]) -> None:
+    job = start(idle_ms=200)
+    job.epoch(0, ["a"])
+    wait_until(lambda: not job.processes())
+    assert left_behind(job) == []
+    assert job.epoch(1, ["a"]) == [("a", 2)]
+
+
+def test_what_a_killed_host_leaves_is_cleared_away_by_the_next(start: Callable[..., HostedJob]) -> None:
+    job, other = start(), start()
+    other.hosts = Hosts([other.anchor], HostSettings(60_000, 0), job.sockets)
+    job.epoch(0, ["a"])
+    host = job.host()
+    host.kill(signal.SIGKILL)
+    wait_until(lambda: not host.is_alive)
+    job.parent.kill()
+    job.parent.wait()
+    assert job.anchor.name in " ".join(left_behind(job))
+    other.epoch(0, ["a"])
+    assert job.anchor.name not in " ".join(left_behind(job))
+
+
+def test_fifty_starts_and_stops_leave_nothing(start: Callable[..., HostedJob]) -> None:
+    """The hosts do not get as far as importing anything: they are told to end while they start, or kill."""
+    job = start()
+    for number in range(50):
+        with job.hosts.connect(number):
+            pass
+    hosts = job.processes()
+    assert len(hosts) == 50
+    job.parent.kill()
+    job.parent.wait()
+    wait_until(lambda: not any(host.is_alive for host in hosts), 120)
+    assert left_behind(job) == []
+
+
+def test_tasks_that_come_at_once_start_one_host(start: Callable[..., HostedJob]) -> None:
+    job = start()
+    with ThreadPoolExecutor(8) as pool:
+        connections = list(pool.map(lambda _: job.hosts.connect(0), range(16)))
+    for connection in connections:
+        connection.close()
+    assert len(job.processes()) == 1
+
+
+def test_a_number_that_another_process_has_now_is_not_taken_for_the_one_before() -> None:
+    me = process_of(os.getpid())
+    assert me is not None and me.is_alive
+    former = Process(me.pid, "1")
+    assert not former.is_alive
+    former.kill(signal.SIGKILL)
+    assert Process.named(me.name) == me
+    assert Process.named("12") is None
