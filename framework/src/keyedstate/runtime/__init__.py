@@ -5,19 +5,26 @@ from keyedstate.runtime.function import (
     BroadcastContext,
     Context,
     KeyedBroadcastProcessFunction,
+    KeyedFunction,
     KeyedProcessFunction,
     check_function,
 )
+from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.operator import KeyedOperator, key_serializer_for
+from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 
 __all__ = [
     "BroadcastContext",
     "Context",
+    "GroupedRows",
     "InvalidFunctionError",
+    "KeyedBatch",
     "KeyedBroadcastProcessFunction",
+    "KeyedFunction",
     "KeyedOperator",
     "KeyedProcessFunction",
     "ProcessFunctionError",
+    "VectorizedProcessFunction",
     "check_function",
     "key_serializer_for",
 ]

@@ -13,7 +13,7 @@ class ProcessFunctionError(KeyedStateError):
     function : str
         The function's class.
     step : str
-        ``open``, ``process``, ``process_broadcast`` or ``close``.
+        ``open``, ``process``, ``process_batch``, ``end_epoch``, ``process_broadcast`` or ``close``.
     key : object
         The key whose row was being processed; None in the other steps.
     epoch : int or None

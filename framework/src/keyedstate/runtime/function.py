@@ -52,7 +52,7 @@ class Context:
 
     def __init__(
         self,
-        function: KeyedProcessFunction,
+        function: KeyedFunction,
         backend: KeyedStateBackend,
         operator_states: OperatorStateBackend,
         epoch: int | None,
@@ -141,8 +141,8 @@ class BroadcastContext:
         self._context._backend.apply_to_all_keys(descriptor, function)
 
 
-class KeyedProcessFunction:
-    """Reads the rows of one key after the other, keeps state per key, and yields output rows.
+class KeyedFunction:
+    """What all functions over rows with keys share; derive from one of its subclasses.
 
     States are declared as class attributes (`keyedstate.state.ValueState`, `keyedstate.state.MapState`) or
     registered in `open`.  One instance serves many keys, so anything that belongs to a key goes into
@@ -151,6 +151,13 @@ class KeyedProcessFunction:
 
     def open(self, ctx: Context) -> None:
         """Prepare; called once before the first row. Declared states are bound already."""
+
+    def close(self) -> None:
+        """Clean up; called once after the last row and after an error."""
+
+
+class KeyedProcessFunction(KeyedFunction):
+    """Reads the rows of one key after the other, keeps state per key, and yields output rows."""
 
     def process(self, row: Any, ctx: Context) -> Iterable[Any] | None:
         """Handle one row.
@@ -168,9 +175,6 @@ class KeyedProcessFunction:
             Usually a generator. A row is a tuple, list or dict of the declared columns.
         """
         raise NotImplementedError
-
-    def close(self) -> None:
-        """Clean up; called once after the last row and after an error."""
 
 
 class KeyedBroadcastProcessFunction(KeyedProcessFunction):
@@ -209,16 +213,17 @@ def check_function(function: object) -> None:
     InvalidDescriptorError
         Where two attributes declare states of one name.
     """
-    if not isinstance(function, KeyedProcessFunction):
+    if not isinstance(function, KeyedFunction):
         raise InvalidFunctionError(
             repr(function),
-            "it is not a KeyedProcessFunction; derive its class from it and pass an instance",
+            "it is not a KeyedProcessFunction or VectorizedProcessFunction; derive its class from one of "
+            "these and pass an instance",
         )
     for state in declared_operator_states(function):
         _refuse_lone_broadcast_state(function, state)
 
 
-def _refuse_lone_broadcast_state(function: KeyedProcessFunction, state: OperatorStateDescriptor[Any]) -> None:
+def _refuse_lone_broadcast_state(function: KeyedFunction, state: OperatorStateDescriptor[Any]) -> None:
     if state.meta.kind is OperatorStateKind.BROADCAST and not isinstance(
         function, KeyedBroadcastProcessFunction
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +14,14 @@ from keyedstate.runtime.function import (
     BroadcastContext,
     Context,
     KeyedBroadcastProcessFunction,
+    KeyedFunction,
     KeyedProcessFunction,
     check_function,
 )
-from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.grouping import keys_of
+from keyedstate.runtime.output import OutputError, OutputSchema
 from keyedstate.runtime.rows import iterate_rows
+from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.state import (
     KeyedStateBackend,
     OperatorStateBackend,
@@ -46,7 +49,7 @@ class KeyedOperator:
 
     Parameters
     ----------
-    function : KeyedProcessFunction
+    function : KeyedProcessFunction or VectorizedProcessFunction
     backend : KeyedStateBackend
         Opened over the partition's key groups, with `key_serializer_for` the key columns.
     key_columns : sequence of str
@@ -72,7 +75,7 @@ class KeyedOperator:
 
     def __init__(
         self,
-        function: KeyedProcessFunction,
+        function: KeyedFunction,
         backend: KeyedStateBackend,
         *,
         key_columns: Sequence[str],
@@ -131,6 +134,14 @@ class KeyedOperator:
         for batch in batches:
             if batch.num_rows:
                 yield from self.process_batch(batch)
+        yield from self.end_epoch()
+
+    def end_epoch(self) -> Iterator[pa.RecordBatch]:
+        """Yield what the function gives at the end of the epoch, and end it for the backend."""
+        function = self._function
+        if isinstance(function, VectorizedProcessFunction):
+            self._begin_step()
+            yield from self._given("end_epoch", lambda: function.end_epoch(self._context))
         self._backend.end_epoch()
 
     def process_broadcast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -183,11 +194,56 @@ class KeyedOperator:
 
     def process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Run the function over the rows of one batch and yield its output; the epoch goes on."""
-        keys = self._keys(batch)
+        function = self._function
+        if isinstance(function, VectorizedProcessFunction):
+            yield from self._process_vectorized(function, batch)
+        elif isinstance(function, KeyedProcessFunction):
+            yield from self._process_rows(function, batch)
+
+    def _process_vectorized(
+        self, function: VectorizedProcessFunction, batch: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        self._event_times(batch)
+        self._begin_step()
+        names = [name for name in batch.schema.names if name != self._key_group_column]
+        key_groups = batch.column(self._key_group_column).to_numpy()
+        keyed = KeyedBatch(batch.select(names), self._key_columns, key_groups)
+        yield from self._given("process_batch", lambda: function.process_batch(keyed, self._context))
+        self.rows_in += batch.num_rows
+
+    def _begin_step(self) -> None:
+        """Leave no current key, and let states see the present time."""
+        self._context.key = None
+        self._backend.current.clear()
+        self._backend.current.timestamp = self.largest_event_time
+        if self._backend.on_record is not None:
+            self._backend.on_record()
+
+    def _given(self, step: str, call: Callable[[], Any]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches that a vectorised function gives, as they are declared."""
+        try:
+            given = call()
+            if given is None:
+                return
+            if isinstance(given, (pa.RecordBatch, pa.Table)):
+                raise TypeError(f"{step}() must yield its batches or return a list of them, not one batch")
+            for made in given:
+                for batch in self._output.conform(made):
+                    self.rows_out += batch.num_rows
+                    yield batch
+        except OutputError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._failure(step, error) from error
+
+    def _process_rows(
+        self, function: KeyedProcessFunction, batch: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        keys = keys_of([batch.column(name) for name in self._key_columns])
         key_groups = batch.column(self._key_group_column).to_numpy().tolist()
         names = [name for name in batch.schema.names if name != self._key_group_column]
         rows = iterate_rows(names, [batch.column(name) for name in names])
-        context, backend, process = self._context, self._backend, self._function.process
+        context, backend, process = self._context, self._backend, function.process
         current = backend.current
         times = self._event_times(batch)
         out: list[Any] = []
@@ -230,18 +286,6 @@ class KeyedOperator:
             known.append(self.largest_event_time)
         self.largest_event_time = max(known, default=None)
         return times
-
-    def _keys(self, batch: pa.RecordBatch) -> list[Any]:
-        columns = [batch.column(name) for name in self._key_columns]
-        lists = []
-        for column in columns:
-            serializer = from_arrow_type(column.type)
-            values = serializer.from_arrow(column)
-            if serializer.needs_canonical:
-                canonical = serializer.canonical
-                values = [None if value is None else canonical(value) for value in values]
-            lists.append(values)
-        return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
     def _failure(self, step: str, error: BaseException) -> ProcessFunctionError:
         return ProcessFunctionError(

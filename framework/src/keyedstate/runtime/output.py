@@ -138,6 +138,35 @@ class OutputSchema:
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
+    def conform(self, given: Any) -> list[pa.RecordBatch]:
+        """Return columns that a function gives as batches of the declared schema.
+
+        Raises
+        ------
+        OutputBatchError
+            For what is no batch, has not exactly the declared columns, or cannot be cast without a change.
+        """
+        if not isinstance(given, (pa.RecordBatch, pa.Table)):
+            raise OutputBatchError(f"it is a {type(given).__name__}", self._names)
+        if given.schema.names != self._names:
+            if sorted(given.schema.names) != sorted(self._names):
+                raise OutputBatchError(f"it has the column(s) {', '.join(given.schema.names)}", self._names)
+            given = given.select(self._names)
+        columns = []
+        for field, column in zip(self._schema, given.columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise OutputBatchError(f"there are nulls in the column {field.name!r}", self._names)
+            if column.type != field.type:
+                try:
+                    column = column.cast(field.type)
+                except pa.ArrowException as error:
+                    reason = f"its column {field.name!r} is {column.type}, declared is {field.type}: {error}"
+                    raise OutputBatchError(reason, self._names) from error
+            columns.append(column)
+        if isinstance(given, pa.RecordBatch):
+            return [pa.RecordBatch.from_arrays(columns, schema=self._schema)]
+        return list(pa.Table.from_arrays(columns, schema=self._schema).to_batches())
+
     def _transposed(self, rows: Sequence[Any], key_of: Callable[[int], object]) -> Sequence[Sequence[Any]]:
         plain = set(map(type, rows)) <= {tuple, list}
         if not plain or set(map(len, rows)) != {len(self._names)}:
@@ -185,6 +214,19 @@ class OutputSizeError(KeyedStateError):
         super().__init__(
             f"{rows} values of the output column {column!r} hold more than 2 GiB together, more than one "
             "Arrow batch can. Yield smaller values, or several rows for one."
+        )
+
+
+class OutputBatchError(OutputError):
+    """What a vectorised function gives, where it is no batch of the declared columns."""
+
+    def __init__(self, reason: str, columns: Sequence[str]) -> None:
+        self.reason = reason
+        self.columns = tuple(columns)
+        self.key = None
+        super().__init__(
+            f"an output batch cannot be used: {reason}. Declared are {len(columns)} column(s): "
+            f"{', '.join(columns)}. Yield pyarrow.RecordBatch or pyarrow.Table with these."
         )
 
 

@@ -28,7 +28,7 @@ from keyedstate.checkpoint.stored import StoredState
 from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.durations import Duration
 from keyedstate.keygroups import key_group_range_for
-from keyedstate.runtime import KeyedProcessFunction, key_serializer_for
+from keyedstate.runtime import KeyedFunction, key_serializer_for
 from keyedstate.spark.bootstrap import BOOTSTRAP, bootstrap_identity, manifests_of, metadata_of, run_bootstrap
 from keyedstate.spark.columns import spark_type_of
 from keyedstate.spark.configuration import frozen, read_configuration
@@ -113,7 +113,7 @@ class SavepointEdit:
     def add(
         self,
         frame: KeyedFrame,
-        function: KeyedProcessFunction,
+        function: KeyedFunction,
         *,
         time: str | None = None,
         delay: Duration | None = None,
@@ -124,7 +124,7 @@ class SavepointEdit:
         ----------
         frame : KeyedFrame
             ``keyed(df, "key", uid="name")``.
-        function : KeyedProcessFunction
+        function : KeyedProcessFunction or VectorizedProcessFunction
             What it yields is dropped.
         time, delay
             As in `KeyedFrame.process`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -36,11 +37,13 @@ from keyedstate.plugins import Backend
 from keyedstate.runtime import (
     InvalidFunctionError,
     KeyedBroadcastProcessFunction,
-    KeyedProcessFunction,
+    KeyedFunction,
     check_function,
 )
+from keyedstate.runtime.aggregates import Aggregate
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.acknowledge import acknowledgements_of
+from keyedstate.spark.aggregation import aggregation_of, all_aggregates
 from keyedstate.spark.bootstrap import NO_OUTPUT
 from keyedstate.spark.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.configuration import choose_backend, frozen, read_configuration
@@ -59,7 +62,7 @@ from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_columns_of, key_types, parse_output, time_column_of
 from keyedstate.spark.task import Acknowledging, OperatorPlan
-from keyedstate.state import MissingEventTimeError, TtlClock, declared_operator_states, declared_states
+from keyedstate.state import MissingEventTimeError, Ttl, TtlClock, declared_operator_states, declared_states
 from keyedstate.types import refuse_generic
 
 if TYPE_CHECKING:
@@ -162,7 +165,7 @@ class KeyedFrame:
 
     def process(
         self,
-        function: KeyedProcessFunction,
+        function: KeyedFunction,
         schema: str | StructType,
         *,
         time: str | None = None,
@@ -174,7 +177,7 @@ class KeyedFrame:
 
         Parameters
         ----------
-        function : KeyedProcessFunction
+        function : KeyedProcessFunction or VectorizedProcessFunction
         schema : str or StructType
             Columns of the rows that the function yields: ``"app_id string, views long"``.
         time : str, optional
@@ -219,9 +222,58 @@ class KeyedFrame:
         plan, rows = self._planned(function, output, self._event_time(time, delay), keeps_state=True)
         return rows.mapInArrow(_task_of(plan), declared)
 
+    def aggregate(
+        self,
+        aggregates: Mapping[str, Aggregate] = MappingProxyType({}),
+        /,
+        *,
+        ttl: Ttl | None = None,
+        time: str | None = None,
+        delay: Duration | None = None,
+        **named: Aggregate,
+    ) -> DataFrame:
+        """Compute aggregates over all rows of each key, by columns.
+
+        Parameters
+        ----------
+        aggregates : mapping, optional
+            Aggregates by the names of their output columns, for names that are no Python identifiers or are
+            parameters of this method.
+        ttl : Ttl, optional
+            How long the aggregates of a key live after its last row; for ever without.
+        time, delay
+            As in `process`; for a time to live in event time.
+        named : Aggregate
+            Aggregates by the names of their output columns: ``sales=count(), amount=sum_("amount")``.  See
+            `keyedstate.runtime.aggregates`.
+
+        Returns
+        -------
+        DataFrame
+            The key columns, then the aggregates.  A micro-batch puts out one row for each key that it has
+            rows of, with the results over all rows of the key so far (Spark's output mode ``update``).
+
+        Raises
+        ------
+        InvalidAggregateError
+            For an aggregate that is none, is of a column that is not there or has another type than it needs,
+            or has the name of a key column; also where there is none.
+
+        Notes
+        -----
+        Other errors are those of `process`.  Aggregates may be added, changed and left out when a query is
+        restarted: one that is new begins with the first micro-batch that knows it.
+        """
+        chosen = all_aggregates(aggregates, named)
+        frame, function, schema = aggregation_of(
+            self._df, self._key_columns, chosen, ttl, None if time is None else time_column_of(self._df, time)
+        )
+        pruned = KeyedFrame(frame, self._key_columns, self._uid, self._config, self._broadcast)
+        return pruned.process(function, schema, time=time, delay=delay)
+
     def bootstrap(
         self,
-        function: KeyedProcessFunction,
+        function: KeyedFunction,
         path: str | os.PathLike[str],
         *,
         time: str | None = None,
@@ -233,7 +285,7 @@ class KeyedFrame:
 
         Parameters
         ----------
-        function : KeyedProcessFunction
+        function : KeyedProcessFunction or VectorizedProcessFunction
             What it yields is dropped.
         path : str or path
             A new folder.
@@ -271,7 +323,7 @@ class KeyedFrame:
         return self._uid
 
     def bootstrap_plan(
-        self, function: KeyedProcessFunction, time: str | None, delay: Duration | None
+        self, function: KeyedFunction, time: str | None, delay: Duration | None
     ) -> tuple[OperatorPlan, DataFrame]:
         """Return what runs in the tasks of a bootstrap, and their rows; raises as `bootstrap`."""
         self._refuse_streaming()
@@ -301,7 +353,7 @@ class KeyedFrame:
 
     def _planned(
         self,
-        function: KeyedProcessFunction,
+        function: KeyedFunction,
         output: OutputSchema,
         event_time: EventTime | None,
         *,
@@ -372,7 +424,7 @@ class KeyedFrame:
             raise EventTimeError(name, f"the delay {delay!r} is negative; give 0 or more")
         return EventTime(name, delay_ms)
 
-    def _check_sides(self, function: KeyedProcessFunction) -> None:
+    def _check_sides(self, function: KeyedFunction) -> None:
         name = type(function).__name__
         two_sided = isinstance(function, KeyedBroadcastProcessFunction)
         if two_sided and self._broadcast is None:
@@ -395,7 +447,7 @@ class KeyedFrame:
         return OperatorFolder(CheckpointStorage.open(config[CHECKPOINT_DIR], config), self._uid)
 
 
-def _check_states(function: KeyedProcessFunction, generic_types: bool, event_time: EventTime | None) -> None:
+def _check_states(function: KeyedFunction, generic_types: bool, event_time: EventTime | None) -> None:
     """Refuse declared states that no task could register."""
     for state in declared_states(function):
         if not generic_types:

@@ -38,7 +38,7 @@ from keyedstate.checkpoint import (
 from keyedstate.checkpoint.local_copies import with_local_copies
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.runtime import KeyedOperator, KeyedProcessFunction, key_serializer_for
+from keyedstate.runtime import KeyedFunction, KeyedOperator, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.configuration import backend_in_task, restore_in_task, storage_in_task
 from keyedstate.spark.errors import DuplicateUidError, FunctionTransportError, KeyColumnsReorderedError
@@ -461,7 +461,7 @@ class Partition:
         return beginning.stored.metadata.watermark(None if event_time is None else event_time.delay_ms)
 
 
-def pack_function(function: KeyedProcessFunction) -> bytes:
+def pack_function(function: KeyedFunction) -> bytes:
     """Return the function in the form in which it travels to the tasks.
 
     Raises

@@ -19,6 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from keyedstate.errors import did_you_mean
+from keyedstate.runtime.aggregates import InvalidAggregateError
 from keyedstate.runtime.operator import key_serializer_for
 from keyedstate.runtime.output import OutputSchema, OutputSchemaError
 from keyedstate.spark.errors import (
@@ -50,8 +52,8 @@ def key_columns_of(frame: DataFrame, names: Sequence[str]) -> list[str]:
         if resolved.count(name) > 1:
             raise KeyColumnError(name, f"the column {name!r} is named twice; name each key column once")
     for name in resolved:
-        _check_key_type(fields[_folded(frame, name)][0])
-    if any(_folded(frame, name) == _folded(frame, KEY_GROUP_COLUMN) for name in frame.columns):
+        _check_key_type(fields[folded(frame, name)][0])
+    if any(folded(frame, name) == folded(frame, KEY_GROUP_COLUMN) for name in frame.columns):
         raise KeyColumnError(
             KEY_GROUP_COLUMN,
             f"the DataFrame has a column {KEY_GROUP_COLUMN!r}, a name that keyedstate needs for itself; "
@@ -68,7 +70,7 @@ def time_column_of(frame: DataFrame, name: str) -> str:
     EventTimeError
         For a column that is not there, or holds neither timestamps nor dates.
     """
-    found = _fields_by_name(frame).get(_folded(frame, name), [])
+    found = _fields_by_name(frame).get(folded(frame, name), [])
     if len(found) != 1:
         columns = ", ".join(frame.columns)
         raise EventTimeError(name, f"the DataFrame has {len(found)} columns of that name; it has {columns}")
@@ -80,6 +82,42 @@ def time_column_of(frame: DataFrame, name: str) -> str:
             f"withColumn({name!r}, timestamp_millis({name}))",
         )
     return field.name
+
+
+def input_column_of(frame: DataFrame, aggregate: str, name: str) -> str:
+    """Return a column that an aggregate reads by the name that the frame gives it.
+
+    Raises
+    ------
+    InvalidAggregateError
+    """
+    fields = _fields_by_name(frame)
+    found = fields.get(folded(frame, name), [])
+    if len(found) == 1:
+        return found[0].name
+    if found:
+        reason = f"the DataFrame has {len(found)} columns {name!r}; rename all but one"
+    elif name.partition(".")[1] and folded(frame, name.partition(".")[0]) in fields:
+        reason = f"{name!r} lies inside a column; add it as one of its own with withColumn()"
+    else:
+        hint = did_you_mean(name, frame.columns)
+        reason = f"the DataFrame has no column {name!r}, but {', '.join(frame.columns)}.{hint}"
+    raise InvalidAggregateError(aggregate, reason)
+
+
+def arrow_types(frame: DataFrame, names: Sequence[str]) -> dict[str, pa.DataType]:
+    """Return the Arrow types of columns by name.
+
+    Raises
+    ------
+    InvalidAggregateError
+        For a column that has none.
+    """
+    by_name = {field.name: field for field in frame.schema.fields}
+    try:
+        return {name: to_arrow(StructType([by_name[name]])).field(0).type for name in names}
+    except (PySparkException, TypeError) as error:
+        raise InvalidAggregateError(None, f"a column has no Arrow type: {_first_line(error)}") from error
 
 
 def key_types(frame: DataFrame, key_columns: Sequence[str]) -> list[pa.DataType]:
@@ -125,11 +163,12 @@ def to_arrow(schema: StructType) -> pa.Schema:
 def _fields_by_name(frame: DataFrame) -> dict[str, list[StructField]]:
     fields: dict[str, list[StructField]] = {}
     for field in frame.schema.fields:
-        fields.setdefault(_folded(frame, field.name), []).append(field)
+        fields.setdefault(folded(frame, field.name), []).append(field)
     return fields
 
 
-def _folded(frame: DataFrame, name: str) -> str:
+def folded(frame: DataFrame, name: str) -> str:
+    """Return a column name in the form in which Spark compares it."""
     return name if frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
 
 
@@ -140,13 +179,13 @@ def _resolve(frame: DataFrame, fields: dict[str, list[StructField]], name: str) 
             f"a key column is given as {type(name).__name__} and not by its name; for a computed key add the "
             "column first, with withColumn()",
         )
-    found = fields.get(_folded(frame, name), [])
+    found = fields.get(folded(frame, name), [])
     if len(found) > 1:
         raise KeyColumnError(name, f"the DataFrame has {len(found)} columns {name!r}; rename all but one")
     if found:
         return found[0].name
     top, dot, _ = name.partition(".")
-    if dot and _folded(frame, top) in fields:
+    if dot and folded(frame, top) in fields:
         raise KeyColumnError(
             name,
             f"{name!r} lies inside the column {top!r}, and a key column must be a top-level one; add it with "

@@ -46,7 +46,7 @@ class Declaration(Generic[H]):
 
 
 def declarations(function: object) -> list[Declaration[Any]]:
-    """Return the declarations among the class attributes, those of base classes first.
+    """Return the declarations among the class attributes, those of base classes first, then the object's own.
 
     Raises
     ------
@@ -58,6 +58,10 @@ def declarations(function: object) -> list[Declaration[Any]]:
         for attribute, value in vars(owner).items():
             if isinstance(value, Declaration):
                 found[attribute] = value
+    for attribute, value in vars(function).items():
+        if isinstance(value, Declaration):
+            value._attribute = attribute  # nobody calls __set_name__ for it
+            found[attribute] = value
     names: dict[str, str] = {}
     for attribute, declaration in found.items():
         other = names.setdefault(declaration.name, attribute)

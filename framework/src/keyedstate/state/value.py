@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value
+from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value, stretches
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError
 from keyedstate.state.ttl.config import Ttl
@@ -71,6 +72,9 @@ class ValueStateHandle(StateHandle, Generic[T]):
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[T]:
         """Return what `value` returns for each of several keys; see `KeyContext.locate` for both."""
         keys, groups = self._context.locate(keys, key_groups)
+        return self._found(groups, keys)
+
+    def _found(self, groups: list[int], keys: list[Any]) -> list[T]:
         values = self._table.get_many(groups, keys, self._namespace)
         if self._default is not None:
             default, copy = self._default, self._serializer.copy
@@ -91,6 +95,44 @@ class ValueStateHandle(StateHandle, Generic[T]):
         column = self._column(values, keys)
         self._check_column(self._serializer, column)
         self._write_many(groups, keys, column)
+
+    def transform_many(
+        self,
+        keys: Iterable[Any],
+        function: Callable[[slice, list[T]], Iterable[T | None]],
+        key_groups: Sequence[int] | None = None,
+    ) -> None:
+        """Replace the values of several distinct keys by what a function makes of them, a stretch at a time.
+
+        Parameters
+        ----------
+        keys : iterable
+            Each at most once.
+        function : callable
+            Takes the places of a stretch of the keys, as a slice, and what `value` returns for each of them;
+            returns their new values, None for a key to be cleared.
+        key_groups : sequence of int, optional
+            See `KeyContext.locate`.
+
+        Raises
+        ------
+        ValueError
+            Where a key comes twice; no state is changed.
+        StateValueError
+            Where a new value is not of the declared type; stretches before it are changed.
+        """
+        keys, groups = self._context.locate(keys, key_groups)
+        if len(set(keys)) < len(keys):
+            repeated = next(key for key, times in Counter(keys).items() if times > 1)
+            raise ValueError(
+                f"the key {repeated!r} comes twice; give each key once to transform_many() of the state "
+                f"{self._name!r}"
+            )
+        for rows in stretches(len(keys)):
+            some_keys, some_groups = keys[rows], groups[rows]
+            column = self._column(function(rows, self._found(some_groups, some_keys)), some_keys)
+            self._check_column(self._serializer, column)
+            self._write_many(some_groups, some_keys, column)
 
 
 class ValueState(StateDescriptor[ValueStateHandle[T]]):

@@ -1,5 +1,6 @@
 """Types of state values, keys and namespaces: their serializers and what these are compatible with."""
 
+from keyedstate.types.accumulators import AccumulatorsSerializer, accumulators_of
 from keyedstate.types.annotations import record_of
 from keyedstate.types.arrays import ArraySerializer, array_of
 from keyedstate.types.compatibility import Compatibility, Outcome, compose
@@ -55,6 +56,7 @@ __all__ = [
     "UUID",
     "VOID",
     "VOID_NAMESPACE",
+    "AccumulatorsSerializer",
     "ArraySerializer",
     "ColumnSizeError",
     "ColumnTypeError",
@@ -91,6 +93,7 @@ __all__ = [
     "UnsupportedTypeError",
     "ValueTypeError",
     "VoidNamespace",
+    "accumulators_of",
     "array_of",
     "compose",
     "decimal",

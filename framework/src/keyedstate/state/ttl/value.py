@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
@@ -66,9 +65,7 @@ class TtlValueStateHandle(ValueStateHandle[T]):
         if self._index is not None:
             self._index.written(context.key_group, context.key, self._namespace)
 
-    def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[T]:
-        """Return what `value` returns for each of several keys."""
-        keys, groups = self._context.locate(keys, key_groups)
+    def _found(self, groups: list[int], keys: list[Any]) -> list[T]:
         now, ttl_ms = self._time.now, self._ttl_ms
         found = self._table.get_many(groups, keys, self._namespace)
         living = [stored is not None and stored[0] + ttl_ms > now for stored in found]

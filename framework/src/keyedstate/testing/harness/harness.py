@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 
 from keyedstate.durations import Duration
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
+from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
 from keyedstate.state import KeyContext, StateDescriptor, StateHandle
 from keyedstate.state.clock import Clock
 from keyedstate.testing.harness.errors import HarnessSettingError, StateNotRegisteredError
@@ -38,7 +38,7 @@ class Harness:
 
     Parameters
     ----------
-    function : KeyedProcessFunction
+    function : KeyedProcessFunction or VectorizedProcessFunction
         It is not opened itself.  Every instance runs a copy of it, and another one in each epoch, as Spark's
         tasks do; see `HarnessInstance.function`.
     key : str or sequence of str
@@ -88,7 +88,7 @@ class Harness:
 
     def __init__(
         self,
-        function: KeyedProcessFunction,
+        function: KeyedFunction,
         *,
         key: str | Sequence[str],
         schema: object,
@@ -416,7 +416,7 @@ class Harness:
             instance.show_time()
 
 
-def _broadcast_rows(function: KeyedProcessFunction, declared: object) -> InputRows | None:
+def _broadcast_rows(function: KeyedFunction, declared: object) -> InputRows | None:
     if declared is None:
         return None
     if not isinstance(function, KeyedBroadcastProcessFunction):

@@ -35,7 +35,7 @@ class HarnessInstance:
         The keyed state.
     operator_states : OperatorStateBackend
         The operator and broadcast state.
-    function : KeyedProcessFunction
+    function : KeyedProcessFunction or VectorizedProcessFunction
         The copy that runs in the present epoch; its states are attributes of it.
     """
 

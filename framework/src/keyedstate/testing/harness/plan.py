@@ -12,7 +12,7 @@ import cloudpickle
 
 from keyedstate.config import BACKEND, MAX_PARALLELISM, PARALLELISM, TYPES_GENERIC, Configuration
 from keyedstate.plugins import Backend, PluginRegistry
-from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.function import check_function
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.testing.harness.errors import FunctionCopyError, HarnessSettingError
@@ -30,7 +30,7 @@ class InstancePlan:
 
     Attributes
     ----------
-    function : KeyedProcessFunction
+    function : KeyedProcessFunction or VectorizedProcessFunction
         Never opened itself: every instance has a copy for each epoch, as in Spark.
     plugin : Backend
     options : mapping
@@ -45,7 +45,7 @@ class InstancePlan:
     time : HarnessTime
     """
 
-    function: KeyedProcessFunction
+    function: KeyedFunction
     plugin: Backend
     options: Mapping[str, Any]
     generic_types: bool
@@ -59,7 +59,7 @@ class InstancePlan:
     @classmethod
     def of(
         cls,
-        function: KeyedProcessFunction,
+        function: KeyedFunction,
         rows: KeyedInputRows,
         output: OutputSchema,
         backend: str,
@@ -106,7 +106,7 @@ class InstancePlan:
         )
 
 
-def copy_of(function: KeyedProcessFunction) -> KeyedProcessFunction:
+def copy_of(function: KeyedFunction) -> KeyedFunction:
     """Return a copy with attributes of its own.
 
     Not by way of cloudpickle: what that loads replaces the methods of a class that is defined inside a test,

@@ -1,0 +1,211 @@
+"""The function behind ``aggregate()``: rows are reduced by columns, and state is used once per key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.errors import KeyedStateError
+from keyedstate.runtime.aggregates.declaration import (
+    Aggregate,
+    BoundAggregate,
+    Part,
+    require_aggregate,
+)
+from keyedstate.runtime.aggregates.errors import AggregateOverflowError, InvalidAggregateError
+from keyedstate.runtime.function import Context
+from keyedstate.runtime.grouping import GroupedRows
+from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.state import StateValueError, Ttl, ValueState
+from keyedstate.types import TypeSerializer, accumulators_of, nullable
+
+#: The state with the accumulators of all aggregates of a key.
+STATE_NAME = "aggregate"
+#: Rows that are gathered before they are reduced; sums are exact below 2**21.
+GATHERED_ROWS = 1 << 20
+#: Bytes of rows, likewise.
+GATHERED_BYTES = 128 << 20
+#: Rows of an output batch.
+OUTPUT_ROWS = 65_536
+
+
+class Aggregation(VectorizedProcessFunction):
+    """Keeps accumulators per key, and gives the results of each key that an epoch had rows of, once.
+
+    Parameters
+    ----------
+    key_columns : sequence of str
+    types : mapping
+        The Arrow types of the columns by name.
+    aggregates : mapping
+        By the names of the output columns.
+    ttl : Ttl, optional
+        How long the accumulators of a key live after its last row.
+
+    Raises
+    ------
+    InvalidAggregateError
+    """
+
+    def __init__(
+        self,
+        key_columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        aggregates: Mapping[str, Aggregate],
+        ttl: Ttl | None = None,
+    ) -> None:
+        self.key_columns = tuple(key_columns)
+        self.key_types = tuple(types[name] for name in key_columns)
+        self.aggregates = {
+            name: _bound(name, require_aggregate(name, aggregate), types)
+            for name, aggregate in aggregates.items()
+        }
+        _check_names(self.key_columns, aggregates)
+        #: The accumulators that are kept; two aggregates may share one.
+        self._kept = {bound.name: bound for bound in self.aggregates.values()}
+        #: Where the parts of each are in the stored tuple.
+        self._places: dict[str, slice] = {}
+        parts: dict[str, TypeSerializer[Any]] = {}
+        for bound in self._kept.values():
+            self._places[bound.name] = slice(len(parts), len(parts) + len(bound.parts))
+            for part, type in bound.parts.items():
+                parts[f"{bound.name}.{part}" if part else bound.name] = nullable(type)
+        self._columns = tuple(dict.fromkeys(name for bound in self._kept.values() for name in bound.columns))
+        self._nothing = (None,) * len(parts)
+        #: The declaration, and the handle once the function is opened.
+        self.accumulators: Any = ValueState(STATE_NAME, accumulators_of(parts), ttl=ttl)
+
+    @property
+    def output(self) -> pa.Schema:
+        """The key columns, then the results."""
+        keys = [pa.field(name, type) for name, type in zip(self.key_columns, self.key_types, strict=True)]
+        results = [
+            pa.field(name, bound.result_type, nullable=not bound.never_null)
+            for name, bound in self.aggregates.items()
+        ]
+        return pa.schema([*keys, *results])
+
+    def open(self, ctx: Context) -> None:
+        """Begin with no rows."""
+        self._gathered: list[KeyedBatch] = []
+        self._rows = self._bytes = 0
+        #: The keys whose rows went into the state before the end of the epoch.
+        self._touched: list[GroupedRows] = []
+
+    def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
+        """Gather rows, and bring them into the state where they become many."""
+        self._gathered.append(batch)
+        self._rows += len(batch)
+        self._bytes += batch.rows.nbytes
+        if self._rows >= GATHERED_ROWS or self._bytes >= GATHERED_BYTES:
+            rows, parts = self._reduced()
+            self._merge(rows, parts)
+            self._touched.append(rows)
+
+    def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
+        """Yield the results of each key that had rows."""
+        if not self._touched:
+            if self._gathered:
+                rows, parts = self._reduced()
+                yield from self._batches(rows, self._merge(rows, parts))
+            return
+        if self._gathered:
+            rows, parts = self._reduced()
+            self._merge(rows, parts)
+            self._touched.append(rows)
+        touched = GroupedRows(
+            [
+                pa.concat_arrays(columns)
+                for columns in zip(*(rows.key_columns for rows in self._touched), strict=True)
+            ],
+            np.concatenate([rows.key_groups for rows in self._touched]),
+        )
+        self._touched = []
+        found = self.accumulators.get_many(touched.keys, touched.key_groups)
+        yield from self._batches(touched, self._parts_of(found))
+
+    def _reduced(self) -> tuple[GroupedRows, list[Part]]:
+        """Return the keys of the gathered rows, and the parts of their accumulators."""
+        gathered, self._gathered = self._gathered, []
+        self._rows = self._bytes = 0
+        table = pa.Table.from_batches([batch.rows for batch in gathered])
+        columns = {name: _one_array(table.column(name)) for name in {*self.key_columns, *self._columns}}
+        rows = GroupedRows(
+            [columns[name] for name in self.key_columns],
+            np.concatenate([batch.key_groups for batch in gathered]),
+        )
+        parts: list[Part] = []
+        for bound in self._kept.values():
+            parts += bound.reduce([columns[name] for name in bound.columns], rows)
+        return rows, parts
+
+    def _merge(self, rows: GroupedRows, new: list[Part]) -> list[Part]:
+        """Merge parts into the state and return what it holds now."""
+        now: list[Part] = [[] for _ in new]
+
+        def merge(some: slice, stored: list[Any]) -> Iterator[tuple[Any, ...]]:
+            old = self._parts_of(stored)
+            merged: list[Part] = []
+            for bound in self._kept.values():
+                place = self._places[bound.name]
+                merged += bound.merge(old[place], [part[some] for part in new[place]])
+            for whole, part in zip(now, merged, strict=True):
+                whole += part
+            return zip(*merged, strict=True)
+
+        try:
+            self.accumulators.transform_many(rows.keys, merge, rows.key_groups)
+        except StateValueError as error:
+            raise self._overflow(rows, now, error) from error
+        return now
+
+    def _parts_of(self, stored: list[Any]) -> list[Part]:
+        """Return accumulators as columns of their parts."""
+        if None in stored:
+            stored = [self._nothing if one is None else one for one in stored]
+        return [list(map(itemgetter(place), stored)) for place in range(len(self._nothing))]
+
+    def _overflow(self, rows: GroupedRows, now: list[Part], error: StateValueError) -> KeyedStateError:
+        """Return the error for what the state has refused."""
+        for bound in self._kept.values():
+            for part, type in zip(now[self._places[bound.name]], bound.parts.values(), strict=True):
+                for key, value in zip(rows.keys, part, strict=False):
+                    if value is not None and not type.is_value(value):
+                        return AggregateOverflowError(bound.name, repr(type), key)
+        return error
+
+    def _batches(self, rows: GroupedRows, parts: list[Part]) -> Iterator[pa.RecordBatch]:
+        schema = self.output
+        for start in range(0, len(rows), OUTPUT_ROWS):
+            some = slice(start, start + OUTPUT_ROWS)
+            results = [
+                bound.results([part[some] for part in parts[self._places[bound.name]]])
+                for bound in self.aggregates.values()
+            ]
+            keys = [column[some] for column in rows.key_columns]
+            yield pa.RecordBatch.from_arrays([*keys, *results], schema=schema)
+
+
+def _bound(name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> BoundAggregate:
+    try:
+        return aggregate.bind(
+            aggregate.name, aggregate.columns, [types[column] for column in aggregate.columns]
+        )
+    except InvalidAggregateError as error:
+        raise InvalidAggregateError(name, error.reason) from error
+
+
+def _check_names(key_columns: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
+    if not aggregates:
+        raise InvalidAggregateError(None, "there is none; name at least one, as in aggregate(n=count())")
+    for name in aggregates:
+        if name in key_columns:
+            raise InvalidAggregateError(name, "a key column has the same name; give it another one")
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -1,0 +1,138 @@
+"""Rows grouped by key: what vectorised work begins with.
+
+Grouping gives each row the number of its key; numbers follow the first appearance of the keys.  Everything is
+done on columns: a row costs no Python object, a distinct key one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyedstate.types import from_arrow_type
+
+Integers = npt.NDArray[np.int64]
+
+
+class GroupedRows:
+    """The distinct keys of some rows, and which row has which.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array
+        The key columns of the rows.
+    key_groups : ndarray of int32
+        The key group of each row.
+
+    Attributes
+    ----------
+    codes : ndarray of int64
+        For each row the number of its key, from 0 in the order of first appearance.
+    key_columns : list of pyarrow.Array
+        The distinct keys.
+    keys : list
+        The same as Python values in canonical form, tuples where there are several columns.
+    key_groups : ndarray of int32
+        The key group of each distinct key.
+    """
+
+    def __init__(self, columns: Sequence[pa.Array], key_groups: npt.NDArray[np.int32]) -> None:
+        self.codes, first_rows = _numbered(columns)
+        self._first_rows = first_rows
+        self._columns = columns
+        self.key_groups = key_groups[first_rows]
+
+    def __len__(self) -> int:
+        """Return the number of distinct keys."""
+        return len(self._first_rows)
+
+    @cached_property
+    def keys(self) -> list[Any]:
+        """The distinct keys as Python values."""
+        return keys_of([column.take(pa.array(self._first_rows)) for column in self._columns])
+
+    @cached_property
+    def key_columns(self) -> list[pa.Array]:
+        """The distinct keys as columns."""
+        taken = [column.take(pa.array(self._first_rows)) for column in self._columns]
+        return [_canonical_column(column) for column in taken]
+
+    @cached_property
+    def rows_by_key(self) -> Integers:
+        """The numbers of all rows, those of one key together, in the order in which the rows came."""
+        return np.argsort(self.codes, kind="stable")
+
+    @cached_property
+    def bounds(self) -> Integers:
+        """Where the rows of each key begin in `rows_by_key`; one more than there are keys."""
+        bounds = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(np.bincount(self.codes, minlength=len(self)), out=bounds[1:])
+        return bounds
+
+
+def keys_of(columns: Sequence[pa.Array]) -> list[Any]:
+    """Return the keys of rows, in canonical form: the values of a column, or tuples of several."""
+    lists = []
+    for column in columns:
+        serializer = from_arrow_type(column.type)
+        values = serializer.from_arrow(column)
+        if serializer.needs_canonical:
+            canonical = serializer.canonical
+            values = [None if value is None else canonical(value) for value in values]
+        lists.append(values)
+    return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+
+
+def _canonical_column(column: pa.Array) -> pa.Array:
+    if pa.types.is_floating(column.type):
+        return _canonical_floats(column)
+    if pa.types.is_struct(column.type) and column.type.num_fields:
+        parts = [_canonical_column(part) for part in column.flatten()]
+        mask = column.is_null() if column.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(column.type), mask=mask)
+    return column
+
+
+def _canonical_floats(column: pa.Array) -> pa.Array:
+    """Return floats with one NaN, and 0.0 for -0.0."""
+    nan, zero = pa.scalar(float("nan"), column.type), pa.scalar(0.0, column.type)
+    return pc.if_else(pc.equal(column, zero), zero, pc.if_else(pc.is_nan(column), nan, column))
+
+
+def _numbered(columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
+    """Return the number of each row's key, and the first row of each key."""
+    codes: Integers | None = None
+    count = 1
+    for leaf in (leaf for column in columns for leaf in _leaves(column)):
+        encoded = leaf.dictionary_encode(null_encoding="encode")
+        numbers = encoded.indices.to_numpy()
+        if codes is None:
+            codes, count = numbers, len(encoded.dictionary)
+            continue
+        # Below 2**62, since there are fewer keys than rows of one batch, which are fewer than 2**31.
+        both = pa.array(codes * np.int64(len(encoded.dictionary)) + numbers).dictionary_encode()
+        codes, count = both.indices.to_numpy(), len(both.dictionary)
+    assert codes is not None, "a key has at least one column"
+    codes = codes.astype(np.int64)
+    first_rows = np.empty(count, np.int64)
+    # Of several assignments to one place the last one counts: backwards, that of the first row.
+    first_rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return codes, first_rows
+
+
+def _leaves(column: pa.Array) -> list[pa.Array]:
+    """Return columns of single values, equal together exactly where Spark's ``GROUP BY`` holds rows equal."""
+    if pa.types.is_struct(column.type):
+        parts = [leaf for part in column.flatten() for leaf in _leaves(part)]
+        return [column.is_valid(), *parts] if column.null_count else parts
+    if pa.types.is_floating(column.type):
+        return [_canonical_floats(column)]
+    if pa.types.is_dictionary(column.type):
+        return [column.dictionary_decode()]
+    return [column]

@@ -1,0 +1,94 @@
+"""Vectorised process functions: whole Arrow batches in, whole Arrow batches out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyedstate.runtime.function import Context, KeyedFunction
+from keyedstate.runtime.grouping import GroupedRows, keys_of
+
+
+class KeyedBatch:
+    """The rows that a vectorised function handles at once, and their keys.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch
+    key_columns : sequence of str
+    key_groups : ndarray of int32
+
+    Attributes
+    ----------
+    rows : pyarrow.RecordBatch
+        The columns of the DataFrame; the rows of one key are in the order in which they came.
+    key_groups : ndarray of int32
+        The key group of each row, for the bulk methods of states.
+    """
+
+    def __init__(
+        self, rows: pa.RecordBatch, key_columns: Sequence[str], key_groups: npt.NDArray[np.int32]
+    ) -> None:
+        self.rows = rows
+        self.key_groups = key_groups
+        self._key_columns = key_columns
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return int(self.rows.num_rows)
+
+    def column(self, name: str) -> pa.Array:
+        """Return a column of the rows."""
+        return self.rows.column(name)
+
+    @cached_property
+    def keys(self) -> list[Any]:
+        """The key of each row, as ``ctx.key`` of a `KeyedProcessFunction` would be."""
+        return keys_of([self.rows.column(name) for name in self._key_columns])
+
+    @cached_property
+    def groups(self) -> GroupedRows:
+        """The distinct keys, and which row has which."""
+        return GroupedRows([self.rows.column(name) for name in self._key_columns], self.key_groups)
+
+
+class VectorizedProcessFunction(KeyedFunction):
+    """Reads batches of rows of many keys, uses states by columns of keys, and gives batches of rows.
+
+    There is no current key: states are read and written by their bulk methods (``get_many``, ``update_many``,
+    ``transform_many``, ``add_many``, ``put_many``, ``clear_many`` ...), which take keys and their key groups.
+    How rows are cut into batches is not defined, and may differ where an epoch runs again: the state after an
+    epoch must not depend on it.
+    """
+
+    def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterable[pa.RecordBatch | pa.Table] | None:
+        """Handle some rows; at least one.
+
+        Parameters
+        ----------
+        batch : KeyedBatch
+        ctx : Context
+            Its ``key`` is None; its ``timestamp``, with which states that expire in event time are stamped,
+            is the latest of the epoch so far.
+
+        Returns
+        -------
+        iterable of pyarrow.RecordBatch or pyarrow.Table, or None
+            Usually a generator.  Each has the declared columns, in any order; types are cast where no value
+            changes by that.
+        """
+        raise NotImplementedError
+
+    def end_epoch(self, ctx: Context) -> Iterable[pa.RecordBatch | pa.Table] | None:
+        """Handle what was gathered; called once after the last batch, also where there was none.
+
+        Returns
+        -------
+        iterable of pyarrow.RecordBatch or pyarrow.Table, or None
+        """
+        return None
