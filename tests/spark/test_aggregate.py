@@ -1,0 +1,88 @@
+"""Declared aggregates on Spark: against Spark's own ``groupBy``, over restarts, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyedstate.runtime.aggregates import InvalidAggregateError, count, first, max_, mean, min_, stddev, sum_
+from keyedstate.spark import keyed
+
+ROWS = [{"k": f"key-{number % 7}", "v": number * 3 - 40} for number in range(60)] + [
+    {"k": None, "v": 5},
+    {"k": "only-nulls", "v": None},
+]
+
+
+def rounded(values):
+    """Return values with floats to nine digits: their sums are not made in the same order."""
+    return tuple(float(f"{value:.9g}") if isinstance(value, float) else value for value in values)
+
+
+def aggregated(frame, folder, backend, **more):
+    config = {"backend": backend, "checkpoint.dir": str(folder)}
+    return keyed(frame, "k", uid="sums", config=config).aggregate(
+        n=count(),
+        total=sum_("v"),
+        least=min_("V"),
+        most=max_("v"),
+        mean=mean("v"),
+        spread=stddev("v"),
+        **more,
+    )
+
+
+def test_a_stream_of_aggregates_goes_on_over_a_restart_and_ends_as_group_by_has_it(
+    spark, stream, one_backend
+):
+    from pyspark.sql import functions as f
+
+    stream.add(ROWS[:30])
+    stream.run(aggregated(stream.frame(), stream.state, one_backend))
+    assert len(stream.all_rows()) == 7, "one row for each key, however many rows it has"
+    stream.add(ROWS[30:50])
+    stream.add(ROWS[50:])
+    # One that is added begins with the first micro-batch that knows it.
+    stream.run(aggregated(stream.frame(), stream.state, one_backend, first=first("v")))
+    by_key = {row[0]: row[1:-1] for row in stream.all_rows() if len(row) == 8}
+    expected = (
+        stream.batch()
+        .groupBy("k")
+        .agg(f.count(f.lit(1)), f.sum("v"), f.min("v"), f.max("v"), f.avg("v"), f.stddev("v"))
+        .collect()
+    )
+    assert len(by_key) == len(expected) == 9
+    for row in expected:
+        assert rounded(by_key[row[0]]) == rounded(row[1:])
+    assert {row[-1] for row in stream.rows[1] if row[0] == "key-2"} == {30 * 3 - 40}
+
+
+def test_a_batch_frame_is_aggregated_with_the_types_of_spark(spark, one_backend):
+    frame = spark.sql(
+        "select 'a' as `the key`, cast(1.5 as decimal(10, 2)) as `a.b`, timestamp'2020-01-01' as t, 1 as x"
+    )
+    out = keyed(frame, "the key", config={"backend": one_backend}).aggregate(
+        {"the total": sum_("a.b"), "time": max_("t")}, n=count("t")
+    )
+    assert out.schema.simpleString() == (
+        "struct<the key:string,the total:decimal(20,2),time:timestamp,n:bigint>"
+    )
+    (row,) = out.collect()
+    assert str(row["the total"]) == "1.50" and row["time"].year == 2020 and row["n"] == 1
+    assert not out.schema["n"].nullable
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"n": sum_("w")}, r"no column 'w', but k, v"),
+        ({"n": sum_("k")}, r"sum\(k\) needs numbers"),
+        ({"K": count()}, r"'K' cannot be computed: a key column is named 'k' already"),
+        ({"n": count(), "N": count()}, r"'N' cannot be computed: an aggregate is named 'n' already"),
+        ({}, "there is none"),
+        ({"n": 3}, "give one of keyedstate.runtime.aggregates"),
+    ],
+)
+def test_a_wrong_aggregate_is_refused_before_anything_runs(spark, given, message):
+    frame = spark.createDataFrame([("a", 1)], "k string, v long")
+    with pytest.raises(InvalidAggregateError, match=message):
+        keyed(frame, "k").aggregate(given)
