@@ -90,7 +90,7 @@ def test_restarts_go_on_with_what_spark_is_configured_with_each_time(
     stream: Any, spark: SparkSession, backend_name: str
 ) -> None:
     """KG-07: key groups are spread anew when the parallelism changes; any backend reads any other's state."""
-    other = {"heap-cow": "nested-map", "nested-map": "heap-cow"}[backend_name]
+    other = "heap-cow" if backend_name == "nested-map" else "nested-map"
     runs = [(backend_name, 2), (other, 3), (backend_name, 1)]
     for epoch, (backend, parallelism) in enumerate(runs):
         stream.add(epoch_rows(epoch))

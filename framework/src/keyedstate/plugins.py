@@ -51,7 +51,7 @@ from keyedstate.types import register_serializer_type
 _log = logging.getLogger(__name__)
 
 #: Backends of this repository that a user may not have installed, with the extra that brings each.
-_EXTRAS = ("heap-cow", "nested-map")
+_EXTRAS = ("heap-cow", "nested-map", "rocksdb")
 _REQUIRED_HOOKS = (
     "keyedstate_describe_backend",
     "keyedstate_create_state_table",

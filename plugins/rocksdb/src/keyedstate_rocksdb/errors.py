@@ -1,0 +1,85 @@
+"""What can be wrong with a database, said with its folder and a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from keyedstate.errors import KeyedStateError
+
+
+class RocksError(KeyedStateError):
+    """RocksDB refuses something.
+
+    Attributes
+    ----------
+    path : str
+        The folder of the database.
+    reason : str
+        RocksDB's words.
+    """
+
+    way_out = "Look at the file LOG in the folder, and at the disk it is on."
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{self.what(path)}: {reason}. {self.way_out}")
+
+    @staticmethod
+    def what(path: str) -> str:
+        """Return what has happened."""
+        return f"the RocksDB database {path} cannot be opened"
+
+
+class LockedDatabaseError(RocksError):
+    """A database that a living process has open."""
+
+    way_out = (
+        "Another process uses this folder; give each one a folder of its own, or end the process that has it."
+    )
+
+
+class CorruptDatabaseError(RocksError):
+    """A database whose files are missing, damaged or not its own."""
+
+    way_out = "Its files are not those that were written together; restore from another checkpoint."
+
+
+class RefusedOptionsError(RocksError):
+    """Options that RocksDB does not take."""
+
+    way_out = "Change the options that begin with 'rocksdb.'; `keyedstate plugins show rocksdb` has them."
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[None]:
+    """Turn what RocksDB raises while a database is opened into an error that helps.
+
+    Raises
+    ------
+    LockedDatabaseError, CorruptDatabaseError, RefusedOptionsError, RocksError
+    """
+    try:
+        yield
+    except KeyedStateError:
+        raise
+    except Exception as error:  # rocksdict raises no other class
+        reason = " ".join(str(error).split()).rstrip(".")
+        for sign, problem in _PROBLEMS:
+            if sign in reason:
+                raise problem(str(path), reason) from None
+        raise RocksError(str(path), reason) from None
+
+
+_PROBLEMS = (
+    ("lock hold", LockedDatabaseError),
+    ("While lock file", LockedDatabaseError),
+    ("Corruption", CorruptDatabaseError),
+    ("No such file", CorruptDatabaseError),
+    ("Comparator", CorruptDatabaseError),
+    ("comparator", CorruptDatabaseError),
+    ("Invalid argument", RefusedOptionsError),
+    ("Not implemented", RefusedOptionsError),
+)

@@ -1,0 +1,75 @@
+"""The hooks of the backend ``rocksdb``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from keyedstate.backend import (
+    BackendContext,
+    BackendDescription,
+    Capability,
+    FullRestoreOperation,
+    FullSnapshotStrategy,
+    Level,
+    RestoreOperation,
+    SnapshotStrategy,
+    StateHandle,
+    StateMeta,
+)
+from keyedstate.backend.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
+from keyedstate.hooks import hookimpl
+from keyedstate_rocksdb.options import BATCH_BYTES, BATCH_ENTRIES, OPTIONS
+from keyedstate_rocksdb.store import RocksStore
+
+
+@hookimpl
+def keyedstate_describe_backend() -> BackendDescription:
+    """Claim what RocksDB gives; a state that is read is never the object that was written."""
+    return BackendDescription(
+        name="rocksdb",
+        version=version("keyedstate-rocksdb"),
+        # Written out, not taken from the kernel: it says which versions this source was written for.
+        hook_api=(1, 1),
+        summary="A RocksDB database per task: state larger than memory, snapshots beside the work.",
+        capabilities={
+            Capability.VALUE_STATE: Level.FULL,
+            Capability.LIST_STATE: Level.FULL,
+            Capability.MAP_STATE: Level.FULL,
+            Capability.REDUCING_STATE: Level.FULL,
+            Capability.AGGREGATING_STATE: Level.FULL,
+            Capability.ASYNC_SNAPSHOT: Level.FULL,
+            Capability.RESCALING: Level.FULL,
+            Capability.OBJECTS_BY_REFERENCE: Level.NEVER,
+            Capability.CHANGE_TRACKING: Level.FULL,
+            Capability.EXPIRY_CLEANUP: Level.NOT_YET,
+            Capability.LARGER_THAN_MEMORY: Level.FULL,
+        },
+        options=OPTIONS,
+        build=f"rocksdict {version('rocksdict')}",
+    )
+
+
+@hookimpl
+def keyedstate_create_state_table(
+    meta: StateMeta, context: BackendContext
+) -> OrderedTable[Any, Any, Any, Any]:
+    """Return an empty table over a new column family."""
+    space = store_of(context, RocksStore).open_space(meta.name)
+    buffer = WriteBuffer(space, context.options[BATCH_ENTRIES.name], context.options[BATCH_BYTES.name])
+    return create_ordered_table(meta, context.key_groups, context.max_parallelism, buffer)
+
+
+@hookimpl
+def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStrategy:
+    """Return the full snapshot, over snapshots of RocksDB."""
+    return FullSnapshotStrategy(context)
+
+
+@hookimpl
+def keyedstate_create_restore_operation(
+    handles: Sequence[StateHandle], context: BackendContext
+) -> RestoreOperation:
+    """Return the full restore."""
+    return FullRestoreOperation(handles, context, keyedstate_create_state_table)

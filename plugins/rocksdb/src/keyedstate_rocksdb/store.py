@@ -1,0 +1,176 @@
+"""The ordered byte store over RocksDB: a database per instance, a column family per state.
+
+The write-ahead log is off: what lasts is what a checkpoint holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from rocksdict import Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
+
+from keyedstate.backend import BackendContext
+from keyedstate.backend.ordered import OrderedStore, RowCopy, RowSpace
+from keyedstate_rocksdb.errors import opened
+from keyedstate_rocksdb.options import column_options, database_options
+
+#: What the names of column families begin with: "default" is RocksDB's own.
+_FAMILY = "state:"
+#: The name of the database's folder below the private one of an instance.
+DATABASE = "db"
+
+
+class RocksStore(OrderedStore):
+    """A database in the private folder of an instance.
+
+    Handles of column families, iterators and snapshots each keep the database open, so it is closed by the
+    last of them; a copy that another thread is reading is never torn away (Flink's ``ResourceGuard``).
+
+    Parameters
+    ----------
+    context : BackendContext
+    """
+
+    def __init__(self, context: BackendContext) -> None:
+        context.local_dir.mkdir(parents=True, exist_ok=True)
+        self._options = context.options
+        self.path: Path = context.local_dir / DATABASE
+        with opened(self.path):
+            self._database: Rdict | None = Rdict(str(self.path), options=database_options(self._options))
+        self._write_options = WriteOptions()
+        # Its stub has an attribute as a method.
+        self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
+        self._spaces: list[RocksSpace] = []
+
+    @property
+    def database(self) -> Rdict:
+        """The open database."""
+        assert self._database is not None, "the store is closed"
+        return self._database
+
+    def open_space(self, state: str) -> RocksSpace:
+        """Return the space of a state in a new column family."""
+        family = _FAMILY + state
+        rows = self.database.create_column_family(family, column_options(self._options))
+        space = RocksSpace(self.database, rows, family, self._write_options)
+        self._spaces.append(space)
+        return space
+
+    def close(self) -> None:
+        """Give up all handles."""
+        spaces, self._spaces = self._spaces, []
+        for space in spaces:
+            space.close()
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+
+class RocksSpace(RowSpace):
+    """A column family."""
+
+    def __init__(self, database: Rdict, rows: Rdict, family: str, write_options: WriteOptions) -> None:
+        self._database = database
+        self.rows = rows
+        self.family = family
+        self._handle = database.get_column_family_handle(family)
+        self._write_options = write_options
+        # Bound once: this is called for each look-up.
+        self.get = rows.get  # type: ignore[method-assign]
+
+    def get(self, key: bytes) -> bytes | None:
+        """Look one key up."""
+        return self.rows.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Look several keys up at once."""
+        return cast("list[bytes | None]", self.rows.get(list(keys))) if keys else []
+
+    def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a range."""
+        return _items(self.rows, start, end)
+
+    def write(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Write a batch without the write-ahead log."""
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._handle)
+        put, delete = batch.put, batch.delete
+        for key, value in rows.items():
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        self._database.write(batch, self._write_options)
+
+    def copy(self) -> RowCopy:
+        """Return an iterator, which holds on to what is there now."""
+        return _Copy(self.rows)
+
+    def close(self) -> None:
+        """Give the handles up."""
+        self.rows.close()
+        del self.rows, self._database, self._handle, self.get
+
+
+class _Copy(RowCopy):
+    """An iterator, which sees what was there when it was made.
+
+    A snapshot of rocksdict's is none for its own iterators: up to 0.3.29 they show what was written later.
+    """
+
+    def __init__(self, rows: Rdict) -> None:
+        self._iterator: RdictIter | None = rows.iter(_scanning())
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Look keys up one by one."""
+        rows = self._held()
+        found: list[bytes | None] = []
+        for key in keys:
+            rows.seek(key)
+            found.append(rows.value() if rows.valid() and rows.key() == key else None)
+        rows.status()
+        return found
+
+    def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a range."""
+        rows = self._held()
+        rows.seek(start)
+        while rows.valid():
+            key = rows.key()
+            if end is not None and key >= end:
+                return
+            yield key, rows.value()
+            rows = self._held()
+            # Another scan or look-up may have moved it.
+            if not rows.valid() or rows.key() != key:
+                rows.seek(key)
+            rows.next()
+        rows.status()
+
+    def _held(self) -> RdictIter:
+        iterator = self._iterator
+        if iterator is None:
+            raise ValueError("the copy was released")
+        return iterator
+
+    def release(self) -> None:
+        """Give the iterator up; one that another thread is reading goes when that is through."""
+        self._iterator = None
+
+
+def _scanning() -> ReadOptions:
+    """Return how a pass over everything reads: what is read often stays in the cache."""
+    options = ReadOptions()
+    options.fill_cache(False)  # type: ignore[call-arg] # its stub leaves the argument out
+    return options
+
+
+def _items(rows: Rdict, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    bounds = ReadOptions()
+    if end is not None:
+        bounds.set_iterate_upper_bound(end)
+    # A generator, since the bound lies in the options and nobody else keeps them: without them rocksdict
+    # compares with whatever comes to lie there.
+    yield from rows.items(from_key=start, read_opt=bounds)
