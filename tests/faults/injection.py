@@ -35,7 +35,7 @@ _file_size_limit: tuple[int, int] | None = None
 
 
 def install(role: str) -> None:
-    """Watch this process, and those that it forks; `role` is ``driver`` or ``worker``."""
+    """Watch this process, and those that it forks; `role` is ``driver``, ``worker`` or ``host``."""
     global _role
     if not _role:
         sys.addaudithook(_watch)
@@ -143,9 +143,19 @@ def _act(root: Path, fault: dict[str, Any], step: str, path: str, temporary: str
 
 
 def kill(root: Path, target: str) -> None:
-    """Kill the worker, the executor or the driver of this process, and the process itself."""
+    """Kill the worker or host, the executor, the driver or the tasks of this process, and the process itself.
+
+    A host whose tasks are killed goes on.
+    """
+    if target == "tasks":
+        daemon, _ = _parents_of_host()
+        for pid in _children_of(daemon):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return
     if target == "executor":
-        os.kill(_parent_of(os.getppid()), signal.SIGKILL)
+        executor = _parents_of_host()[1] if _role == "host" else _parent_of(os.getppid())
+        os.kill(executor, signal.SIGKILL)
     elif target == "driver":
         driver = _driver(root)
         for pid in (driver["jvm"], driver["python"]):
@@ -153,6 +163,18 @@ def kill(root: Path, target: str) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _parents_of_host() -> tuple[int, int]:
+    """Return the daemon and the executor that a host was told to end with."""
+    start = json.loads(Path("/proc/self/cmdline").read_bytes().split(b"\0")[3])
+    daemon, executor = (int(name.partition("-")[0]) for name in start["parents"])
+    return daemon, executor
+
+
+def _children_of(pid: int) -> list[int]:
+    text = "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    return list(map(int, text.split()))
 
 
 def _driver(root: Path) -> dict[str, int]:

@@ -16,6 +16,7 @@ BACKENDS = ("heap-cow", "nested-map")
 _UID = "(aircraft|origins)"
 _MAX_DELTAS = "spark.keyedstate.checkpoint.max-deltas"
 _DELTA_MIN_BYTES = "spark.keyedstate.checkpoint.delta-min-bytes"
+_HOST = "spark.keyedstate.host"
 _ATTEMPT = r"attempts/epoch-\d+/[^/]+"
 
 
@@ -27,7 +28,7 @@ class Step:
     ----------
     name : str
     role : str
-        ``worker`` or ``driver``.
+        ``worker`` or ``driver``.  What workers do is done by hosts in a run that has these.
     step, path : str
         As `faults.injection.reached` is told them; the path is a regular expression.
     often : int
@@ -62,6 +63,7 @@ SINK = tuple(
 )
 
 WORKER_STEPS = (CLAIM, RESTORE_POINT, STARTED, RESTORE, ROWS, BASE, DATA, MANIFEST, ACKNOWLEDGEMENT)
+HOST_STEPS = tuple(step for step in WORKER_STEPS if step is not RESTORE)
 DRIVER_STEPS = (PUBLICATION, PUBLISHED, CLEAN_UP, DELETION, *SINK)
 WRITES = (CLAIM, STARTED, BASE, DATA, MANIFEST, PUBLICATION)
 
@@ -127,6 +129,9 @@ def _at(step: Step, action: str, **details: Any) -> Callable[[random.Random, Pla
             plan.storage = "faulty"
         if step is BASE:
             _with_bases(plan)
+        if step is RESTORE:
+            # A host restores in the first epoch of a run, in which there is nothing yet.
+            plan.settings[_HOST] = "embedded"
         fault = {
             "by": "injection",
             "step": step.step,
@@ -151,6 +156,18 @@ def _with_bases(plan: Plan) -> None:
     plan.operators = ["aircraft"]
     plan.lives[0] = (plan.lives[0][0], "heap-cow")
     plan.settings[_MAX_DELTAS] = "1"
+
+
+def _in_hosts(
+    build: Callable[[random.Random, Plan], list[dict[str, Any]]],
+) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
+    """Have the epochs run in hosts."""
+
+    def build_in_hosts(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+        plan.settings[_HOST] = "resident"
+        return build(random_, plan)
+
+    return build_in_hosts
 
 
 def _watched(kind: str, **details: Any) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
@@ -224,6 +241,13 @@ def catalogue() -> list[Entry]:
     for step in DRIVER_STEPS:
         kill_driver = _at(step, "kill", target="driver")
         entries.append(Entry(f"kill driver: {step.name}", (LOCAL, LOCAL, CLUSTER), kill_driver, True))
+    for step in HOST_STEPS:
+        kill_host = _in_hosts(_at(step, "kill", target="worker"))
+        entries.append(Entry(f"kill host: {step.name}", (LOCAL, LOCAL, CLUSTER), kill_host))
+        kill_tasks = _in_hosts(_at(step, "kill", target="tasks"))
+        entries.append(Entry(f"kill tasks of a host: {step.name}", (LOCAL,), kill_tasks))
+    any_host = _in_hosts(_watched("random", target="host"))
+    entries.append(Entry("kill host: any moment", anywhere, any_host))
     entries.append(Entry("kill driver: Spark's commit", (LOCAL, LOCAL, CLUSTER), _watched("commit"), True))
     entries.append(Entry("kill worker: any moment", anywhere, _watched("random", target="worker")))
     entries.append(Entry("kill executor: any moment", (CLUSTER,), _watched("random", target="executor")))
@@ -282,13 +306,26 @@ def plan_of(seed: int, number: int, names: Collection[str] = ()) -> Plan:
         flights=random_.choice((3_000, 6_000, 9_000)),
         ahead=random_.choice((1 / EPOCHS, 0.7)),
         lives=lives,
-        settings={_MAX_DELTAS: str(random_.choice((0, 1, 10))), _DELTA_MIN_BYTES: "0"},
+        settings={
+            _MAX_DELTAS: str(random_.choice((0, 1, 10))),
+            _DELTA_MIN_BYTES: "0",
+            _HOST: random_.choice(("embedded", "resident")),
+        },
     )
     faults = [{"name": first.name, **fault} for fault in first.build(random_, plan)]
     # A second one that the same driver can live through.
     mild = [entry for entry in entries if not entry.restarts and plan.master in entry.masters]
     if mild and random_.random() < 0.5:
         second = random_.choice(mild)
-        faults += [{"name": second.name, **fault} for fault in second.build(random_, plan)]
+        where = plan.settings[_HOST]
+        built = second.build(random_, plan)
+        # One that wants the epochs elsewhere than the first has to stay away.
+        if plan.settings[_HOST] == where:
+            faults += [{"name": second.name, **fault} for fault in built]
+        plan.settings[_HOST] = where
+    if plan.settings[_HOST] == "resident":
+        for fault in faults:
+            if fault.get("role") == "worker":
+                fault["role"] = "host"
     plan.faults = [{"id": str(index), **fault} for index, fault in enumerate(faults)]
     return plan

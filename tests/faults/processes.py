@@ -58,6 +58,17 @@ def workers(processes: list[Process]) -> list[Process]:
     return [process for process in processes if process.kind == "daemon" and process.parent in daemons]
 
 
+def hosts_of(run: Path) -> list[int]:
+    """Return the hosts of a run: they are in sessions of their own, and know Spark's local folder."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            is_host = b"keyedstate.spark.hosts" in (folder / "cmdline").read_bytes()
+            if is_host and f"={run}/".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
 def send(pids: list[int], number: signal.Signals) -> None:
     """Send a signal to processes that may have ended."""
     for pid in pids:

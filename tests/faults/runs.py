@@ -111,7 +111,7 @@ class _Run:
         (self._folder / "consumed").touch()
         self._wait_for_zombies()
         # Whatever is left of the run may not write while it is judged.
-        processes.kill_sessions(self._sessions)
+        self._kill_all()
         backend = random.Random(self._plan.number).choice(plans.BACKENDS)
         settings = {name: value for name, value in self._storage().items() if name != "checkpoint.dir"}
         where = self._storage()["checkpoint.dir"]
@@ -123,8 +123,12 @@ class _Run:
 
     def end(self) -> None:
         """Leave no process and no mount behind."""
-        processes.kill_sessions(self._sessions)
+        self._kill_all()
         self._stack.close()
+
+    def _kill_all(self) -> None:
+        processes.kill_sessions(self._sessions)
+        processes.send(processes.hosts_of(self._folder), signal.SIGKILL)
 
     # -- input -------------------------------------------------------------------------------------
 
@@ -178,7 +182,11 @@ class _Run:
         }
         job = {"operators": self._plan.operators, "sink": self._plan.sink, "settings": settings}
         (self._folder / "job.json").write_text(json.dumps(job))
-        path = [str(_TESTS), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        path = [
+            str(_TESTS),
+            str(_TESTS / "faults" / "in_hosts"),
+            *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
+        ]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
@@ -251,12 +259,14 @@ class _Run:
         if fault["target"] == "driver":
             self._kill_driver(driver)
         else:
-            targets = processes.workers(alive)
+            targets = [found.pid for found in processes.workers(alive)]
             if fault["target"] == "executor":
-                targets = [found for found in alive if found.kind == "executor"]
+                targets = [found.pid for found in alive if found.kind == "executor"]
+            elif fault["target"] == "host":
+                targets = processes.hosts_of(self._folder)
             if not targets:
                 return False
-            processes.send([targets[self._plan.number % len(targets)].pid], signal.SIGKILL)
+            processes.send([targets[self._plan.number % len(targets)]], signal.SIGKILL)
         self._note(fault, f"{answer.committed_epochs(self._folder)} epochs are committed")
         return True
 
@@ -306,7 +316,8 @@ class _Run:
         disk = self._stack.enter_context(processes.small_disk(self._folder / "state", kilobytes))
         if not disk.mounted:
             # Mounting is not allowed here: the processes are told that there is no room.
-            for role, step in (("worker", plans.DATA), ("driver", plans.PUBLICATION)):
+            roles = (("worker", plans.DATA), ("host", plans.DATA), ("driver", plans.PUBLICATION))
+            for role, step in roles:
                 full = {"step": step.step, "path": step.path, "nth": 2, "times": 1000, "until": "room"}
                 self._injected.append({"id": f"{fault['id']}-{role}", "role": role, "action": "full", **full})
         return disk

@@ -362,6 +362,7 @@ class KeyedFrame:
         """Return what the tasks run, and their rows, routed to them."""
         spark = self._df.sparkSession
         packed = pack_function(function)
+        variables = tuple(spark.sparkContext._pickled_broadcast_vars)
         config = read_configuration(spark, self._config)
         chosen = choose_backend(config)
         _check_states(function, chosen.generic_types, event_time)
@@ -401,6 +402,7 @@ class KeyedFrame:
             acknowledging=acknowledging,
             broadcast=None if self._broadcast is None else broadcast_side_of(self._df, self._broadcast),
             host_processes=_host_processes(spark, config),
+            variables=variables,
         )
         rows = with_key_group(self._df, self._key_columns, max_parallelism)
         if self._broadcast is not None and self._broadcast.isStreaming:

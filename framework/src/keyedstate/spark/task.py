@@ -73,6 +73,9 @@ class OperatorPlan:
     host_processes : int or None
         How many hosts an executor has, 0 for one per processor of its machine; None where epochs run in the
         tasks themselves.
+    variables : tuple of pyspark.Broadcast
+        The broadcast variables that the function uses: Spark sends those that it sees when it pickles what
+        runs in a task, and the function is pickled by then.
     """
 
     packed: bytes
@@ -80,6 +83,7 @@ class OperatorPlan:
     acknowledging: Acknowledging | None
     broadcast: BroadcastSide | None
     host_processes: int | None
+    variables: tuple[Any, ...]
 
     @classmethod
     def of(
@@ -89,9 +93,11 @@ class OperatorPlan:
         acknowledging: Acknowledging | None,
         broadcast: BroadcastSide | None,
         host_processes: int | None,
+        variables: tuple[Any, ...],
     ) -> OperatorPlan:
         """Return the plan of the tasks that run these partitions."""
-        return cls(cloudpickle.dumps(partitions), columns, acknowledging, broadcast, host_processes)
+        packed = cloudpickle.dumps(partitions)
+        return cls(packed, columns, acknowledging, broadcast, host_processes, variables)
 
     @property
     def partitions(self) -> PartitionPlan:

@@ -12,8 +12,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from keyedstate.spark.hosts.protocol import (
     FrameType,
     frame,
 )
+from keyedstate.spark.hosts.task_context import task_facts
 
 #: Given whether the run has had an epoch before: the rows of the broadcast side, and those of keys.
 Sides: TypeAlias = "Callable[[bool], tuple[Iterable[pa.RecordBatch], Iterator[pa.RecordBatch]]]"
@@ -58,12 +59,15 @@ class HostedEpoch:
     sides : callable
     timeout_ms : int
         How long it may take; 0 for any time.
+    task : mapping, optional
+        What `TaskContext` is to say in the host; by default what it says here.
     """
 
     identity: TaskIdentity
     packed: bytes
     sides: Sides
     timeout_ms: int
+    task: Mapping[str, Any] = field(default_factory=task_facts)
 
     def run(self, connect: Callable[[], socket.socket]) -> Generator[pa.RecordBatch, None, str]:
         """Yield the output of the epoch and return the path of the attempt's manifest.
@@ -105,7 +109,14 @@ class _Conversation:
         digest = hashlib.sha256(self._epoch.packed).hexdigest()
         self._put(
             frame(FrameType.HELLO, {"protocol": PROTOCOL, "keyedstate": keyedstate.__version__}),
-            frame(FrameType.BEGIN, {"digest": digest, "identity": self._epoch.identity.to_json()}),
+            frame(
+                FrameType.BEGIN,
+                {
+                    "digest": digest,
+                    "identity": self._epoch.identity.to_json(),
+                    "task": dict(self._epoch.task),
+                },
+            ),
         )
         try:
             hello = self._wait()

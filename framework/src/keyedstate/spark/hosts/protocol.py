@@ -5,7 +5,7 @@ message, the pickled plan, or nothing.  A connection serves one attempt at one e
 
     task                                      host
     HELLO   versions                     →
-    BEGIN   digest of the plan, identity →
+    BEGIN   digest of the plan, who I am →
                                          ←    HELLO      process
                                          ←    NEED_PLAN  (where the digest is not known)
     IMPORTS, PLAN                        →
@@ -63,7 +63,7 @@ class FrameType(enum.IntEnum):
 #: The largest content of each type, in bytes.
 LIMITS: Mapping[FrameType, int] = {
     FrameType.HELLO: 4 << 10,
-    FrameType.BEGIN: 64 << 10,
+    FrameType.BEGIN: 4 << 20,
     FrameType.NEED_PLAN: 0,
     FrameType.IMPORTS: 4 << 20,
     FrameType.PLAN: 1 << 30,

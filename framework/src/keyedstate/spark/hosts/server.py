@@ -46,6 +46,7 @@ from keyedstate.spark.hosts.protocol import (
     frame,
 )
 from keyedstate.spark.hosts.residents import Resident, Residents
+from keyedstate.spark.hosts.task_context import take_on
 from keyedstate.spark.partition import Beginning, PartitionPlan
 
 _log = logging.getLogger(__name__)
@@ -219,14 +220,14 @@ class Host:
         assert me is not None
         _send(connection.socket, FrameType.HELLO, {"process": me.name})
         reader.expected = {FrameType.BEGIN}
-        digest, identity = _begin(_read(reader).json())
+        digest, identity, task = _begin(_read(reader).json())
         plan = self._plans.get(digest)
         if plan is None:
             plan = self._ask_for_plan(connection.socket, reader, digest)
             while len(self._plans) >= _MAX_PLANS:
                 self._plans.pop(next(iter(self._plans)), None)
             self._plans[digest] = plan
-        self._run(connection, reader, digest, plan, identity)
+        self._run(connection, reader, digest, plan, identity, task)
 
     def _ask_for_plan(self, connection: socket.socket, reader: FrameReader, digest: str) -> PartitionPlan:
         _send(connection, FrameType.NEED_PLAN)
@@ -249,6 +250,7 @@ class Host:
         digest: str,
         plan: PartitionPlan,
         identity: TaskIdentity,
+        task: Mapping[str, Any],
     ) -> None:
         place = plan.place
         assert place is not None
@@ -256,7 +258,9 @@ class Host:
         attempt = self._residents.take((f"{place.directory}/{place.uid}", identity.partition), digest)
         connection.resident = resident = attempt.resident
         try:
-            path = resident.run(lambda: self._epoch(connection.socket, reader, plan, beginning, resident))
+            path = resident.run(
+                lambda: self._epoch(connection.socket, reader, plan, beginning, resident, task)
+            )
         except BaseException:
             self._residents.drop(attempt)
             raise
@@ -271,7 +275,9 @@ class Host:
         plan: PartitionPlan,
         beginning: Beginning,
         resident: Resident,
+        task: Mapping[str, Any],
     ) -> str:
+        take_on(task)
         partition = resident.bring(plan, beginning)
         self._check_memory()
         _send(connection, FrameType.READY, {"goes_on": beginning.goes_on})
@@ -350,18 +356,19 @@ def _refuse_strangers(connection: socket.socket) -> None:
             raise HostProtocolError(f"the task is one of the user {user}")
 
 
-def _begin(document: Mapping[str, Any]) -> tuple[str, TaskIdentity]:
+def _begin(document: Mapping[str, Any]) -> tuple[str, TaskIdentity, Mapping[str, Any]]:
     """Return what a BEGIN frame says."""
     try:
         digest, identity = document["digest"], TaskIdentity.from_json(document["identity"])
-        if not isinstance(digest, str):
-            raise TypeError("the digest is no string")
+        task = document.get("task", {})
+        if not isinstance(digest, str) or not isinstance(task, dict):
+            raise TypeError("the digest is no string, or the task no object")
         for name, kind in TaskIdentity.__annotations__.items():
             if type(getattr(identity, name)).__name__ != kind:
                 raise TypeError(f"{name} is not of the type {kind}")
     except (KeyError, TypeError, KeyedStateError) as error:
         raise HostProtocolError(f"a BEGIN frame is malformed ({error})") from error
-    return digest, identity
+    return digest, identity, task
 
 
 def _import_from(imports: Mapping[str, Any]) -> None:
