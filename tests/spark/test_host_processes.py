@@ -170,6 +170,21 @@ def test_another_plan_does_not_get_the_state_of_the_one_before(start: Callable[.
     assert job.part().state_origin is FILES
 
 
+def test_epochs_that_change_nothing_write_no_state_and_make_no_base_due(
+    start: Callable[..., HostedJob],
+) -> None:
+    job = start(**{"checkpoint.max-deltas": 2})
+    job.epoch(0, [f"k{number}" for number in range(100)])
+    job.epoch(1, ["k0"])
+    before = job.part()
+    for epoch in range(2, 8):
+        job.epoch(epoch)
+        assert (job.part().segments, job.part().deltas) == (before.segments, before.deltas)
+        assert job.part().bytes == 0
+    assert len(before.deltas) == 1
+    assert job.epoch(8, ["k0"]) == [("k0", 3)]
+
+
 def test_a_base_goes_on_over_epochs_and_holds_none_of_them_up(start: Callable[..., HostedJob]) -> None:
     job = start(**{"checkpoint.max-deltas": 2})
     keys = [f"k{number}" for number in range(3000)]

@@ -107,7 +107,8 @@ class AttemptManifest:
         Files in the operator's folder with the whole state: as it was written by this attempt or, where there
         are deltas, by an earlier one.
     deltas : tuple of SegmentFile
-        Files with what changed since, in their order; the last one is this attempt's own.
+        Files with what changed since, in their order; the last one is this attempt's own where it changed
+        anything.
     entries : mapping of str to int
         Entries per state.
     rows_in, rows_out : int

@@ -212,7 +212,8 @@ class StateWriter:
 
     def _with_base(self, base: _BackgroundBase, saved: SavedState, *, wait: bool) -> SavedState:
         """Put a base that is completed into the place of the chain up to it; note one that failed."""
-        base.epochs += 1
+        if self._before is not None:
+            base.deltas += len(saved.deltas) - len(self._before.deltas)
         report = base.outcome(self._rules.timeout_ms, wait=wait)
         if report is None:
             return replace(saved, unfinished=base.path)
@@ -223,7 +224,7 @@ class StateWriter:
         return replace(
             saved,
             segments=(base.file,),
-            deltas=saved.deltas[-base.epochs :],
+            deltas=saved.deltas[len(saved.deltas) - base.deltas :],
             synchronous_ms=saved.synchronous_ms + report.sync_ms,
             bytes=saved.bytes + base.file.bytes,
             bases=(report,),
@@ -282,10 +283,16 @@ class _Changes:
         self._synchronous_ms = (time.perf_counter() - began) * 1000.0
 
     def write(self, folder: OperatorFolder, compression: str) -> SavedState:
+        before = self._before
+        if not len(self):
+            # The chain as it is: an epoch that changes nothing makes no chain longer, and no base due.
+            return SavedState(
+                before.segments, before.deltas, None, self._synchronous_ms, 0, before.bases, None
+            )
         metas = {meta.name: meta for meta in self._keyed.metas()}
         path, key_groups = folder.data_path(self._identity), self._keyed.key_groups
         delta = write_delta(folder.storage, path, key_groups, metas, self._changes, compression)
-        before, deltas = self._before, (*self._before.deltas, delta)
+        deltas = (*before.deltas, delta)
         return SavedState(
             before.segments, deltas, None, self._synchronous_ms, delta.bytes, before.bases, None
         )
@@ -304,8 +311,8 @@ class _BackgroundBase:
     Attributes
     ----------
     path : str
-    epochs : int
-        Epochs that have ended since it began.
+    deltas : int
+        How many deltas go on from it: those of the epochs that have ended since it began.
     file : SegmentFile or None
         Set when it is completed.
     error : BaseException or None
@@ -322,7 +329,7 @@ class _BackgroundBase:
         share: float,
     ) -> None:
         self.path = path
-        self.epochs = 0
+        self.deltas = 0
         self.file: SegmentFile | None = None
         self.error: BaseException | None = None
         self._folder = folder
