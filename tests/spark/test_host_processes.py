@@ -174,7 +174,7 @@ def test_epochs_that_change_nothing_write_no_state_and_make_no_base_due(
     start: Callable[..., HostedJob],
 ) -> None:
     job = start(**{"checkpoint.max-deltas": 2})
-    job.epoch(0, [f"k{number}" for number in range(100)])
+    job.epoch(0, [f"k{number}" for number in range(3000)])
     job.epoch(1, ["k0"])
     before = job.part()
     for epoch in range(2, 8):

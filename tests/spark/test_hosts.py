@@ -126,7 +126,7 @@ class Surroundings(KeyedProcessFunction):
 
 
 def test_the_function_finds_what_spark_gives_to_workers(stream: Any, tmp_path: Path) -> None:
-    """In both modes: a module of `addPyFile`, a file of `addFile`, a broadcast variable, the task's context."""
+    """In both modes: modules of `addPyFile`, files of `addFile`, broadcast variables, the task's context."""
     context = stream.spark.sparkContext
     with zipfile.ZipFile(tmp_path / "modules.zip", "w") as archive:
         archive.writestr("module_of_a_zip.py", "WORD = 'zipped'\n")
