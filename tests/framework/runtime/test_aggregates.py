@@ -377,9 +377,9 @@ def test_an_epoch_without_rows_puts_out_nothing():
         assert job.run(EVERYTHING, []) == []
 
 
-@pytest.mark.parametrize("limit", ["GATHERED_ROWS", "GATHERED_BYTES"])
+@pytest.mark.parametrize("limit", ["batch_rows", "batch_bytes"])
 def test_an_epoch_of_many_rows_goes_into_the_state_in_steps_and_puts_out_each_key_once(monkeypatch, limit):
-    monkeypatch.setattr(aggregation, limit, 3)
+    monkeypatch.setattr(Aggregation, limit, 3)
     monkeypatch.setattr(aggregation, "OUTPUT_ROWS", 2)
     schema = pa.schema([("key", pa.string()), ("v", pa.int64())])
     function = aggregation_of(schema, rows=count(), total=sum_("v"), last=last("v"))

@@ -20,7 +20,13 @@ import pyarrow.compute as pc
 
 from keyedstate.backend import EntryBatch, StateHandle, StateMeta, TableChanges
 from keyedstate.checkpoint.errors import CorruptSegmentError
-from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter, canonical_column, canonical_values
+from keyedstate.checkpoint.segment import (
+    SegmentHandle,
+    SegmentWriter,
+    canonical_column,
+    canonical_values,
+    record_batches,
+)
 from keyedstate.checkpoint.segment_format import COLUMNS, SegmentFile
 from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
@@ -65,7 +71,7 @@ def write_delta(
     try:
         for name, changed in changes.items():
             writer.begin_state(_delta_meta(metas[name]))
-            writer.write_entries(key_groups.start, _rows(key_groups, changed))
+            writer.write_columns(key_groups.start, _columns(metas[name], key_groups, changed))
         return writer.finish()
     except BaseException:
         writer.abort()
@@ -132,27 +138,67 @@ def _delta_meta(meta: StateMeta) -> StateMeta:
     )
 
 
-def _rows(
-    key_groups: KeyGroupRange, changed: TableChanges[Any, Any, Any]
-) -> Iterator[EntryBatch[Any, Any, Any]]:
+def _columns(
+    meta: StateMeta, key_groups: KeyGroupRange, changed: TableChanges[Any, Any, Any]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes as they are stored; no object is made for a change."""
     # Gathered over key groups: a small epoch changes a few entries of each, and a batch costs by itself.
-    namespaces: list[Any] = []
-    keys: list[Any] = []
-    values: list[Any] = []
+    gathered = _Gathered(meta)
     for group in key_groups:
         for batch in changed.written(group, _BATCH_ENTRIES):
-            namespaces += batch.namespaces
-            keys += batch.keys
-            values += [(group, True, value) for value in batch.values]
+            gathered.add(group, True, batch)
         for addresses in changed.removed(group, _BATCH_ENTRIES):
-            namespaces += addresses.namespaces
-            keys += addresses.keys
-            values += [(group, False, None)] * len(addresses)
-        if len(keys) >= _BATCH_ENTRIES:
-            yield EntryBatch(namespaces, keys, values)
-            namespaces, keys, values = [], [], []
-    if keys:
-        yield EntryBatch(namespaces, keys, values)
+            nothing = [None] * len(addresses)
+            gathered.add(group, False, EntryBatch(addresses.namespaces, addresses.keys, nothing))
+        if len(gathered.keys) >= _BATCH_ENTRIES:
+            yield from gathered.take()
+    yield from gathered.take()
+
+
+class _Gathered:
+    """Changes of several key groups that become one batch.
+
+    Attributes
+    ----------
+    keys : list
+    """
+
+    def __init__(self, meta: StateMeta) -> None:
+        self._meta = meta
+        self._stored = _delta_meta(meta).value_serializer.arrow_type
+        self._clear()
+
+    def _clear(self) -> None:
+        self.keys: list[Any] = []
+        self._namespaces: list[Any] = []
+        self._values: list[Any] = []
+        #: For each run of changes of one kind, its key group, whether there are entries, and how many.
+        self._runs: list[tuple[int, bool, int]] = []
+
+    def add(self, group: int, present: bool, batch: EntryBatch[Any, Any, Any]) -> None:
+        """Add changes of one key group and kind."""
+        self._namespaces += batch.namespaces
+        self.keys += batch.keys
+        self._values += batch.values
+        self._runs.append((group, present, len(batch)))
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """Yield what was added as columns, and begin anew."""
+        if not self.keys:
+            return
+        lengths = [length for _, _, length in self._runs]
+        groups = np.repeat(np.array([group for group, _, _ in self._runs], np.int32), lengths)
+        present = np.repeat(np.array([is_there for _, is_there, _ in self._runs], np.bool_), lengths)
+        entries = EntryBatch(self._namespaces, self.keys, self._values)
+        first_group = self._runs[0][0]
+        self._clear()
+        start = 0
+        for columns in record_batches(self._meta, first_group, entries):
+            some = slice(start, start + columns.num_rows)
+            start += columns.num_rows
+            parts = [pa.array(groups[some]), pa.array(present[some]), columns.column(2)]
+            change = pa.StructArray.from_arrays(parts, fields=list(self._stored))
+            yield pa.RecordBatch.from_arrays([columns.column(0), columns.column(1), change], list(COLUMNS))
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ class SegmentWriter(SnapshotSink):
                 )
                 raise SnapshotOrderError(self._location, f"a batch of {meta.name!r} has {lengths}")
             if len(batch):
-                yield from _record_batches(meta, self._schema, key_group, batch)
+                yield from record_batches(meta, key_group, batch)
 
     def _write(self, key_group: int, batches: Iterable[pa.RecordBatch]) -> None:
         assert self._meta is not None, "checked by the callers"
@@ -251,10 +251,16 @@ def _columns(meta: StateMeta, batch: EntryBatch[Any, Any, Any]) -> Iterator[tupl
     yield "value", meta.value_serializer, batch.values
 
 
-def _record_batches(
-    meta: StateMeta, schema: pa.Schema, key_group: int, batch: EntryBatch[Any, Any, Any]
+def record_batches(
+    meta: StateMeta, key_group: int, batch: EntryBatch[Any, Any, Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batch as columns: in one piece, or in halves where Arrow cannot address so many bytes."""
+    """Yield entries as columns: in one piece, or in halves where Arrow cannot address so many bytes.
+
+    Raises
+    ------
+    UnwritableEntryError
+        Where a serializer refuses a part of an entry.
+    """
     arrays = []
     for name, serializer, values in _columns(meta, batch):
         try:
@@ -267,12 +273,12 @@ def _record_batches(
             middle = len(batch) // 2
             for part in (slice(middle), slice(middle, None)):
                 half = EntryBatch(batch.namespaces[part], batch.keys[part], batch.values[part])
-                yield from _record_batches(meta, schema, key_group, half)
+                yield from record_batches(meta, key_group, half)
             return
         except Exception as error:
             row = _refused_row(serializer, values, error)
             raise UnwritableEntryError(meta.name, key_group, batch.keys[row], name, str(error)) from error
-    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    yield pa.RecordBatch.from_arrays(arrays, list(COLUMNS))
 
 
 def _refused_row(serializer: Any, values: Sequence[Any], error: Exception) -> int:

@@ -21,7 +21,7 @@ from keyedstate.runtime.function import (
 from keyedstate.runtime.grouping import keys_of
 from keyedstate.runtime.output import OutputError, OutputSchema
 from keyedstate.runtime.rows import iterate_rows
-from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction, put_together
 from keyedstate.state import (
     KeyedStateBackend,
     OperatorStateBackend,
@@ -131,9 +131,12 @@ class KeyedOperator:
         OutputTypeError
             Where it yields a row that is not of the declared schema.
         """
-        for batch in batches:
-            if batch.num_rows:
-                yield from self.process_batch(batch)
+        filled: Iterator[pa.RecordBatch] = (batch for batch in batches if batch.num_rows)
+        function = self._function
+        if isinstance(function, VectorizedProcessFunction):
+            filled = put_together(filled, function.batch_rows, function.batch_bytes)
+        for batch in filled:
+            yield from self.process_batch(batch)
         yield from self.end_epoch()
 
     def end_epoch(self) -> Iterator[pa.RecordBatch]:

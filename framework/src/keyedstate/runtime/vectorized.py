@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -57,6 +57,29 @@ class KeyedBatch:
         return GroupedRows([self.rows.column(name) for name in self._key_columns], self.key_groups)
 
 
+def put_together(batches: Iterator[pa.RecordBatch], rows: int, size: int) -> Iterator[pa.RecordBatch]:
+    """Put batches together until they have at least so many rows or bytes."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_rows = waiting_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        waiting_rows += batch.num_rows
+        waiting_bytes += batch.nbytes
+        if waiting_rows >= rows or waiting_bytes >= size:
+            yield _one_batch(waiting)
+            waiting, waiting_rows, waiting_bytes = [], 0, 0
+    if waiting:
+        yield _one_batch(waiting)
+
+
+def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    schema = batches[0].schema
+    columns = [pa.concat_arrays([batch.column(number) for batch in batches]) for number in range(len(schema))]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 class VectorizedProcessFunction(KeyedFunction):
     """Reads batches of rows of many keys, uses states by columns of keys, and gives batches of rows.
 
@@ -64,7 +87,16 @@ class VectorizedProcessFunction(KeyedFunction):
     ``transform_many``, ``add_many``, ``put_many``, ``clear_many`` ...), which take keys and their key groups.
     How rows are cut into batches is not defined, and may differ where an epoch runs again: the state after an
     epoch must not depend on it.
+
+    Attributes
+    ----------
+    batch_rows, batch_bytes : int
+        Batches from Spark are put together until they have so many rows or bytes.  The more rows there are,
+        the fewer times the state of a key is read and written.
     """
+
+    batch_rows: int = 100_000
+    batch_bytes: int = 64 << 20
 
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterable[pa.RecordBatch | pa.Table] | None:
         """Handle some rows; at least one.

@@ -25,10 +25,6 @@ from keyedstate.types import TypeSerializer, accumulators_of, nullable
 
 #: The state with the accumulators of all aggregates of a key.
 STATE_NAME = "aggregate"
-#: Rows that are gathered before they are reduced; sums are exact below 2**21.
-GATHERED_ROWS = 1 << 20
-#: Bytes of rows, likewise.
-GATHERED_BYTES = 128 << 20
 #: Rows of an output batch.
 OUTPUT_ROWS = 65_536
 
@@ -50,6 +46,10 @@ class Aggregation(VectorizedProcessFunction):
     ------
     InvalidAggregateError
     """
+
+    # Below twice as many rows sums are exact.
+    batch_rows = 1 << 20
+    batch_bytes = 128 << 20
 
     def __init__(
         self,
@@ -74,7 +74,6 @@ class Aggregation(VectorizedProcessFunction):
             self._places[bound.name] = slice(len(parts), len(parts) + len(bound.parts))
             for part, type in bound.parts.items():
                 parts[f"{bound.name}.{part}" if part else bound.name] = nullable(type)
-        self._columns = tuple(dict.fromkeys(name for bound in self._kept.values() for name in bound.columns))
         self._nothing = (None,) * len(parts)
         #: The declaration, and the handle once the function is opened.
         self.accumulators: Any = ValueState(STATE_NAME, accumulators_of(parts), ttl=ttl)
@@ -91,57 +90,32 @@ class Aggregation(VectorizedProcessFunction):
 
     def open(self, ctx: Context) -> None:
         """Begin with no rows."""
-        self._gathered: list[KeyedBatch] = []
-        self._rows = self._bytes = 0
-        #: The keys whose rows went into the state before the end of the epoch.
+        #: The keys of the batches so far, and what the state holds of those of the last one.
         self._touched: list[GroupedRows] = []
+        self._now: list[Part] = []
 
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
-        """Gather rows, and bring them into the state where they become many."""
-        self._gathered.append(batch)
-        self._rows += len(batch)
-        self._bytes += batch.rows.nbytes
-        if self._rows >= GATHERED_ROWS or self._bytes >= GATHERED_BYTES:
-            rows, parts = self._reduced()
-            self._merge(rows, parts)
-            self._touched.append(rows)
+        """Bring rows into the state."""
+        rows = batch.groups
+        new: list[Part] = []
+        for bound in self._kept.values():
+            new += bound.reduce([batch.column(name) for name in bound.columns], rows)
+        self._now = self._merge(rows, new)
+        self._touched.append(rows)
 
     def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
         """Yield the results of each key that had rows."""
-        if not self._touched:
-            if self._gathered:
-                rows, parts = self._reduced()
-                yield from self._batches(rows, self._merge(rows, parts))
-            return
-        if self._gathered:
-            rows, parts = self._reduced()
-            self._merge(rows, parts)
-            self._touched.append(rows)
-        touched = GroupedRows(
-            [
-                pa.concat_arrays(columns)
-                for columns in zip(*(rows.key_columns for rows in self._touched), strict=True)
-            ],
-            np.concatenate([rows.key_groups for rows in self._touched]),
-        )
-        self._touched = []
-        found = self.accumulators.get_many(touched.keys, touched.key_groups)
-        yield from self._batches(touched, self._parts_of(found))
-
-    def _reduced(self) -> tuple[GroupedRows, list[Part]]:
-        """Return the keys of the gathered rows, and the parts of their accumulators."""
-        gathered, self._gathered = self._gathered, []
-        self._rows = self._bytes = 0
-        table = pa.Table.from_batches([batch.rows for batch in gathered])
-        columns = {name: _one_array(table.column(name)) for name in {*self.key_columns, *self._columns}}
-        rows = GroupedRows(
-            [columns[name] for name in self.key_columns],
-            np.concatenate([batch.key_groups for batch in gathered]),
-        )
-        parts: list[Part] = []
-        for bound in self._kept.values():
-            parts += bound.reduce([columns[name] for name in bound.columns], rows)
-        return rows, parts
+        touched, now = self._touched, self._now
+        self._touched, self._now = [], []
+        if len(touched) == 1:
+            yield from self._batches(touched[0], now)
+        elif touched:
+            columns = zip(*(rows.key_columns for rows in touched), strict=True)
+            distinct = GroupedRows(
+                list(map(pa.concat_arrays, columns)), np.concatenate([rows.key_groups for rows in touched])
+            )
+            found = self.accumulators.get_many(distinct.keys, distinct.key_groups)
+            yield from self._batches(distinct, self._parts_of(found))
 
     def _merge(self, rows: GroupedRows, new: list[Part]) -> list[Part]:
         """Merge parts into the state and return what it holds now."""
@@ -205,7 +179,3 @@ def _check_names(key_columns: Sequence[str], aggregates: Mapping[str, Aggregate]
     for name in aggregates:
         if name in key_columns:
             raise InvalidAggregateError(name, "a key column has the same name; give it another one")
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

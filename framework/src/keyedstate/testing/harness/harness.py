@@ -272,8 +272,13 @@ class Harness:
         """The number of the present epoch, from 0: what the function sees as ``ctx.epoch``."""
         return self._running.epoch
 
-    def end_epoch(self) -> None:
+    def end_epoch(self) -> list[tuple[Any, ...]]:
         """End the epoch and begin the next: functions are closed, new copies opened, the state goes on.
+
+        Returns
+        -------
+        list of tuple
+            What a `VectorizedProcessFunction` puts out at the end of the epoch; nothing for others.
 
         What a function keeps on ``self`` is gone, as after a micro-batch of Spark.  With a delay the
         watermark follows the rows of the epoch.
@@ -283,7 +288,7 @@ class Harness:
         ProcessFunctionError
             Where ``close`` or ``open`` raises; the harness is closed then.
         """
-        self._running.end_epoch()
+        return self._collect(self._running.end_epoch())
 
     # -- instances, snapshots -----------------------------------------------------------------------------
 

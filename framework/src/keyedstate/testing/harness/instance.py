@@ -111,14 +111,16 @@ class HarnessInstance:
         assert self._operator is not None
         return list(_rows(self._operator.process_broadcast([batch])))
 
-    def end_epoch(self) -> None:
-        """End the epoch as a task does: first for the backend, then for the function, which is closed."""
+    def end_epoch(self) -> list[tuple[Any, ...]]:
+        """End the epoch as a task does and return what a vectorised function puts out; it is closed then."""
         operator, self._operator = self._operator, None
-        if operator is not None:
-            try:
-                self.backend.end_epoch()
-            finally:
-                operator.close()
+        if operator is None:
+            return []
+        try:
+            return list(_rows(operator.end_epoch()))
+        finally:
+            operator.close()
+            self.backend.current.timestamp = None
 
     def close(self) -> None:
         """Close the function, unless the epoch is over, and free everything."""

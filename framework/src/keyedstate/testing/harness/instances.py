@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 from keyedstate.keygroups import check_parallelism, operator_index_for_key_group
 from keyedstate.testing.harness.errors import HarnessClosedError, SnapshotMismatchError
@@ -56,17 +57,17 @@ class RunningInstances:
         instances = self.open
         return instances[operator_index_for_key_group(key_group, len(instances), self._plan.max_parallelism)]
 
-    def end_epoch(self) -> None:
-        """End the epoch of every instance, then begin the next one's."""
+    def end_epoch(self) -> list[list[tuple[Any, ...]]]:
+        """End the epoch of every instance and return what each puts out, then begin the next one's."""
         instances = self.open
         with self._closed_on_error("is closed: the last end_epoch() failed"):
-            for instance in instances:
-                instance.end_epoch()
+            made = [instance.end_epoch() for instance in instances]
             self.epoch += 1
             self._plan.time.end_epoch()
             for instance in instances:
                 instance.show_time()
                 instance.begin_epoch(self.epoch)
+        return made
 
     def snapshot(self) -> HarnessSnapshot:
         """Write the state of every instance into files."""

@@ -1,0 +1,305 @@
+"""Vectorised functions: the same as row by row, bulk states, output batches, errors, the harness."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keyedstate import types
+from keyedstate.config import Configuration
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.murmur3 import key_groups
+from keyedstate.plugins import PluginRegistry
+from keyedstate.runtime import (
+    KeyedOperator,
+    KeyedProcessFunction,
+    ProcessFunctionError,
+    VectorizedProcessFunction,
+)
+from keyedstate.runtime.operator import key_serializer_for
+from keyedstate.runtime.output import OutputBatchError, OutputSchema
+from keyedstate.state import (
+    KeyedStateBackend,
+    ListState,
+    MapState,
+    NoCurrentKeyError,
+    ReducingState,
+    StateValueError,
+    Ttl,
+    TtlClock,
+    ValueState,
+)
+from keyedstate.testing import Harness
+
+GROUPS = 8
+BACKENDS = ("heap-cow", "nested-map")
+INPUT = pa.schema([("key", pa.string()), ("v", pa.int64())])
+OUTPUT = pa.schema([("key", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
+
+
+def add(one, other):
+    return one + other
+
+
+class Totals:
+    """The states that both functions below use alike."""
+
+    n = ValueState("n", types.INT64, default=0)
+    total = ReducingState("total", add, types.INT64)
+    seen = ListState("seen", types.INT64)
+    by_value = MapState("by_value", types.INT64, types.INT64)
+
+
+class ByRow(Totals, KeyedProcessFunction):
+    def process(self, row, ctx):
+        self.n.update(self.n.value() + 1)
+        self.total.add(row.v)
+        self.seen.add(row.v)
+        self.by_value.put(row.v, self.n.value())
+        yield ctx.key, self.n.value(), self.total.get()
+
+
+class ByBatch(Totals, VectorizedProcessFunction):
+    def process_batch(self, batch, ctx):
+        rows = batch.groups
+        counts = np.bincount(rows.codes, minlength=len(rows)).tolist()
+        numbers = {}
+        before = dict(zip(rows.keys, self.n.get_many(rows.keys, rows.key_groups), strict=True))
+        for key in batch.keys:
+            numbers.setdefault(key, []).append(before[key] + len(numbers.get(key, ())) + 1)
+        self.n.transform_many(
+            rows.keys,
+            lambda some, old: [o + n for o, n in zip(old, counts[some], strict=True)],
+            rows.key_groups,
+        )
+        values = batch.column("v").to_pylist()
+        self.total.add_many(batch.keys, values, batch.key_groups)
+        self.seen.add_many(batch.keys, values, batch.key_groups)
+        following = {key: iter(some) for key, some in numbers.items()}
+        self.by_value.put_many(
+            batch.keys, values, [next(following[key]) for key in batch.keys], batch.key_groups
+        )
+        totals = self.total.get_many(rows.keys, rows.key_groups)
+        n = self.n.get_many(rows.keys, rows.key_groups)
+        # In another order, of another type, as a table: all of that is put right.
+        yield pa.table({"total": totals, "n": pa.array(n, pa.int32()), "key": rows.key_columns[0]})
+
+
+class Job:
+    def __init__(self, backend="heap-cow", schema=INPUT, **settings):
+        config = Configuration({"backend": backend})
+        registry = PluginRegistry(config)
+        plugin = registry.choose()
+        self.schema = schema
+        self.settings = {}
+        self.backend = KeyedStateBackend.open(
+            plugin,
+            key_serializer=key_serializer_for([pa.string()]),
+            key_groups=KeyGroupRange(0, GROUPS - 1),
+            max_parallelism=GROUPS,
+            options=config.plugin_options(registry.options, plugin.name),
+            **settings,
+        )
+
+    def run(self, function, *batches, output=OUTPUT, time_column=None):
+        operator = KeyedOperator(
+            function,
+            self.backend,
+            key_columns=["key"],
+            key_group_column="group",
+            output=OutputSchema(output),
+            epoch=4,
+            time_column=time_column,
+        )
+        operator.open()
+        made = [
+            row
+            for batch in operator.process(map(self._batch, batches))
+            for row in zip(*batch.to_pydict().values(), strict=True)
+        ]
+        assert operator.rows_in == sum(map(len, batches)) and operator.rows_out == len(made)
+        return made
+
+    def _batch(self, rows):
+        columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        batch = pa.record_batch(arrays, schema=self.schema)
+        return batch.append_column("group", pa.array(key_groups([batch.column("key")], GROUPS)))
+
+    def contents(self):
+        keys = sorted(self.backend.get_keys("n"), key=repr)
+        found = {}
+        for name in ("n", "total", "seen", "by_value") if keys else ():
+            values = self.backend._handles[name].get_many(keys)
+            found[name] = [
+                (key, dict(of) if name == "by_value" else of) for key, of in zip(keys, values, strict=True)
+            ]
+        return found
+
+
+@pytest.fixture(params=BACKENDS)
+def job(request):
+    made = Job(request.param)
+    yield made
+    made.backend.close()
+
+
+ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(-3, 3)), max_size=6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("batch_rows", [1, 5, 100])
+@given(epochs=st.lists(st.lists(ROWS, max_size=3), min_size=1, max_size=3))
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_a_vectorised_function_leaves_the_state_that_one_by_row_leaves(backend, batch_rows, epochs):
+    function = ByBatch()
+    function.batch_rows = batch_rows
+    by_batch, by_row = Job(backend), Job(backend)
+    try:
+        for batches in epochs:
+            plain = {row[0]: row for row in by_row.run(ByRow(), *batches)}
+            found = {row[0]: row for row in by_batch.run(function, *batches)}
+            assert found == plain
+        assert by_batch.contents() == by_row.contents()
+    finally:
+        by_batch.backend.close()
+        by_row.backend.close()
+
+
+def test_batches_are_put_together_up_to_the_rows_or_bytes_that_a_function_asks_for(job):
+    sizes = []
+
+    class Sizes(VectorizedProcessFunction):
+        batch_rows = 4
+
+        def process_batch(self, batch, ctx):
+            sizes.append(len(batch))
+
+    batches = [[("a", number)] * 3 for number in range(3)]
+    job.run(Sizes(), *batches)
+    function = Sizes()
+    function.batch_rows, function.batch_bytes = 1000, 1
+    job.run(function, *batches, [])
+    assert sizes == [6, 3, 3, 3, 3]
+
+
+def test_a_function_may_gather_and_give_its_rows_at_the_end_of_the_epoch_also_without_any(job):
+    class Gathering(VectorizedProcessFunction):
+        def open(self, ctx):
+            self.rows = 0
+
+        def process_batch(self, batch, ctx):
+            self.rows += len(batch)
+            assert ctx.key is None and ctx.epoch == 4
+
+        def end_epoch(self, ctx):
+            return [pa.record_batch([["all"], [self.rows], [0]], schema=OUTPUT)]
+
+    assert job.run(Gathering(), [("a", 1)], [("b", 2)]) == [("all", 2, 0)]
+    assert job.run(Gathering()) == [("all", 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ([[("a", 1, 2)]], OutputBatchError, "it is a list.*key, n, total"),
+        ([pa.table({"key": ["a"]})], OutputBatchError, r"it has the column\(s\) key\. Declared are 3"),
+        (
+            [pa.table({"key": ["a"], "n": [1.5], "total": [1]})],
+            OutputBatchError,
+            "'n' is double, declared is int64",
+        ),
+        ([pa.table({"key": [None], "n": [1], "total": [1]})], OutputBatchError, "nulls in the column 'key'"),
+        (
+            pa.table({"key": ["a"], "n": [1], "total": [1]}),
+            ProcessFunctionError,
+            "must yield its batches or return",
+        ),
+        (5, ProcessFunctionError, "'int' object is not iterable"),
+    ],
+)
+def test_what_is_no_batch_of_the_declared_columns_is_refused(job, given, error, message):
+    class Wrong(VectorizedProcessFunction):
+        def process_batch(self, batch, ctx):
+            return given
+
+    output = pa.schema([pa.field("key", pa.string(), nullable=False), *list(OUTPUT)[1:]])
+    with pytest.raises(error, match=message):
+        job.run(Wrong(), [("a", 1)], output=output)
+
+
+@pytest.mark.parametrize("step", ["process_batch", "end_epoch"])
+def test_an_error_names_function_step_and_epoch(job, step):
+    class Failing(VectorizedProcessFunction):
+        def process_batch(self, batch, ctx):
+            self.step("process_batch")
+
+        def end_epoch(self, ctx):
+            self.step("end_epoch")
+            yield from ()
+
+        def step(self, name):
+            if name == step:
+                raise ZeroDivisionError("no")
+
+    with pytest.raises(
+        ProcessFunctionError, match=rf"Failing\.{step}\(\) raised ZeroDivisionError: no in epoch 4"
+    ):
+        job.run(Failing(), [("a", 1)])
+
+
+def test_a_state_of_one_key_is_refused_where_there_is_no_current_key(job):
+    class Single(Totals, VectorizedProcessFunction):
+        def process_batch(self, batch, ctx):
+            self.n.update(1)
+
+    with pytest.raises(ProcessFunctionError) as caught:
+        job.run(Single(), [("a", 1)])
+    assert isinstance(caught.value.__cause__, NoCurrentKeyError)
+
+
+def test_transform_many_refuses_a_key_twice_a_wrong_value_and_too_few(job):
+    n = job.backend.get_state(ValueState("n", types.INT64))
+    n.update_many(["a", "b"], [1, 2])
+    with pytest.raises(ValueError, match=r"the key 'b' comes twice.*'n'"):
+        n.transform_many(["b", "a", "b"], lambda some, old: old)
+    with pytest.raises(StateValueError, match="'n'"):
+        n.transform_many(["a", "b"], lambda some, old: ["x", 3])
+    with pytest.raises(ValueError, match="2 keys and 1 values"):
+        n.transform_many(["a", "b"], lambda some, old: [3])
+    assert n.get_many(["a", "b"]) == [1, 2]
+    n.transform_many(["a", "b", "c"], lambda some, old: [None, 5, 6])
+    assert n.get_many(["a", "b", "c"]) == [None, 5, 6]
+
+
+def test_states_in_event_time_are_stamped_with_the_latest_time_of_the_epoch():
+    class Seen(VectorizedProcessFunction):
+        n = ValueState("n", types.INT64, ttl=Ttl(100, clock=TtlClock.EVENT_TIME))
+
+        def process_batch(self, batch, ctx):
+            assert ctx.timestamp == 5000
+            self.n.update_many(batch.groups.keys, [1] * len(batch.groups))
+
+    schema = pa.schema([("key", pa.string()), ("time", pa.timestamp("ms", "UTC"))])
+    made = Job(schema=schema)
+    made.run(Seen(), [("a", 5000), ("b", None)], time_column="time")
+    made.backend.advance_watermark(5099)
+    assert made.backend.get_state(Seen.n).get_many(["a", "b"]) == [1, 1]
+    made.backend.advance_watermark(5100)
+    assert made.backend.get_state(Seen.n).get_many(["a", "b"]) == [None, None]
+    made.backend.close()
+
+
+def test_the_harness_runs_a_vectorised_function_and_shows_the_rows_of_the_end_of_an_epoch():
+    class Ending(ByBatch):
+        def end_epoch(self, ctx):
+            yield pa.record_batch([["end"], [0], [ctx.epoch]], schema=OUTPUT)
+
+    with Harness(Ending(), key="key", schema=INPUT, output=OUTPUT) as harness:
+        assert harness.process(("a", 3)) == [("a", 1, 3)]
+        assert sorted(harness.process_all([("a", 4), ("a", 5)])) == [("a", 3, 12)]
+        assert set(harness.end_epoch()) == {("end", 0, 0)}
+        assert harness.state("n", "a").value() == 3
