@@ -92,6 +92,25 @@ class EventTimeError(KeyedFrameError):
         super().__init__(f"the event time of the rows cannot be read{where}: {reason}.")
 
 
+class HeartbeatError(KeyedFrameError):
+    """An interval on which no micro-batches can come.
+
+    Attributes
+    ----------
+    heartbeat : object
+        What was given.
+    reason : str
+    """
+
+    def __init__(self, heartbeat: object, reason: str) -> None:
+        self.heartbeat = heartbeat
+        self.reason = reason
+        super().__init__(
+            f"the heartbeat {heartbeat!r} cannot be used: {reason}. Give a length of time such as "
+            "'5 seconds', a timedelta or milliseconds, or leave it out."
+        )
+
+
 class FunctionTransportError(KeyedStateError):
     """A process function that cannot travel to the tasks.
 

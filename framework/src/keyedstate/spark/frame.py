@@ -55,6 +55,7 @@ from keyedstate.spark.errors import (
     EventTimeError,
     MissingUidError,
 )
+from keyedstate.spark.heartbeat import heartbeat_ms, with_heartbeat
 from keyedstate.spark.identity import epoch_on_driver
 from keyedstate.spark.partition import EventTime, PartitionPlan, StatePlace, pack_function
 from keyedstate.spark.preflight import check_executors
@@ -74,6 +75,7 @@ def keyed(
     *key_columns: str,
     uid: str | None = None,
     config: Mapping[str, object] | None = None,
+    heartbeat: Duration | None = None,
 ) -> KeyedFrame:
     """Key the rows of a DataFrame, so that a process function sees those of one key together with its state.
 
@@ -92,6 +94,10 @@ def keyed(
     config : mapping, optional
         Options by name without ``spark.keyedstate.``, which win over Spark's configuration and the
         environment.
+    heartbeat : str, timedelta or int, optional
+        The interval on which micro-batches come also where no row comes: ``"5 seconds"``, or milliseconds.
+        It is a source of the query, so a query that has one keeps it for life; with 0 it is there and does
+        not beat.  Not used for a batch DataFrame.
 
     Returns
     -------
@@ -102,6 +108,8 @@ def keyed(
     KeyColumnError, MissingKeyColumnError
         For key columns that cannot be used.
     MissingUidError
+    HeartbeatError
+        For an interval that is none.
     ClassicSparkRequiredError
         For a DataFrame of Spark Connect.
 
@@ -114,7 +122,8 @@ def keyed(
     columns = key_columns_of(df, key_columns)
     if uid is None and df.isStreaming:
         raise MissingUidError()
-    return KeyedFrame(df, columns, uid, config)
+    interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
+    return KeyedFrame(df, columns, uid, config, interval_ms=interval_ms)
 
 
 class KeyedFrame:
@@ -127,12 +136,14 @@ class KeyedFrame:
         uid: str | None,
         config: Mapping[str, object] | None,
         broadcast: DataFrame | None = None,
+        interval_ms: int | None = None,
     ) -> None:
         self._df = df
         self._key_columns = key_columns
         self._uid = uid
         self._config = config
         self._broadcast = broadcast
+        self._interval_ms = interval_ms
 
     def broadcast(self, df: DataFrame) -> KeyedFrame:
         """Give every task each row of a second, small DataFrame (Flink connects a broadcast stream).
@@ -161,7 +172,7 @@ class KeyedFrame:
             raise BroadcastFrameError(f"it is a {type(df).__name__}; make a DataFrame with createDataFrame()")
         if self._broadcast is not None:
             raise BroadcastFrameError("it is the second one; make one of both, with a column that tells them")
-        return KeyedFrame(self._df, self._key_columns, self._uid, self._config, df)
+        return KeyedFrame(self._df, self._key_columns, self._uid, self._config, df, self._interval_ms)
 
     def process(
         self,
@@ -268,7 +279,9 @@ class KeyedFrame:
         frame, function, schema = aggregation_of(
             self._df, self._key_columns, chosen, ttl, None if time is None else time_column_of(self._df, time)
         )
-        pruned = KeyedFrame(frame, self._key_columns, self._uid, self._config, self._broadcast)
+        pruned = KeyedFrame(
+            frame, self._key_columns, self._uid, self._config, self._broadcast, self._interval_ms
+        )
         return pruned.process(function, schema, time=time, delay=delay)
 
     def bootstrap(
@@ -404,7 +417,10 @@ class KeyedFrame:
             host_processes=_host_processes(spark, config),
             variables=variables,
         )
-        rows = with_key_group(self._df, self._key_columns, max_parallelism)
+        rows = self._df
+        if self._interval_ms is not None and rows.isStreaming:
+            rows = with_heartbeat(rows, self._interval_ms)
+        rows = with_key_group(rows, self._key_columns, max_parallelism)
         if self._broadcast is not None and self._broadcast.isStreaming:
             rows = with_broadcast_rows(rows, self._broadcast, parallelism, max_parallelism)
         else:
