@@ -140,6 +140,26 @@ def test_the_function_finds_what_spark_gives_to_workers(stream: Any, tmp_path: P
     assert set(stream.all_rows()) == {("zipped added broadcast", epoch) for epoch in range(3)}
 
 
+class Adding(Count):
+    """Counts in an accumulator, too."""
+
+    def __init__(self, total: Any) -> None:
+        self.total = total
+
+    def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+        self.total.add(1)
+        return super().process(row, ctx)
+
+
+def test_a_function_with_an_accumulator_runs_where_spark_asks_for_it(stream: Any) -> None:
+    total = stream.spark.sparkContext.accumulator(0)
+    for _ in range(2):
+        stream.add(rows())
+    stream.run(counts(stream, Adding(total)))
+    assert total.value == 80
+    assert set(origins(stream)) == {StateOrigin.FILES}
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_hosts_end_with_their_executor(tmp_path: Path, how: signal.Signals) -> None:
     """However it ends: the session is stopped first, and then the JVM of another one is killed."""

@@ -70,6 +70,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+#: In the pickle of a function that has an accumulator: Spark asks those of its own workers alone for updates.
+_ACCUMULATOR = b"_deserialize_accumulator"
+
+
 def keyed(
     df: DataFrame,
     *key_columns: str,
@@ -414,7 +418,7 @@ class KeyedFrame:
             columns=(*self._df.columns, KEY_GROUP_COLUMN),
             acknowledging=acknowledging,
             broadcast=None if self._broadcast is None else broadcast_side_of(self._df, self._broadcast),
-            host_processes=_host_processes(spark, config),
+            host_processes=_host_processes(spark, config, packed),
             variables=variables,
         )
         rows = self._df
@@ -521,9 +525,9 @@ def _acknowledging(
     )
 
 
-def _host_processes(spark: SparkSession, config: Configuration) -> int | None:
+def _host_processes(spark: SparkSession, config: Configuration, packed: bytes) -> int | None:
     """Return how many hosts an executor has, 0 where its processors are to be counted; None without hosts."""
-    if config[HOST] == "embedded":
+    if config[HOST] == "embedded" or _ACCUMULATOR in packed:
         return None
     cores = spark.sparkContext.getConf().get("spark.executor.cores")
     if str(spark.sparkContext.master).startswith("local["):
