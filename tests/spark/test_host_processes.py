@@ -38,7 +38,17 @@ from keyedstate.spark.hosts.errors import (
 from keyedstate.spark.hosts.folder import MAX_PATH_BYTES, HostFolder
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.processes import Process, process_of
-from keyedstate.spark.hosts.protocol import LIMITS, PROTOCOL, FrameReader, FrameType, frame
+from keyedstate.spark.hosts.protocol import (
+    BATCH_BYTES,
+    LIMITS,
+    PROTOCOL,
+    BatchDecoder,
+    BatchEncoder,
+    Frame,
+    FrameReader,
+    FrameType,
+    frame,
+)
 
 FILES, HOST, HOST_AND_DELTAS = StateOrigin.FILES, StateOrigin.HOST, StateOrigin.HOST_AND_DELTAS
 
@@ -436,6 +446,23 @@ def test_garbage_changes_nothing(start: Callable[..., HostedJob]) -> None:
     assert job.host() == host
     assert job.epoch(1, ["a"]) == [("a", 2)]
     assert job.part().state_origin is HOST
+
+
+def test_a_large_batch_goes_in_parts_and_none_is_lost() -> None:
+    text = pa.array([str(number) * 100 for number in range(100_000)])
+    batch = pa.record_batch({"text": text, "number": pa.array(range(100_000))})
+    assert batch.nbytes > 2 * BATCH_BYTES
+    decoder = BatchDecoder()
+    found = []
+    for _, *pieces in BatchEncoder().frames(batch):
+        content = bytearray().join(pieces)
+        kind = FrameType.BATCH if found else FrameType.SCHEMA
+        found.append(decoder.batch(Frame(kind, content)))
+    parts = [part for part in found if part is not None]
+    assert len(parts) > 2
+    assert pa.Table.from_batches(parts).combine_chunks() == pa.Table.from_batches([batch]).combine_chunks()
+    [empty] = [decoder.batch(Frame(FrameType.BATCH, bytearray(batch.slice(0, 0).serialize())))]
+    assert empty is not None and empty.num_rows == 0
 
 
 def test_damaged_rows_are_an_error_and_not_state(start: Callable[..., HostedJob]) -> None:
