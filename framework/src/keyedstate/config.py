@@ -179,6 +179,19 @@ def pairs(name: str, text: str) -> ConfigOption[tuple[tuple[str, str], ...]]:
     return ConfigOption(name, parse, (), "pairs such as name=value, with commas between them", text)
 
 
+def ports(name: str, text: str) -> ConfigOption[tuple[int, int]]:
+    """Return an option that holds a range of ports, both ends included, where 0 alone is any free one."""
+
+    def parse(value: object) -> tuple[int, int]:
+        first, _, last = str(value).partition("-")
+        low, high = int(first), int(last or first)
+        if not (low == high == 0 or 1 <= low <= high <= 65_535):
+            raise ValueError
+        return low, high
+
+    return ConfigOption(name, parse, (0, 0), "0, a port, or two with a dash such as 40000-40099", text)
+
+
 BACKEND = string(
     "backend",
     "heap-cow",
@@ -369,6 +382,35 @@ HOSTS_EPOCH_TIMEOUT = duration(
     "How long an epoch of one partition may take in a host, before the host is killed and the attempt fails: "
     "for functions that may hang. 0 sets no limit.",
 )
+HOSTS_TCP = choice(
+    "hosts.tcp",
+    "auto",
+    ("auto", "on", "off"),
+    "Whether a task uses the host of another executor that keeps its partition, over TCP. `auto`: on a "
+    "cluster, unless Spark encrypts its own traffic and there is no `hosts.tls-certificate`. Without it such "
+    "a task restores its partition from files.",
+)
+HOSTS_BIND_ADDRESS = string(
+    "hosts.bind-address",
+    None,
+    "Address at which hosts listen for other executors; by default the one under which they are reached.",
+    "an address of every executor, such as 0.0.0.0",
+)
+HOSTS_ADVERTISED_ADDRESS = string(
+    "hosts.advertised-address",
+    None,
+    "Address under which other executors reach the hosts of an executor; by default its SPARK_LOCAL_IP, its "
+    "address as a pod, or that from which it reaches the driver.",
+    "the name of an environment variable of the executors with a $ before it, or an address",
+)
+HOSTS_PORTS = ports("hosts.ports", "Ports at which hosts listen for other executors; 0 for any free one.")
+HOSTS_CONNECT_TIMEOUT = duration(
+    "hosts.connect-timeout",
+    5_000,
+    "How long the host of another executor may take to answer before the task restores the partition from "
+    "files, and how long a stranger may take to prove who it is.",
+    low_ms=100,
+)
 TYPES_GENERIC = choice(
     "types.generic",
     "allow",
@@ -410,6 +452,11 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     HOSTS_IDLE_TIME,
     HOSTS_MEMORY,
     HOSTS_EPOCH_TIMEOUT,
+    HOSTS_TCP,
+    HOSTS_BIND_ADDRESS,
+    HOSTS_ADVERTISED_ADDRESS,
+    HOSTS_PORTS,
+    HOSTS_CONNECT_TIMEOUT,
     TYPES_GENERIC,
 )
 

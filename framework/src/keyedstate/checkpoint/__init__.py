@@ -37,6 +37,7 @@ from keyedstate.checkpoint.holds import Hold, hold
 from keyedstate.checkpoint.manifest import (
     AttemptManifest,
     CheckpointMetadata,
+    HostAddress,
     Owner,
     StateOrigin,
     TaskIdentity,
@@ -97,6 +98,7 @@ __all__ = [
     "FileCopy",
     "FormatVersionError",
     "Hold",
+    "HostAddress",
     "IncompleteEpochError",
     "InputFile",
     "MaxParallelismChangedError",

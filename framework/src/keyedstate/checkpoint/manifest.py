@@ -92,6 +92,33 @@ class StateOrigin(enum.Enum):
 
 
 @dataclass(frozen=True)
+class HostAddress:
+    """Where the process listens that keeps the state of a partition for the next epoch.
+
+    Attributes
+    ----------
+    executor : str
+        The executor that it belongs to.
+    address : str
+        As other executors are to use it: an IP address or a name.
+    port : int
+    """
+
+    executor: str
+    address: str
+    port: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {"executor": self.executor, "address": self.address, "port": self.port}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> HostAddress:
+        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
+        return cls(str(document["executor"]), str(document["address"]), int(document["port"]))
+
+
+@dataclass(frozen=True)
 class AttemptManifest:
     """What one finished attempt has written: the state of its key groups after its epoch.
 
@@ -133,6 +160,11 @@ class AttemptManifest:
     unfinished : str or None
         The file of a base that is being written beside the work, and that this checkpoint does not need.
     state_origin : StateOrigin
+    host : HostAddress or None
+        Who keeps the state for the next epoch; None where nobody does whom other executors could reach.
+    task_executor : str or None
+        The executor of the task, where that is known.  Where it is not the host's, the rows have gone over
+        the network.
     """
 
     identity: TaskIdentity
@@ -158,6 +190,8 @@ class AttemptManifest:
     bases: tuple[BaseReport, ...] = ()
     unfinished: str | None = None
     state_origin: StateOrigin = StateOrigin.FILES
+    host: HostAddress | None = None
+    task_executor: str | None = None
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
         """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
@@ -209,13 +243,17 @@ class AttemptManifest:
             "bases": [base.to_json() for base in self.bases],
             "unfinished": self.unfinished,
             "state_origin": self.state_origin.value,
+            "host": None if self.host is None else self.host.to_json(),
+            "task_executor": self.task_executor,
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
         # Later than the first files of this format version.
-        added = ("operator_state", "watermark", "deltas", "ttl_ms", "bases", "unfinished", "state_origin")
+        added = {"operator_state", "watermark", "deltas", "ttl_ms", "bases", "unfinished"}
+        added |= {"state_origin", "host", "task_executor"}
+        host = document.get("host")
         operator_state = document.get("operator_state")
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
         fields["watermark"] = document.get("watermark")
@@ -224,6 +262,8 @@ class AttemptManifest:
         fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
         fields["unfinished"] = document.get("unfinished")
         fields["state_origin"] = StateOrigin(document.get("state_origin", StateOrigin.FILES.value))
+        fields["host"] = None if host is None else HostAddress.from_json(host)
+        fields["task_executor"] = document.get("task_executor")
         fields["identity"] = TaskIdentity.from_json(document["identity"])
         fields["key_groups"] = KeyGroupRange(*document["key_groups"])
         fields["states"] = tuple(document["states"])

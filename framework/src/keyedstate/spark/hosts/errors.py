@@ -105,6 +105,19 @@ class HostProtocolError(HostError):
         )
 
 
+class AuthenticationError(HostError):
+    """A process at the other end of a TCP connection that could not prove that it belongs to the query.
+
+    Attributes
+    ----------
+    reason : str
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"a connection between executors was refused: {reason}. {_EMBEDDED}")
+
+
 class HostedEpochError(HostError):
     """An error inside a host that is none of keyedstate's own.
 
