@@ -30,7 +30,9 @@ from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.configuration import frozen
 from keyedstate.spark.hosts.client import HostedEpoch
+from keyedstate.spark.hosts.door import Introduction
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
+from keyedstate.spark.hosts.owners import kept_elsewhere, run_where_kept
 from keyedstate.spark.hosts.processes import Process, process_of
 from keyedstate.spark.partition import PartitionPlan, StatePlace, pack_function
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
@@ -83,6 +85,8 @@ class HostedJob:
     function : KeyedProcessFunction
     parallelism : int
     idle_ms, memory_bytes, timeout_ms : int
+    secret : bytes, optional
+        Of the query, where executors use each other's hosts over TCP.
     options : mapping of str to object
         Of the operator.
     """
@@ -96,6 +100,7 @@ class HostedJob:
         idle_ms: int = 60_000,
         memory_bytes: int = 0,
         timeout_ms: int = 0,
+        secret: bytes | None = None,
         **options: object,
     ) -> None:
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -106,6 +111,7 @@ class HostedJob:
         self.sockets = Path(self._short.name, "here")
         self.parallelism = parallelism
         self.timeout_ms = timeout_ms
+        self.secret = secret
         self.run_id = "run-1"
         config = Configuration({"checkpoint.delta-min-bytes": 0, **options})
         self.state = OperatorFolder(CheckpointStorage.open(str(folder / "state"), config), "counts")
@@ -148,9 +154,10 @@ class HostedJob:
         """Return the job's host processes."""
         return [host for host, _ in self._found()]
 
-    def host(self, number: int = 0) -> Process:
+    def host(self, number: int = 0, executor: str = "here") -> Process:
         """Return one of them."""
-        [found] = [host for host, line in self._found() if f'"number": {number},' in line]
+        marks = f'"number": {number},', f'/{executor}"'
+        [found] = [host for host, line in self._found() if all(mark in line for mark in marks)]
         return found
 
     def _found(self) -> Iterator[tuple[Process, str]]:
@@ -167,6 +174,12 @@ class HostedJob:
         return TaskIdentity(
             "counts", "query", self.run_id, epoch, partition, self.parallelism, MAX_PARALLELISM, 1, nonce
         )
+
+    @property
+    def me(self) -> Introduction | None:
+        """How a task introduces itself that runs now: its executor is that of `hosts`."""
+        executor = "there" if self.hosts is self.others else "here"
+        return None if self.secret is None else Introduction(self.secret, "127.0.0.1", executor)
 
     def results(
         self, epoch: int, batches: Callable[[], Iterator[pa.RecordBatch]]
@@ -202,14 +215,20 @@ class HostedJob:
         """Run one attempt at an epoch; return its output, and what it would tell the driver."""
         identity = self.identity(epoch, partition)
         rows = batches or (lambda: iter([self.batch(keys, partition)]))
-        hosted = HostedEpoch(identity, self.packed, lambda _: ((), rows()), self.timeout_ms)
-        run = hosted.run(lambda: self.hosts.connect(partition))
+        kept = None
+        if self.me is not None:
+            assert self.plan.place is not None
+            kept = kept_elsewhere(self.me, self.plan.settings, self.plan.place, identity)
+        hosted = HostedEpoch(
+            identity, self.packed, lambda _: ((), rows()), self.timeout_ms, introduction=self.me
+        )
+        run = run_where_kept(hosted, kept, lambda: self.hosts.connect(partition))
         out: list[tuple[Any, ...]] = []
         while True:
             try:
                 batch = next(run)
             except StopIteration as end:
-                return out, Acknowledgement(identity, end.value)
+                return out, Acknowledgement(*end.value)
             out += [tuple(row.values()) for row in batch.to_pylist()]
 
     def epoch(self, epoch: int, keys: Iterable[str] = ()) -> list[tuple[Any, ...]]:

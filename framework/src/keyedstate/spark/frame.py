@@ -56,6 +56,7 @@ from keyedstate.spark.errors import (
     MissingUidError,
 )
 from keyedstate.spark.heartbeat import heartbeat_ms, with_heartbeat
+from keyedstate.spark.hosts.owners import remote_access
 from keyedstate.spark.identity import epoch_on_driver
 from keyedstate.spark.partition import EventTime, PartitionPlan, StatePlace, pack_function
 from keyedstate.spark.preflight import check_executors
@@ -420,6 +421,7 @@ class KeyedFrame:
             broadcast=None if self._broadcast is None else broadcast_side_of(self._df, self._broadcast),
             host_processes=_host_processes(spark, config, packed),
             variables=variables,
+            access=None if acknowledging is None else remote_access(spark, config, acknowledging.folder),
         )
         rows = self._df
         if self._interval_ms is not None and rows.isStreaming:

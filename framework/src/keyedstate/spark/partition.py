@@ -22,6 +22,7 @@ from keyedstate.checkpoint import (
     AttemptManifest,
     ChainHandle,
     CheckpointMetadata,
+    HostAddress,
     OperatorFolder,
     SegmentFile,
     SegmentHandle,
@@ -285,6 +286,11 @@ class Partition:
             self._begin_operator(beginning)
             self._closing = opened.pop_all()
 
+    @property
+    def version(self) -> str | None:
+        """The nonce of the attempt whose end the state is; None where it is no such state."""
+        return None if self._written is None else self._written.identity.nonce
+
     def _begin_writer(self, beginning: Beginning) -> None:
         self._writer = StateWriter(
             self._keyed,
@@ -391,8 +397,16 @@ class Partition:
                 self._close_operator()
             raise
 
-    def finish(self, beginning: Beginning) -> str:
+    def finish(
+        self, beginning: Beginning, host: HostAddress | None = None, task_executor: str | None = None
+    ) -> str:
         """Write the state after the epoch and say so; returns the path of the attempt's manifest.
+
+        Parameters
+        ----------
+        beginning : Beginning
+        host, task_executor
+            As in `AttemptManifest`.
 
         Raises
         ------
@@ -429,6 +443,8 @@ class Partition:
             bases=saved.bases,
             unfinished=saved.unfinished,
             state_origin=self._origin,
+            host=host,
+            task_executor=task_executor,
         )
         shared: Collection[str] = ()
         if beginning.writing is not Writing.WHOLE and beginning.restore_point is not None:

@@ -25,6 +25,7 @@ from keyedstate.spark.broadcast import BroadcastSide
 from keyedstate.spark.errors import FunctionTransportError, MisroutedRowsError
 from keyedstate.spark.hosts.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
+from keyedstate.spark.hosts.owners import RemoteAccess, kept_elsewhere, run_where_kept
 from keyedstate.spark.hosts.processes import worker_parents
 from keyedstate.spark.identity import attempt_identity, task_context
 from keyedstate.spark.partition import Beginning, Partition, PartitionPlan, StatePlace, evaluate, local_folder
@@ -76,6 +77,8 @@ class OperatorPlan:
     variables : tuple of pyspark.Broadcast
         The broadcast variables that the function uses: Spark sends those that it sees when it pickles what
         runs in a task, and the function is pickled by then.
+    access : RemoteAccess or None
+        What lets tasks use hosts of other executors; None where they shall not.
     """
 
     packed: bytes
@@ -84,6 +87,7 @@ class OperatorPlan:
     broadcast: BroadcastSide | None
     host_processes: int | None
     variables: tuple[Any, ...]
+    access: RemoteAccess | None
 
     @classmethod
     def of(
@@ -94,10 +98,11 @@ class OperatorPlan:
         broadcast: BroadcastSide | None,
         host_processes: int | None,
         variables: tuple[Any, ...],
+        access: RemoteAccess | None,
     ) -> OperatorPlan:
         """Return the plan of the tasks that run these partitions."""
         packed = cloudpickle.dumps(partitions)
-        return cls(packed, columns, acknowledging, broadcast, host_processes, variables)
+        return cls(packed, columns, acknowledging, broadcast, host_processes, variables, access)
 
     @property
     def partitions(self) -> PartitionPlan:
@@ -195,9 +200,21 @@ class OperatorPlan:
             if self.host_processes is None:
                 path = yield from _run_here(plan, place, identity, sides)
             else:
-                epoch = HostedEpoch(identity, self.packed, sides, _epoch_timeout_ms(plan.settings))
+                introduction = None if self.access is None else self.access.introduction()
+                kept = None
+                if introduction is not None:
+                    kept = kept_elsewhere(introduction, plan.settings, place, identity)
+                epoch = HostedEpoch(
+                    identity,
+                    self.packed,
+                    sides,
+                    _epoch_timeout_ms(plan.settings),
+                    introduction=introduction,
+                )
                 number = identity.partition % (self.host_processes or os.cpu_count() or 1)
-                path = yield from epoch.run(lambda: _hosts(plan.settings).connect(number))
+                identity, path = yield from run_where_kept(
+                    epoch, kept, lambda: _hosts(plan.settings).connect(number)
+                )
         acknowledge(acknowledging.accumulator, acknowledging.folder, Acknowledgement(identity, path))
 
     def _sides(

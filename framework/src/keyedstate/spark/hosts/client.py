@@ -21,6 +21,7 @@ from pyspark import SparkFiles
 
 import keyedstate
 from keyedstate.checkpoint import TaskIdentity
+from keyedstate.spark.hosts.door import Introduction
 from keyedstate.spark.hosts.errors import (
     EpochTimeoutError,
     HostLostError,
@@ -61,6 +62,8 @@ class HostedEpoch:
         How long it may take; 0 for any time.
     task : mapping, optional
         What `TaskContext` is to say in the host; by default what it says here.
+    introduction : Introduction or None
+        What other executors need to reach the host; None where they are not to.
     """
 
     identity: TaskIdentity
@@ -68,6 +71,7 @@ class HostedEpoch:
     sides: Sides
     timeout_ms: int
     task: Mapping[str, Any] = field(default_factory=task_facts)
+    introduction: Introduction | None = None
 
     def run(self, connect: Callable[[], socket.socket]) -> Generator[pa.RecordBatch, None, str]:
         """Yield the output of the epoch and return the path of the attempt's manifest.
@@ -87,13 +91,43 @@ class HostedEpoch:
             with connect() as connection:
                 conversation = _Conversation(self, connection)
                 if conversation.begin():
-                    return (yield from conversation.run())
+                    return (yield from conversation.run(conversation.prepare()))
         raise HostUnavailableError(f"{_TRIES} hosts, one after the other, have ended when a task connected")
+
+    def offer(
+        self, connection: socket.socket, version: str, deadline: float
+    ) -> Generator[pa.RecordBatch, None, str] | None:
+        """Ask the host of another executor to run the epoch.
+
+        Parameters
+        ----------
+        connection : socket.socket
+            To a host that has proved that it belongs to the query.
+        version : str
+            The `Partition.version` from which the epoch begins.
+        deadline : float
+            By `time.monotonic`, for its answer.
+
+        Returns
+        -------
+        generator or None
+            As `run`; None where it does not keep that version.
+
+        Raises
+        ------
+        KeyedStateError
+            Where it has failed before it took any rows.
+        """
+        conversation = _Conversation(self, connection, version)
+        conversation.begin_elsewhere(deadline)
+        ready = conversation.prepare()
+        return None if ready.type is FrameType.NOT_KEPT else conversation.run(ready)
 
 
 class _Conversation:
-    def __init__(self, epoch: HostedEpoch, connection: socket.socket) -> None:
+    def __init__(self, epoch: HostedEpoch, connection: socket.socket, version: str | None = None) -> None:
         self._epoch = epoch
+        self._version = version
         self._connection = connection
         self._reader = FrameReader(connection, {FrameType.HELLO, FrameType.FAILED})
         self._host: Process | None = None
@@ -106,18 +140,7 @@ class _Conversation:
 
     def begin(self) -> bool:
         """Exchange greetings; False where the host ends instead."""
-        digest = hashlib.sha256(self._epoch.packed).hexdigest()
-        self._put(
-            frame(FrameType.HELLO, {"protocol": PROTOCOL, "keyedstate": keyedstate.__version__}),
-            frame(
-                FrameType.BEGIN,
-                {
-                    "digest": digest,
-                    "identity": self._epoch.identity.to_json(),
-                    "task": dict(self._epoch.task),
-                },
-            ),
-        )
+        self._greet()
         try:
             hello = self._wait()
         except HostLostError:
@@ -125,14 +148,49 @@ class _Conversation:
         self._host = Process.named(str(hello.json().get("process")))
         return True
 
-    def run(self) -> Generator[pa.RecordBatch, None, str]:
-        self._reader.expected = {FrameType.NEED_PLAN, FrameType.READY, FrameType.FAILED}
+    def begin_elsewhere(self, deadline: float) -> None:
+        """Exchange greetings with a host that is no process of this executor, and none to be killed."""
+        self._greet()
+        longest, self._deadline = self._deadline, deadline
+        try:
+            self._wait()
+        except EpochTimeoutError:
+            raise HostUnavailableError("that of another executor does not answer") from None
+        self._deadline = longest
+
+    def _greet(self) -> None:
+        epoch = self._epoch
+        begin: dict[str, Any] = {
+            "digest": hashlib.sha256(epoch.packed).hexdigest(),
+            "identity": epoch.identity.to_json(),
+            "task": dict(epoch.task),
+        }
+        if epoch.introduction is not None:
+            begin["executor"] = epoch.introduction.executor
+            # The secret stays on this executor.
+            if self._version is None:
+                begin["introduction"] = epoch.introduction.to_json()
+        if self._version is not None:
+            begin["version"] = self._version
+        self._put(
+            frame(FrameType.HELLO, {"protocol": PROTOCOL, "keyedstate": keyedstate.__version__}),
+            frame(FrameType.BEGIN, begin),
+        )
+
+    def prepare(self) -> Frame:
+        """Bring the host to the beginning of the epoch; returns its answer."""
+        self._reader.expected = {FrameType.READY, FrameType.FAILED}
+        self._reader.expected.add(FrameType.NEED_PLAN if self._version is None else FrameType.NOT_KEPT)
         received = self._wait()
         if received.type is FrameType.NEED_PLAN:
             self._put(frame(FrameType.IMPORTS, _imports()), frame(FrameType.PLAN, self._epoch.packed))
             self._reader.expected = {FrameType.READY, FrameType.FAILED}
             received = self._wait()
-        sending = self._frames(bool(received.json().get("goes_on")))
+        return received
+
+    def run(self, ready: Frame) -> Generator[pa.RecordBatch, None, str]:
+        """Yield the output and return the path of the manifest; `ready` is what `prepare` has returned."""
+        sending = self._frames(bool(ready.json().get("goes_on")))
         self._reader.expected = {FrameType.SCHEMA, FrameType.BATCH, FrameType.DONE, FrameType.FAILED}
         decoder = BatchDecoder()
         exhausted = False

@@ -88,19 +88,29 @@ class Door:
         #: The secrets by key id, and the digests of the plans that belong to each.
         self._secrets: dict[bytes, bytes] = {}
         self._plans: dict[bytes, dict[str, None]] = {}
-        #: Connections whose other end has not proved anything yet, as they came.
-        self._strangers: dict[socket.socket, None] = {}
+        #: Connections whose other end has not proved anything yet, as they came, and which may still do so.
+        self._strangers: dict[socket.socket, bool] = {}
         self._listener: socket.socket | None = None
         self._tried = False
-        self._closed = False
+        self._closed = threading.Event()
         self._timeout_s = 0.0
         #: Where tasks of other executors find the host; None where they cannot.
         self.address: HostAddress | None = None
 
-    def introduce(self, introduction: Introduction, digest: str, config: Configuration) -> None:
+    def introduce(
+        self, introduction: Introduction, digest: str, settings: tuple[tuple[str, Any], ...]
+    ) -> None:
         """Let tasks in that know a query's secret, to a plan of that query; listen, if that was not done yet.
 
         Where no port can be had it is logged, and other executors restore from files.
+
+        Parameters
+        ----------
+        introduction : Introduction
+        digest : str
+            Of the plan.
+        settings : tuple
+            Of the plan.
         """
         name = key_id(introduction.secret)
         with self._lock:
@@ -112,19 +122,16 @@ class Door:
             self._secrets[name] = introduction.secret
             for old in list(self._plans)[:-_MAX_REMEMBERED]:
                 del self._plans[old], self._secrets[old]
-            if self._tried or self._closed:
+            if self._tried or self._closed.is_set():
                 return
             self._tried = True
             try:
-                self._open(introduction, config)
+                self._open(introduction, Configuration(dict(settings)))
             except OSError as error:
-                low, high = config[HOSTS_PORTS]
                 _log.warning(
-                    "this host cannot be reached by other executors, which will restore partitions from files "
-                    "instead: no port of %s-%s can be had (%s). See spark.keyedstate.hosts.ports and "
-                    "spark.keyedstate.hosts.bind-address.",
-                    low,
-                    high,
+                    "this host cannot be reached by other executors, whose tasks restore its partitions from "
+                    "files: it cannot listen (%s). See the options spark.keyedstate.hosts.ports, "
+                    "hosts.bind-address and hosts.advertised-address.",
                     error,
                 )
 
@@ -136,7 +143,7 @@ class Door:
     def close(self) -> None:
         """Let nobody in any more."""
         with self._lock:
-            self._closed = True
+            self._closed.set()
             self.address = None
             listener, self._listener = self._listener, None
             strangers = list(self._strangers)
@@ -157,7 +164,7 @@ class Door:
         threading.Thread(target=self._accept, args=(listener,), name="keyedstate-door", daemon=True).start()
 
     def _accept(self, listener: socket.socket) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             try:
                 connection, _ = listener.accept()
             except OSError:
@@ -167,11 +174,15 @@ class Door:
             with self._lock:
                 # Whoever is slow makes room for those who are not; and is counted until its thread has ended.
                 if len(self._strangers) >= MAX_STRANGERS:
-                    _turn_away(next(iter(self._strangers)))
-                if self._closed or len(self._strangers) >= 2 * MAX_STRANGERS:
+                    for stranger, stays in self._strangers.items():
+                        if stays:
+                            self._strangers[stranger] = False
+                            _turn_away(stranger)
+                            break
+                if self._closed.is_set() or len(self._strangers) >= 2 * MAX_STRANGERS:
                     connection.close()
                     continue
-                self._strangers[connection] = None
+                self._strangers[connection] = True
             threading.Thread(
                 target=self._ask, args=(connection,), name="keyedstate-stranger", daemon=True
             ).start()
@@ -187,7 +198,7 @@ class Door:
         finally:
             with self._lock:
                 del self._strangers[connection]
-                welcome = name is not None and not self._closed
+                welcome = name is not None and not self._closed.is_set()
             if welcome and name is not None:
                 self._deliver(connection, name)
             else:
@@ -254,7 +265,9 @@ def _advertised(configured: str | None, driver: str) -> str:
 def _address_towards(driver: str) -> str:
     """Return the address of this machine that is on the way to another one; sends nothing."""
     error: OSError | None = None
-    for family, kind, protocol, _, target in socket.getaddrinfo(driver.strip("[]"), 9, type=socket.SOCK_DGRAM):
+    for family, kind, protocol, _, target in socket.getaddrinfo(
+        driver.strip("[]"), 9, type=socket.SOCK_DGRAM
+    ):
         try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.connect(target)

@@ -16,6 +16,10 @@ message, the pickled plan, or nothing.  A connection serves one attempt at one e
     END                                  →
                                          ←    DONE       the path of the attempt's manifest
                                          ←    FAILED     instead of any of the host's frames
+                                         ←    NOT_KEPT   instead of READY, to a task of another executor
+
+A task of another executor proves who it is before (`handshake`), and names the version that it looks for.  No
+plan is asked of it or taken from it: where plan or version are not there, it does without this host.
 
 Nothing but HELLO is read from whom has not said it, and no type may be longer than its limit; PLAN alone is
 pickled, and is accepted where the caller of `FrameReader` allows it.
@@ -58,6 +62,7 @@ class FrameType(enum.IntEnum):
     END = 10
     DONE = 11
     FAILED = 12
+    NOT_KEPT = 13
 
 
 #: The largest content of each type, in bytes.
@@ -74,6 +79,7 @@ LIMITS: Mapping[FrameType, int] = {
     FrameType.END: 0,
     FrameType.DONE: 64 << 10,
     FrameType.FAILED: 1 << 20,
+    FrameType.NOT_KEPT: 0,
 }
 
 

@@ -115,6 +115,17 @@ class Residents:
             kept = None
         return Attempt(key, number, Resident(digest) if kept is None else kept)
 
+    def keeps(self, key: ResidentKey, digest: str, version: str) -> bool:
+        """Return whether a partition is kept that the same plan has made, at a `Partition.version`."""
+        with self._lock:
+            kept = self._kept.get(key)
+            return (
+                kept is not None
+                and kept.digest == digest
+                and kept.partition is not None
+                and kept.partition.version == version
+            )
+
     def keep(self, attempt: Attempt) -> None:
         """Give back the resident of an attempt whose epoch's end was written."""
         attempt.resident.last_used = time.monotonic()

@@ -10,6 +10,7 @@ import importlib
 import json
 import logging
 import os
+import queue
 import resource
 import select
 import signal
@@ -31,6 +32,7 @@ from pyspark import SparkFiles
 import keyedstate
 from keyedstate.checkpoint import TaskIdentity
 from keyedstate.errors import KeyedStateError
+from keyedstate.spark.hosts.door import Door, Introduction
 from keyedstate.spark.hosts.errors import HostMemoryError, HostProtocolError
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.folder import HostFolder
@@ -45,7 +47,7 @@ from keyedstate.spark.hosts.protocol import (
     FrameType,
     frame,
 )
-from keyedstate.spark.hosts.residents import Resident, Residents
+from keyedstate.spark.hosts.residents import Resident, ResidentKey, Residents
 from keyedstate.spark.hosts.task_context import take_on
 from keyedstate.spark.partition import Beginning, PartitionPlan
 
@@ -77,6 +79,10 @@ class _Connection:
     Attributes
     ----------
     socket : socket.socket
+    key : bytes or None
+        Of a task of another executor: the key id of the secret that it knows.
+    executor : str or None
+        That of the task, if it says so.
     resident : Resident or None
         What the attempt uses, once it has begun.
     done : bool
@@ -85,8 +91,10 @@ class _Connection:
         Since when it is known that the task has hung up, by `time.monotonic`.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, key: bytes | None = None) -> None:
         self.socket = connection
+        self.key = key
+        self.executor: str | None = None
         self.resident: Resident | None = None
         self.done = False
         self.abandoned: float | None = None
@@ -127,6 +135,10 @@ class Host:
         #: Set when the host shall take no more tasks and end with those it has.
         self._retired = False
         self._idle_s = settings.idle_ms / 1000.0
+        self._door = Door(self._arrive)
+        #: Connections of other executors, on their way to the thread that runs `run`, and what wakes it.
+        self._arrived: queue.SimpleQueue[tuple[socket.socket, bytes]] = queue.SimpleQueue()
+        self._bell, self._bell_rope = os.pipe()
 
     def run(self, parents: Sequence[Process], folder: HostFolder, number: int) -> None:
         """Serve tasks until a parent has ended, nobody needs the host any more, or it is sent SIGTERM.
@@ -141,6 +153,7 @@ class Host:
         """
         poller = select.poll()
         poller.register(self._listener, select.POLLIN)
+        poller.register(self._bell, select.POLLIN)
         for parent in parents:
             if parent.handle is not None:
                 poller.register(parent.handle, select.POLLIN)
@@ -156,8 +169,11 @@ class Host:
                         # Its thread sees it too, unless it is in the user's function.
                         self._connections[descriptor].abandoned = time.monotonic()
                         poller.unregister(descriptor)
+                    elif descriptor == self._bell:
+                        os.read(self._bell, 1)
+                        poller.register(self._admit(*self._arrived.get()), _HUNG_UP)
                     elif listens and descriptor == self._listener.fileno():
-                        poller.register(self._accept(), _HUNG_UP)
+                        poller.register(self._admit(self._listener.accept()[0]), _HUNG_UP)
                 now = time.monotonic()
                 if self._connections:
                     last_used = now
@@ -173,18 +189,24 @@ class Host:
                             folder.remove(number)
                             poller.unregister(self._listener)
                             self._listener.close()
+                            self._door.close()
                             listens = False
                 if not listens and not self._connections:
                     return
         finally:
+            self._door.close()
             if listens:
                 with folder.locked():
                     folder.remove(number)
             self._residents.close(_PATIENCE_S)
 
-    def _accept(self) -> socket.socket:
-        accepted, _ = self._listener.accept()
-        connection = _Connection(accepted)
+    def _arrive(self, connection: socket.socket, key: bytes) -> None:
+        """Take a connection of another executor; called in any thread."""
+        self._arrived.put((connection, key))
+        os.write(self._bell_rope, b".")
+
+    def _admit(self, accepted: socket.socket, key: bytes | None = None) -> socket.socket:
+        connection = _Connection(accepted, key)
         self._connections[accepted.fileno()] = connection
         threading.Thread(target=self._serve, args=(connection,), name="keyedstate-task", daemon=True).start()
         return accepted
@@ -199,7 +221,8 @@ class Host:
 
     def _serve(self, connection: _Connection) -> None:
         try:
-            _refuse_strangers(connection.socket)
+            if connection.key is None:
+                _refuse_strangers(connection.socket)
             self._converse(connection)
         except (_TaskGone, ConnectionError):
             pass
@@ -220,14 +243,32 @@ class Host:
         assert me is not None
         _send(connection.socket, FrameType.HELLO, {"process": me.name})
         reader.expected = {FrameType.BEGIN}
-        digest, identity, task = _begin(_read(reader).json())
+        document = _read(reader).json()
+        digest, identity, task = _begin(document)
         plan = self._plans.get(digest)
-        if plan is None:
+        if connection.key is not None:
+            if plan is None or not self._keeps(connection.key, plan, digest, identity, document):
+                _send(connection.socket, FrameType.NOT_KEPT)
+                return
+        elif plan is None:
             plan = self._ask_for_plan(connection.socket, reader, digest)
             while len(self._plans) >= _MAX_PLANS:
                 self._plans.pop(next(iter(self._plans)), None)
             self._plans[digest] = plan
+        if connection.key is None and "introduction" in document:
+            introduction = Introduction.from_json(document["introduction"])
+            self._door.introduce(introduction, digest, plan.settings)
+        executor = document.get("executor")
+        connection.executor = executor if isinstance(executor, str) else None
         self._run(connection, reader, digest, plan, identity, task)
+
+    def _keeps(
+        self, key: bytes, plan: PartitionPlan, digest: str, identity: TaskIdentity, asked: Mapping[str, Any]
+    ) -> bool:
+        """Whether a task of another executor may have what it asks for, and that is here."""
+        return self._door.allows(key, digest) and self._residents.keeps(
+            _resident_key(plan, identity), digest, str(asked.get("version"))
+        )
 
     def _ask_for_plan(self, connection: socket.socket, reader: FrameReader, digest: str) -> PartitionPlan:
         _send(connection, FrameType.NEED_PLAN)
@@ -255,12 +296,10 @@ class Host:
         place = plan.place
         assert place is not None
         beginning = Beginning.of(plan, place, identity)
-        attempt = self._residents.take((f"{place.directory}/{place.uid}", identity.partition), digest)
+        attempt = self._residents.take(_resident_key(plan, identity), digest)
         connection.resident = resident = attempt.resident
         try:
-            path = resident.run(
-                lambda: self._epoch(connection.socket, reader, plan, beginning, resident, task)
-            )
+            path = resident.run(lambda: self._epoch(connection, reader, plan, beginning, resident, task))
         except BaseException:
             self._residents.drop(attempt)
             raise
@@ -270,7 +309,7 @@ class Host:
 
     def _epoch(
         self,
-        connection: socket.socket,
+        connection: _Connection,
         reader: FrameReader,
         plan: PartitionPlan,
         beginning: Beginning,
@@ -280,15 +319,15 @@ class Host:
         take_on(task)
         partition = resident.bring(plan, beginning)
         self._check_memory()
-        _send(connection, FrameType.READY, {"goes_on": beginning.goes_on})
+        _send(connection.socket, FrameType.READY, {"goes_on": beginning.goes_on})
         encoder = BatchEncoder()
         broadcast_rows = self._rows(reader, FrameType.KEYED)
         batches = self._rows(reader, FrameType.END, broadcast_rows)
         with contextlib.closing(partition.run(beginning, broadcast_rows, batches)) as results:
             for batch in results:
                 for pieces in encoder.frames(batch):
-                    _send_pieces(connection, pieces)
-        path = partition.finish(beginning)
+                    _send_pieces(connection.socket, pieces)
+        path = partition.finish(beginning, self._door.address, connection.executor)
         self._check_memory()
         return path
 
@@ -354,6 +393,11 @@ def _refuse_strangers(connection: socket.socket) -> None:
         _, user, _ = _CREDENTIALS.unpack(credentials)
         if user != os.getuid():
             raise HostProtocolError(f"the task is one of the user {user}")
+
+
+def _resident_key(plan: PartitionPlan, identity: TaskIdentity) -> ResidentKey:
+    assert plan.place is not None
+    return f"{plan.place.directory}/{plan.place.uid}", identity.partition
 
 
 def _begin(document: Mapping[str, Any]) -> tuple[str, TaskIdentity, Mapping[str, Any]]:

@@ -1,0 +1,243 @@
+"""Which host a task goes to: that of the executor which keeps its partition, or one of its own executor."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+import uuid
+import zlib
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from keyedstate.checkpoint import AttemptManifest, HostAddress, OperatorFolder, TaskIdentity
+from keyedstate.config import HOST, HOSTS_CONNECT_TIMEOUT, HOSTS_TCP, Configuration
+from keyedstate.errors import KeyedStateError
+from keyedstate.spark.configuration import storage_in_task
+from keyedstate.spark.hosts.client import HostedEpoch
+from keyedstate.spark.hosts.door import Introduction, set_up
+from keyedstate.spark.hosts.handshake import SECRET_BYTES, prove_task
+from keyedstate.spark.partition import StatePlace
+
+_log = logging.getLogger(__name__)
+
+#: Of the partitions that would better be elsewhere, one in so many moves in an epoch.
+MOVING_SHARE = 16
+#: What makes Spark encrypt what goes between its processes.
+_ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
+_secrets: dict[tuple[str, str], bytes] = {}
+_secrets_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class RemoteAccess:
+    """What the tasks of a query need to reach each other's hosts; travels in their function alone.
+
+    Attributes
+    ----------
+    secret : bytes
+        Random; it is in no file, log or metadata that keyedstate writes.
+    driver : str
+        The driver's address.
+    """
+
+    secret: bytes = field(repr=False)
+    driver: str
+
+    def introduction(self) -> Introduction:
+        """Return what a task of this executor tells the executor's hosts."""
+        return Introduction(self.secret, self.driver, executor_id())
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A partition that a host of another executor keeps.
+
+    Attributes
+    ----------
+    address : HostAddress
+    version : str
+        The `Partition.version` that it has, if it still has it.
+    secret : bytes
+    timeout_s : float
+        For its answer.
+    """
+
+    address: HostAddress
+    version: str
+    secret: bytes = field(repr=False)
+    timeout_s: float
+
+    def run(self, epoch: HostedEpoch) -> tuple[socket.socket, Generator[pa.RecordBatch, None, str]] | None:
+        """Ask for an epoch to be run there; None, and no rows are used up, where that cannot be had."""
+        deadline = time.monotonic() + self.timeout_s
+        target = (self.address.address, self.address.port)
+        connection = None
+        try:
+            connection = socket.create_connection(target, timeout=self.timeout_s)
+            prove_task(connection, self.secret, deadline)
+            set_up(connection)
+            running = epoch.offer(connection, self.version, deadline)
+            if running is not None:
+                return connection, running
+            reason = "it does not keep this version any more"
+        except (OSError, KeyedStateError) as error:
+            reason = str(error)
+        if connection is not None:
+            connection.close()
+        _log.info(
+            "partition %d of the operator %r is taken over in epoch %d from the host at %s:%d: %s",
+            epoch.identity.partition,
+            epoch.identity.uid,
+            epoch.identity.epoch,
+            *target,
+            reason,
+        )
+        return None
+
+
+def run_where_kept(
+    epoch: HostedEpoch, kept: Kept | None, connect: Callable[[], socket.socket]
+) -> Generator[pa.RecordBatch, None, tuple[TaskIdentity, str]]:
+    """Run an epoch at the host that keeps the partition, or where that cannot be had, on this executor.
+
+    Parameters
+    ----------
+    epoch : HostedEpoch
+    kept : Kept or None
+        None for a partition that no other executor keeps.
+    connect : callable
+        As in `HostedEpoch.run`: connects to a host of this executor.
+
+    Returns
+    -------
+    generator
+        Of the output; returns the identity under which the epoch has run, and the path of its manifest.
+
+    Raises
+    ------
+    KeyedStateError
+        As `HostedEpoch.run`, also where a host is lost after it has taken rows.
+    """
+    if kept is not None:
+        taken = kept.run(epoch)
+        if taken is not None:
+            connection, running = taken
+            with connection:
+                path = yield from running
+            return epoch.identity, path
+        # That host may have begun: two processes that run one attempt must differ.
+        operator, _, _ = epoch.identity.nonce.partition("-")
+        identity = replace(epoch.identity, nonce=f"{operator}-{uuid.uuid4().hex}")
+        epoch = replace(epoch, identity=identity)
+    path = yield from epoch.run(connect)
+    return epoch.identity, path
+
+
+def remote_access(spark: SparkSession, config: Configuration, folder: str) -> RemoteAccess | None:
+    """Return what lets the executors of a query use each other's hosts; None where they shall not.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    config : Configuration
+    folder : str
+        The operator's own.  One that is built in each epoch, inside ``foreachBatch``, has the same secret
+        each time: else no host would know it.
+    """
+    conf = spark.sparkContext.getConf()
+    chosen = config[HOSTS_TCP]
+    if chosen == "auto":
+        encrypts = any(str(conf.get(name)).lower() == "true" for name in _ENCRYPTION)
+        if encrypts or str(spark.sparkContext.master).startswith("local["):
+            return None
+    if chosen == "off" or config[HOST] == "embedded":
+        return None
+    with _secrets_lock:
+        key = (str(spark.sparkContext.applicationId), folder)
+        secret = _secrets.setdefault(key, secrets.token_bytes(SECRET_BYTES))
+    return RemoteAccess(secret, conf.get("spark.driver.host") or socket.gethostname())
+
+
+def kept_elsewhere(
+    me: Introduction, settings: tuple[tuple[str, Any], ...], place: StatePlace, identity: TaskIdentity
+) -> Kept | None:
+    """Return who keeps the partition of a task, by the newest checkpoint; None where it is to run here.
+
+    A hint and no more: the host that gets the task finds the restore point by the rules, and a task that
+    finds no host restores from files.
+    """
+    try:
+        parts = _newest_parts(settings, place, identity.run_id, identity.epoch)
+    except (KeyedStateError, OSError):
+        return None
+    if len(parts) != identity.parallelism:
+        return None
+    part = parts[identity.partition]
+    executors = [None if one.host is None else one.host.executor for one in parts]
+    if part.host is None or not stays(executors, identity.partition, identity.epoch, me.executor):
+        return None
+    timeout_s = Configuration(dict(settings))[HOSTS_CONNECT_TIMEOUT] / 1000.0
+    return Kept(part.host, part.identity.nonce, me.secret, timeout_s)
+
+
+def stays(executors: Sequence[str | None], partition: int, epoch: int, here: str) -> bool:
+    """Return whether a task should use the host of another executor.
+
+    A partition stays where it is kept, unless the task's executor keeps at least two fewer: so executors that
+    have come later get their share.  Only a few partitions move in one epoch, and which ones is a matter of
+    their numbers, so that tasks need not agree.
+
+    Parameters
+    ----------
+    executors : sequence of str or None
+        Who keeps each partition.
+    partition, epoch : int
+    here : str
+        The executor of the task.
+    """
+    owner = executors[partition]
+    if owner is None or owner == here:
+        return False
+    kept = Counter(executors)
+    return kept[owner] <= kept[here] + 1 or zlib.crc32(f"{epoch}/{partition}".encode()) % MOVING_SHARE != 0
+
+
+@lru_cache(maxsize=1)
+def executor_id() -> str:
+    """Return what tells the executor of this Python worker from all others."""
+    for folder in filter(None, os.environ.get("SPARK_LOCAL_DIRS", "").split(",")):
+        for name in reversed(Path(folder).parts):
+            if name.startswith("blockmgr-"):
+                return name
+        with suppress(OSError):
+            found = [name for name in os.listdir(folder) if name.startswith("blockmgr-")]
+            if len(found) == 1:
+                return found[0]
+    # Spark's Python daemon, of which an executor has one.
+    return f"{socket.gethostname()}-{os.getppid()}"
+
+
+@lru_cache(maxsize=2)
+def _newest_parts(
+    settings: tuple[tuple[str, Any], ...], place: StatePlace, run_id: str, epoch: int
+) -> tuple[AttemptManifest, ...]:
+    """Return the parts of the newest checkpoint before an epoch, read once by all its tasks in this worker.
+
+    Empty where there is none, or it is of another run: no host goes on from that.
+    """
+    folder = OperatorFolder(storage_in_task(place.directory, settings), place.uid)
+    before = [number for number in folder.checkpoints() if number < epoch]
+    metadata = folder.read_metadata(max(before)) if before else None
+    return () if metadata is None or metadata.run_id != run_id else metadata.parts
