@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hosted import wait_until
@@ -326,6 +325,6 @@ def test_ports_that_are_none_are_refused(value: str) -> None:
         Configuration({"hosts.ports": value})[HOSTS_PORTS]
 
 
-@pytest.mark.parametrize(("value", "bounds"), [("0", (0, 0)), (7, (7, 7)), ("7-9", (7, 9))])
-def test_ports_are_one_or_a_range(value: Any, bounds: tuple[int, int]) -> None:
-    assert Configuration({"hosts.ports": value})[HOSTS_PORTS] == bounds
+@pytest.mark.parametrize("value", ["0", 7, "7-9", "7-7"])
+def test_ports_are_one_or_a_range(value: object) -> None:
+    assert Configuration({"hosts.ports": value})[HOSTS_PORTS] == str(value)

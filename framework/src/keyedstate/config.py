@@ -179,17 +179,17 @@ def pairs(name: str, text: str) -> ConfigOption[tuple[tuple[str, str], ...]]:
     return ConfigOption(name, parse, (), "pairs such as name=value, with commas between them", text)
 
 
-def ports(name: str, text: str) -> ConfigOption[tuple[int, int]]:
+def ports(name: str, text: str) -> ConfigOption[str]:
     """Return an option that holds a range of ports, both ends included, where 0 alone is any free one."""
 
-    def parse(value: object) -> tuple[int, int]:
+    def parse(value: object) -> str:
         first, _, last = str(value).partition("-")
         low, high = int(first), int(last or first)
         if not (low == high == 0 or 1 <= low <= high <= 65_535):
             raise ValueError
-        return low, high
+        return str(value)
 
-    return ConfigOption(name, parse, (0, 0), "0, a port, or two with a dash such as 40000-40099", text)
+    return ConfigOption(name, parse, "0", "0, a port, or two with a dash such as 40000-40099", text)
 
 
 BACKEND = string(

@@ -157,7 +157,9 @@ class Door:
 
     def _open(self, introduction: Introduction, config: Configuration) -> None:
         advertised = _advertised(config.get(HOSTS_ADVERTISED_ADDRESS), introduction.driver)
-        listener = _listen(config.get(HOSTS_BIND_ADDRESS) or advertised, *config[HOSTS_PORTS])
+        first, _, last = config[HOSTS_PORTS].partition("-")
+        address = config.get(HOSTS_BIND_ADDRESS) or advertised
+        listener = _listen(address, int(first), int(last or first))
         self._timeout_s = config[HOSTS_CONNECT_TIMEOUT] / 1000.0
         self._listener = listener
         self.address = HostAddress(introduction.executor, advertised, listener.getsockname()[1])
