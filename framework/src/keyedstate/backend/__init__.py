@@ -16,6 +16,13 @@ from keyedstate.backend.changes import (
 from keyedstate.backend.context import BackendContext
 from keyedstate.backend.expiry import Expiry, ExpiryCleanup
 from keyedstate.backend.meta import StateKind, StateMeta
+from keyedstate.backend.native import (
+    NativeChange,
+    NativeFile,
+    NativeHandle,
+    NativeSnapshot,
+    NativeSnapshotStrategy,
+)
 from keyedstate.backend.operator_state import (
     OPERATOR_KEY_GROUP,
     OperatorStateKind,
@@ -30,7 +37,13 @@ from keyedstate.backend.restore import (
     choose_base,
 )
 from keyedstate.backend.rewriting import RewritingTable
-from keyedstate.backend.snapshot import FullSnapshotStrategy, Snapshot, SnapshotSink, SnapshotStrategy
+from keyedstate.backend.snapshot import (
+    SNAPSHOT_BATCH_ENTRIES,
+    FullSnapshotStrategy,
+    Snapshot,
+    SnapshotSink,
+    SnapshotStrategy,
+)
 from keyedstate.backend.spill import SpillManager
 from keyedstate.backend.table import (
     AnyStateTable,
@@ -44,6 +57,7 @@ from keyedstate.backend.table import (
 __all__ = [
     "OPERATOR_KEY_GROUP",
     "OVERLAP_THRESHOLD",
+    "SNAPSHOT_BATCH_ENTRIES",
     "AddressBatch",
     "AnyStateTable",
     "BackendContext",
@@ -59,6 +73,11 @@ __all__ = [
     "GroupChanges",
     "IncrementalVisitor",
     "Level",
+    "NativeChange",
+    "NativeFile",
+    "NativeHandle",
+    "NativeSnapshot",
+    "NativeSnapshotStrategy",
     "OperatorStateKind",
     "OperatorStateMeta",
     "RestoreOperation",

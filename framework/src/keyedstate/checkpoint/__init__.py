@@ -42,6 +42,8 @@ from keyedstate.checkpoint.manifest import (
     StateOrigin,
     TaskIdentity,
 )
+from keyedstate.checkpoint.native import StoredNativeHandle, delete_native, write_native
+from keyedstate.checkpoint.native_base import NativeBase, StoredNativeFile
 from keyedstate.checkpoint.operator_state import (
     OperatorStateFile,
     read_operator_state,
@@ -106,6 +108,7 @@ __all__ = [
     "MissingCheckpointError",
     "MissingFileError",
     "MissingStateFolderError",
+    "NativeBase",
     "NewOperatorError",
     "NoStoredStateError",
     "NotASavepointError",
@@ -127,6 +130,8 @@ __all__ = [
     "StateFolderOwnedError",
     "StateOrigin",
     "StorageError",
+    "StoredNativeFile",
+    "StoredNativeHandle",
     "StoredState",
     "SupersededRunError",
     "TaskIdentity",
@@ -142,6 +147,7 @@ __all__ = [
     "UnwritableEntryError",
     "Writing",
     "claim",
+    "delete_native",
     "delete_savepoint",
     "describe_savepoint",
     "failures_so_far",
@@ -152,5 +158,6 @@ __all__ = [
     "read_operator_state",
     "transfer",
     "write_delta",
+    "write_native",
     "write_operator_state",
 ]

@@ -195,7 +195,8 @@ def failures_so_far(reports: Iterable[BaseReport], tolerable: int) -> FailureMan
 
 
 def _base_bytes(part: AttemptManifest) -> int:
-    return sum(segment.bytes for segment in part.segments)
+    native = 0 if part.native is None else part.native.bytes
+    return native + sum(segment.bytes for segment in part.segments)
 
 
 def _delta_bytes(part: AttemptManifest) -> int:

@@ -19,6 +19,7 @@ from keyedstate.checkpoint.delta import ChainHandle
 from keyedstate.checkpoint.errors import CorruptSegmentError
 from keyedstate.checkpoint.folder import data_paths
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata
+from keyedstate.checkpoint.native import StoredNativeHandle
 from keyedstate.checkpoint.operator_state import OperatorStateFile
 from keyedstate.checkpoint.recovery import handles_for
 from keyedstate.checkpoint.savepoint import Progress
@@ -54,7 +55,12 @@ class CopyProgress:
 
 def bytes_of(metadata: CheckpointMetadata) -> int:
     """Return the size of all data files of a checkpoint."""
-    return sum(file.bytes for part in metadata.parts for file in part.files)
+    return sum(map(_bytes_of_part, metadata.parts))
+
+
+def _bytes_of_part(part: AttemptManifest) -> int:
+    native = 0 if part.native is None else part.native.bytes
+    return native + sum(file.bytes for file in part.files)
 
 
 def write_whole(
@@ -92,7 +98,7 @@ def write_whole(
     def write(part: AttemptManifest) -> AttemptManifest:
         written = _write_part(metadata, part, source, target, compression)
         if progress is not None:
-            progress.add(sum(file.bytes for file in part.files))
+            progress.add(_bytes_of_part(part))
         return written
 
     # Decompressing and compressing leave Python's lock free.
@@ -141,7 +147,7 @@ def _write_part(
     compression: str | None,
 ) -> AttemptManifest:
     nonce = uuid.uuid4().hex
-    if part.deltas or compression is not None:
+    if part.deltas or part.native is not None or compression is not None:
         segments = tuple(_rewritten(metadata, part, source, target, compression or "zstd"))
     else:
         segments = tuple(
@@ -163,6 +169,7 @@ def _write_part(
         entries={state: sum(one.entries.get(state, 0) for one in segments) for state in sorted(states)},
         bases=(),
         unfinished=None,
+        native=None,
     )
     return replace(whole, bytes=sum(file.bytes for file in whole.files))
 
@@ -192,7 +199,7 @@ def _rewritten(
 @contextmanager
 def _opened(
     metadata: CheckpointMetadata, part: AttemptManifest, source: CheckpointStorage
-) -> Iterator[list[SegmentHandle | ChainHandle]]:
+) -> Iterator[list[SegmentHandle | ChainHandle | StoredNativeHandle]]:
     handles = handles_for(metadata, source, part.key_groups)
     try:
         yield handles

@@ -10,6 +10,7 @@
         data/<nonce>.seg                the segment file of one attempt
         data/<nonce>.operator.seg       its operator state, where there is any
         data/<nonce>.base.seg           the whole state before its epoch, where it was written beside the work
+        data/<nonce>[.base].<number>.native  a file of the backend's own, in the place of one of those
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.started    an attempt that began
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.json       its manifest: it finished
         holds/<epoch>.<expires>.<nonce>  the data files that a reader needs until then (ms since 1970 UTC)
@@ -36,6 +37,7 @@ from keyedstate.checkpoint.errors import (
     UnsafeNameError,
 )
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.native_base import owner_path
 from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.errors import KeyedStateError
 
@@ -51,7 +53,7 @@ _UID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}")
 _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 _ATTEMPT_EPOCH = re.compile(r"epoch-(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([A-Za-z0-9_-]+)\.p([0-9]+)\.t([0-9]+)\.([A-Za-z0-9_-]+)\.(started|json)")
-_DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator|\.base)?\.seg")
+_DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator|\.base)?(\.[0-9]+\.native|\.seg)")
 _HOLD = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)\.[A-Za-z0-9_-]+")
 # What a killed process leaves of a write.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
@@ -202,7 +204,10 @@ class OperatorFolder:
             using them.
         """
         path = _attempt_path(manifest.identity, "json")
-        foreign = manifest.kept_files.difference(data_paths(manifest.identity.nonce), shared)
+        allowed = {*data_paths(manifest.identity.nonce), *shared}
+        foreign = {
+            file for file in manifest.kept_files if file not in allowed and owner_path(file) not in allowed
+        }
         if foreign:
             raise ValueError(
                 f"a manifest may name its own data files and shared ones, and not {sorted(foreign)}"

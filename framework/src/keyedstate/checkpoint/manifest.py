@@ -13,6 +13,7 @@ from typing import Any
 
 from keyedstate.checkpoint.bases import BaseReport
 from keyedstate.checkpoint.errors import IncompleteEpochError, UnsafeNameError
+from keyedstate.checkpoint.native_base import NativeBase
 from keyedstate.checkpoint.operator_state import OperatorStateFile
 from keyedstate.checkpoint.segment_format import SegmentFile
 from keyedstate.keygroups import KeyGroupRange
@@ -132,7 +133,7 @@ class AttemptManifest:
         `StateMeta.to_json` of every state.
     segments : tuple of SegmentFile
         Files in the operator's folder with the whole state: as it was written by this attempt or, where there
-        are deltas, by an earlier one.
+        are deltas, by an earlier one.  None where the base is native.
     deltas : tuple of SegmentFile
         Files with what changed since, in their order; the last one is this attempt's own where it changed
         anything.
@@ -158,7 +159,10 @@ class AttemptManifest:
     bases : tuple of BaseReport
         The last base that was completed, and those that failed since.
     unfinished : str or None
-        The file of a base that is being written beside the work, and that this checkpoint does not need.
+        The file of a base that is being written beside the work, and that this checkpoint does not need; or
+        that in whose place native files are being uploaded.
+    native : NativeBase or None
+        The base, where it is of the backend's own files.
     state_origin : StateOrigin
     host : HostAddress or None
         Who keeps the state for the next epoch; None where nobody does whom other executors could reach.
@@ -192,6 +196,7 @@ class AttemptManifest:
     state_origin: StateOrigin = StateOrigin.FILES
     host: HostAddress | None = None
     task_executor: str | None = None
+    native: NativeBase | None = None
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
         """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
@@ -209,11 +214,12 @@ class AttemptManifest:
     @property
     def data_files(self) -> set[str]:
         """The paths of all files that hold the state."""
-        return {file.path for file in self.files}
+        own = {file.path for file in self.files}
+        return own if self.native is None else own.union(file.path for file in self.native.files)
 
     @property
     def files(self) -> tuple[SegmentFile, ...]:
-        """All files that hold the state."""
+        """All files that hold the state, but for native ones."""
         operator_state = () if self.operator_state is None else (self.operator_state.segment,)
         return (*self.segments, *self.deltas, *operator_state)
 
@@ -245,6 +251,7 @@ class AttemptManifest:
             "state_origin": self.state_origin.value,
             "host": None if self.host is None else self.host.to_json(),
             "task_executor": self.task_executor,
+            "native": None if self.native is None else self.native.to_json(),
         }
 
     @classmethod
@@ -252,7 +259,7 @@ class AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
         # Later than the first files of this format version.
         added = {"operator_state", "watermark", "deltas", "ttl_ms", "bases", "unfinished"}
-        added |= {"state_origin", "host", "task_executor"}
+        added |= {"state_origin", "host", "task_executor", "native"}
         host = document.get("host")
         operator_state = document.get("operator_state")
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
@@ -261,6 +268,8 @@ class AttemptManifest:
         fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
         fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
         fields["unfinished"] = document.get("unfinished")
+        native = document.get("native")
+        fields["native"] = None if native is None else NativeBase.from_json(native)
         fields["state_origin"] = StateOrigin(document.get("state_origin", StateOrigin.FILES.value))
         fields["host"] = None if host is None else HostAddress.from_json(host)
         fields["task_executor"] = document.get("task_executor")

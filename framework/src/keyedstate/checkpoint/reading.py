@@ -178,7 +178,8 @@ class KeyedStateReader(StateReader):
         pieces = []
         for number, part in enumerate(self._stored.metadata.parts):
             wanted = part.key_groups if key_groups is None else part.key_groups.intersection(key_groups)
-            files = [*part.segments, *part.deltas]
+            native = () if part.native is None else (part.native,)
+            files = [*part.segments, *part.deltas, *native]
             if not wanted or not any(self.name in file.entries for file in files):
                 continue
             size = sum(file.bytes for file in files)

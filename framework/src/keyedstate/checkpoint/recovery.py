@@ -51,6 +51,7 @@ from keyedstate.checkpoint.manifest import (
     SavepointOrigin,
     TaskIdentity,
 )
+from keyedstate.checkpoint.native import StoredNativeHandle
 from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle
 from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.checkpoint.writer import check_writer, exclusive
@@ -196,7 +197,7 @@ def _refuse_missed_epochs(folder: OperatorFolder, identity: TaskIdentity, newest
 
 def handles_for(
     metadata: CheckpointMetadata, storage: CheckpointStorage, key_groups: KeyGroupRange
-) -> list[SegmentHandle | ChainHandle]:
+) -> list[SegmentHandle | ChainHandle | StoredNativeHandle]:
     """Open the segments of a checkpoint that hold any of some key groups.
 
     Parameters
@@ -212,9 +213,14 @@ def handles_for(
     CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
         Where a file, which is named, cannot be read; no handle stays open.
     """
-    handles: list[SegmentHandle | ChainHandle] = []
+    handles: list[SegmentHandle | ChainHandle | StoredNativeHandle] = []
     try:
         for part in metadata.parts:
+            if part.native is not None and part.native.key_groups.intersection(key_groups):
+                states = [StateMeta.from_json(dict(state)) for state in part.states]
+                handles.append(
+                    StoredNativeHandle(storage, part.native, states, part.deltas, part.entries, key_groups)
+                )
             for segment in part.segments:
                 if segment.key_groups.intersection(key_groups):
                     handles.append(_open_chain(storage, segment, part, key_groups))

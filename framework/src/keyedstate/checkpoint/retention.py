@@ -19,6 +19,7 @@ from keyedstate.checkpoint.errors import CorruptManifestError
 from keyedstate.checkpoint.folder import AttemptFile, OperatorFolder, data_paths
 from keyedstate.checkpoint.holds import held_data_files, held_epochs
 from keyedstate.checkpoint.manifest import CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.native_base import owner_path
 from keyedstate.checkpoint.writer import check_writer
 
 
@@ -132,4 +133,6 @@ def _delete_unused(
     used.update(path for attempt in attempts for path in data_paths(attempt.nonce))
     # Last of all, see `holds`.
     used |= held_data_files(folder)
-    folder.storage.for_each(folder.storage.delete_file, [path for path in candidates if path not in used])
+    # Native files whose upload is going on are known by the file in whose place they come.
+    unused = [path for path in candidates if path not in used and owner_path(path) not in used]
+    folder.storage.for_each(folder.storage.delete_file, unused)

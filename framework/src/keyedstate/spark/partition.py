@@ -27,6 +27,7 @@ from keyedstate.checkpoint import (
     SegmentFile,
     SegmentHandle,
     StateOrigin,
+    StoredNativeHandle,
     StoredState,
     TaskIdentity,
     Writing,
@@ -445,10 +446,12 @@ class Partition:
             state_origin=self._origin,
             host=host,
             task_executor=task_executor,
+            native=saved.native,
         )
         shared: Collection[str] = ()
-        if beginning.writing is not Writing.WHOLE and beginning.restore_point is not None:
-            shared = beginning.restore_point.parts[identity.partition].kept_files
+        if beginning.restore_point is not None:
+            # Those of all parts: a native base may share files that came from another one.
+            shared = {path for part in beginning.restore_point.parts for path in part.kept_files}
         path = beginning.folder.write_manifest(manifest, shared)
         self._written = manifest
         return path
@@ -518,7 +521,8 @@ def local_folder() -> Path | None:
 def _deltas_since(written: AttemptManifest, part: AttemptManifest) -> tuple[SegmentFile, ...] | None:
     """Return the deltas by which a later state differs from an earlier one; None where that is unknown."""
     if not written.deltas:
-        return part.deltas if written.segments == part.segments else None
+        same_base = (written.segments, written.native) == (part.segments, part.native)
+        return part.deltas if same_base else None
     # Whatever base it lies over now: the state behind a delta is the state behind it.
     last = written.deltas[-1]
     return part.deltas[part.deltas.index(last) + 1 :] if last in part.deltas else None
@@ -527,7 +531,7 @@ def _deltas_since(written: AttemptManifest, part: AttemptManifest) -> tuple[Segm
 def _restored_keyed(plan: PartitionPlan, beginning: Beginning, *, track_changes: bool) -> KeyedStateBackend:
     key_groups = plan.key_groups(beginning.identity.partition)
     with contextlib.ExitStack() as handles_in_use:
-        handles: list[SegmentHandle | ChainHandle] = []
+        handles: list[SegmentHandle | ChainHandle | StoredNativeHandle] = []
         if beginning.stored is not None:
             handles = handles_for(beginning.stored.metadata, beginning.stored.storage, key_groups)
         for handle in handles:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,20 +22,25 @@ from keyedstate.checkpoint import (
     BaseRules,
     CheckpointError,
     CheckpointMetadata,
+    CheckpointStorage,
     FailureReason,
+    NativeBase,
     OperatorFolder,
     OperatorStateFile,
     SegmentFile,
     SegmentWriter,
+    StoredNativeFile,
     TaskIdentity,
     Writing,
+    delete_native,
     failures_so_far,
     write_delta,
+    write_native,
     write_operator_state,
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.spark.errors import TooManyFailedBasesError
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.state import KeyedStateBackend, OperatorStateBackend, SnapshotTask
 
 #: A rest is taken after so much work, in seconds: short enough that nobody waits for the interpreter's lock.
 _REST_AFTER_S = 0.002
@@ -59,6 +64,8 @@ class SavedState:
         The last base that was completed, and those that failed since.
     unfinished : str or None
         The file of a base that is still being written.
+    native : NativeBase or None
+        The base, where it is of the backend's own files.
     """
 
     segments: tuple[SegmentFile, ...]
@@ -68,6 +75,7 @@ class SavedState:
     bytes: int
     bases: tuple[BaseReport, ...]
     unfinished: str | None
+    native: NativeBase | None = None
 
 
 class StateWriter:
@@ -114,6 +122,8 @@ class StateWriter:
         #: Of the checkpoint that the epoch goes on from; empty and None where the whole state is written.
         self._parts: tuple[AttemptManifest, ...] = ()
         self._before: AttemptManifest | None = None
+        #: The native files of the checkpoint that the epoch goes on from, by their paths.
+        self._completed: dict[str, StoredNativeFile] = {}
         #: Whether an epoch was begun in the keyed state: from then on it notes what changes.
         self._tracks = False
 
@@ -131,6 +141,8 @@ class StateWriter:
             What `BaseRules.writing` said of the two.
         """
         self._identity = identity
+        parts = () if restore_point is None else restore_point.parts
+        self._completed = {file.path: file for part in parts if part.native for file in part.native.files}
         if writing is not Writing.WHOLE or self._tracks:
             # Where the whole is written, too: else the changes that are known would grow and grow.
             self._tracks = True
@@ -145,7 +157,13 @@ class StateWriter:
         if writing is Writing.CHANGES_BESIDE_BASE and self._base is None:
             path = self.folder.base_path(identity)
             self._base = _BackgroundBase(
-                self._keyed, self.folder, path, identity.epoch - 1, self._compression, self._share
+                self._keyed,
+                self.folder,
+                path,
+                identity.epoch - 1,
+                self._compression,
+                self._share,
+                self._completed,
             )
 
     def end(self, *, finish_base: bool = True) -> SavedState:
@@ -204,7 +222,7 @@ class StateWriter:
                 return changes
             changes.release()
             self._give_base_up()
-        return _Whole(self._keyed, self._identity)
+        return _Whole(self._keyed, self._identity, self._completed)
 
     def close(self) -> None:
         """Give up a base that is being written; calling it again does nothing."""
@@ -218,15 +236,16 @@ class StateWriter:
         if report is None:
             return replace(saved, unfinished=base.path)
         self._base = None
-        if base.file is None:
+        if base.written is None:
             self._check_failures(report, base.error)
             return replace(saved, bases=(*saved.bases, report))
         return replace(
             saved,
-            segments=(base.file,),
+            segments=base.written.segments,
+            native=base.written.native,
             deltas=saved.deltas[len(saved.deltas) - base.deltas :],
             synchronous_ms=saved.synchronous_ms + report.sync_ms,
-            bytes=saved.bytes + base.file.bytes,
+            bytes=saved.bytes + base.written.bytes,
             bases=(report,),
         )
 
@@ -242,33 +261,123 @@ class StateWriter:
             self._base = None
 
 
+@dataclass(frozen=True)
+class _WrittenBase:
+    """A base in its files: a segment file, or native ones.
+
+    Attributes
+    ----------
+    segments : tuple of SegmentFile
+    native : NativeBase or None
+    bytes, entries : int
+        Bytes that were written, so without files that other checkpoints have too; entries in the base.
+    """
+
+    segments: tuple[SegmentFile, ...]
+    native: NativeBase | None
+    bytes: int
+    entries: int
+
+    def delete(self, storage: CheckpointStorage, path: str) -> None:
+        """Delete what was written for this base alone."""
+        if self.native is not None:
+            delete_native(storage, path, self.native)
+        else:
+            storage.delete_file(path)
+
+
+class _CapturedBase:
+    """The whole keyed state as it was captured, in the form in which the backend hands it over.
+
+    Attributes
+    ----------
+    synchronous_ms : float
+    """
+
+    def __init__(
+        self, keyed: KeyedStateBackend, epoch: int, completed: Mapping[str, StoredNativeFile]
+    ) -> None:
+        self._keyed = keyed
+        self._completed = completed
+        self._cancelled = threading.Event()
+        began = time.perf_counter()
+        self._native = keyed.native_snapshot(epoch)
+        self.synchronous_ms = (time.perf_counter() - began) * 1000.0
+        self._snapshot: SnapshotTask | None = None
+        if self._native is None:
+            self._snapshot = keyed.snapshot(epoch)
+            self.synchronous_ms = self._snapshot.synchronous_ms
+
+    def write(
+        self,
+        folder: OperatorFolder,
+        path: str,
+        compression: str,
+        sink: Callable[[SnapshotSink], SnapshotSink] = lambda sink: sink,
+    ) -> _WrittenBase:
+        """Write the files; what is there of them after an error is deleted."""
+        keyed, snapshot = self._keyed, self._snapshot
+        if self._native is not None:
+            base, written = write_native(
+                folder.storage,
+                path,
+                keyed.key_groups,
+                keyed.max_parallelism,
+                keyed.backend_name,
+                self._native,
+                self._completed,
+                self._cancelled,
+            )
+            return _WrittenBase((), base, written, sum(base.entries.values()))
+        assert snapshot is not None, "captured in one form or the other"
+        file = _write_segment(
+            folder, path, keyed.key_groups, compression, lambda output: snapshot.run(sink(output))
+        )
+        return _WrittenBase((file,), None, file.bytes, sum(file.entries.values()))
+
+    def cancel(self) -> None:
+        """Stop the writing, where it is going on."""
+        self._cancelled.set()
+        if self._snapshot is not None:
+            self._snapshot.cancel()
+
+    def release(self) -> None:
+        """Free what was captured, when nothing reads it any more; calling it again does nothing."""
+        self.cancel()
+        if self._native is not None:
+            self._native.release()
+
+
 class _Whole:
     """All of the keyed state, written between two epochs."""
 
-    def __init__(self, keyed: KeyedStateBackend, identity: TaskIdentity) -> None:
-        self._keyed = keyed
+    def __init__(
+        self, keyed: KeyedStateBackend, identity: TaskIdentity, completed: Mapping[str, StoredNativeFile]
+    ) -> None:
         self._identity = identity
-        self._snapshot = keyed.snapshot(identity.epoch)
+        self._captured = _CapturedBase(keyed, identity.epoch, completed)
 
     def write(self, folder: OperatorFolder, compression: str) -> SavedState:
         began = time.perf_counter()
-        path = folder.data_path(self._identity)
-        file = _write_segment(folder, path, self._keyed.key_groups, compression, self._snapshot.run)
+        written = self._captured.write(folder, folder.data_path(self._identity), compression)
+        synchronous_ms = self._captured.synchronous_ms
         report = BaseReport(
             epoch=self._identity.epoch,
             background=False,
             failure=None,
             error="",
-            sync_ms=self._snapshot.synchronous_ms,
+            sync_ms=synchronous_ms,
             async_ms=(time.perf_counter() - began) * 1000.0,
-            bytes=file.bytes,
-            entries=sum(file.entries.values()),
+            bytes=written.bytes,
+            entries=written.entries,
             ended_ms=_now_ms(),
         )
-        return SavedState((file,), (), None, self._snapshot.synchronous_ms, file.bytes, (report,), None)
+        return SavedState(
+            written.segments, (), None, synchronous_ms, written.bytes, (report,), None, written.native
+        )
 
     def release(self) -> None:
-        self._snapshot.cancel()
+        self._captured.release()
 
 
 class _Changes:
@@ -287,14 +396,28 @@ class _Changes:
         if not len(self):
             # The chain as it is: an epoch that changes nothing makes no chain longer, and no base due.
             return SavedState(
-                before.segments, before.deltas, None, self._synchronous_ms, 0, before.bases, None
+                before.segments,
+                before.deltas,
+                None,
+                self._synchronous_ms,
+                0,
+                before.bases,
+                None,
+                before.native,
             )
         metas = {meta.name: meta for meta in self._keyed.metas()}
         path, key_groups = folder.data_path(self._identity), self._keyed.key_groups
         delta = write_delta(folder.storage, path, key_groups, metas, self._changes, compression)
         deltas = (*before.deltas, delta)
         return SavedState(
-            before.segments, deltas, None, self._synchronous_ms, delta.bytes, before.bases, None
+            before.segments,
+            deltas,
+            None,
+            self._synchronous_ms,
+            delta.bytes,
+            before.bases,
+            None,
+            before.native,
         )
 
     def __len__(self) -> int:
@@ -313,7 +436,7 @@ class _BackgroundBase:
     path : str
     deltas : int
         How many deltas go on from it: those of the epochs that have ended since it began.
-    file : SegmentFile or None
+    written : _WrittenBase or None
         Set when it is completed.
     error : BaseException or None
         Set when it has failed.
@@ -327,13 +450,13 @@ class _BackgroundBase:
         epoch: int,
         compression: str,
         share: float,
+        completed: Mapping[str, StoredNativeFile],
     ) -> None:
         self.path = path
         self.deltas = 0
-        self.file: SegmentFile | None = None
+        self.written: _WrittenBase | None = None
         self.error: BaseException | None = None
         self._folder = folder
-        self._key_groups = keyed.key_groups
         self._compression = compression
         self._share = share
         self._hurried = threading.Event()
@@ -341,14 +464,15 @@ class _BackgroundBase:
         self._given_up = False
         self._began = time.perf_counter()
         self._async_ms = 0.0
-        self._snapshot = keyed.snapshot(epoch)
+        self._epoch = epoch
+        self._captured = _CapturedBase(keyed, epoch, completed)
         # Nothing waits for it where the process ends: an unfinished base belongs to nobody.
         self._thread = threading.Thread(target=self._write, name=f"keyedstate-base-{epoch}", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:  # the machine has no thread left: a base may fail, its epoch need not
             self.error = error
-            self._snapshot.cancel()
+            self._captured.release()
 
     def hurry(self) -> None:
         """Take all the time of a processor from now on."""
@@ -358,11 +482,11 @@ class _BackgroundBase:
         """Cancel it; its file is deleted, when the thread comes to it, even where it was completed."""
         with self._lock:
             self._given_up = True
-            completed, self.file = self.file, None
-        self._snapshot.cancel()
+            completed, self.written = self.written, None
+        self._captured.cancel()
         self._hurried.set()
         if completed is not None:
-            self._delete()
+            self._delete(completed)
 
     def outcome(self, timeout_ms: int, *, wait: bool) -> BaseReport | None:
         """Return what has become of it, None where it goes on; one that took too long is given up."""
@@ -381,41 +505,41 @@ class _BackgroundBase:
             failure = FailureReason.IO if is_io else FailureReason.ASYNCHRONOUS
             error = str(self.error) or type(self.error).__name__
         return BaseReport(
-            epoch=self._snapshot.checkpoint_id,
+            epoch=self._epoch,
             background=True,
             failure=failure,
             error=error,
-            sync_ms=self._snapshot.synchronous_ms,
+            sync_ms=self._captured.synchronous_ms,
             async_ms=self._async_ms,
-            bytes=0 if self.file is None else self.file.bytes,
-            entries=0 if self.file is None else sum(self.file.entries.values()),
+            bytes=0 if self.written is None else self.written.bytes,
+            entries=0 if self.written is None else self.written.entries,
             ended_ms=_now_ms(),
         )
 
     def _write(self) -> None:
         began = time.perf_counter()
         try:
-            file = _write_segment(self._folder, self.path, self._key_groups, self._compression, self._run)
+            written = self._captured.write(self._folder, self.path, self._compression, self._paced)
         except BaseException as error:  # whoever began it hears of it in `outcome`
             self.error = error
             return
         finally:
             self._async_ms = (time.perf_counter() - began) * 1000.0
             # Where it could not even be begun.
-            self._snapshot.cancel()
+            self._captured.release()
         with self._lock:
             if not self._given_up:
-                self.file = file
+                self.written = written
                 return
-        self._delete()
+        self._delete(written)
 
-    def _run(self, sink: SnapshotSink) -> None:
-        self._snapshot.run(_PacedSink(sink, self._share, self._hurried))
+    def _paced(self, sink: SnapshotSink) -> SnapshotSink:
+        return _PacedSink(sink, self._share, self._hurried)
 
-    def _delete(self) -> None:
+    def _delete(self, written: _WrittenBase) -> None:
         # Clean-up finds it later where this fails.
         with contextlib.suppress(CheckpointError):
-            self._folder.storage.delete_file(self.path)
+            written.delete(self._folder.storage, self.path)
 
 
 class _PacedSink(SnapshotSink):

@@ -20,6 +20,8 @@ from keyedstate.backend import (
     BackendContext,
     Capability,
     ExpiryCleanup,
+    NativeSnapshot,
+    NativeSnapshotStrategy,
     StateHandle,
     StateMeta,
     TableChanges,
@@ -165,6 +167,16 @@ class KeyedStateBackend:
     def key_groups(self) -> KeyGroupRange:
         """The key groups of this instance."""
         return self._context.key_groups
+
+    @property
+    def max_parallelism(self) -> int:
+        """The number of key groups of the operator."""
+        return self._context.max_parallelism
+
+    @property
+    def backend_name(self) -> str:
+        """The name of the state backend."""
+        return self._backend.name
 
     # -- the current key ------------------------------------------------------------------------------
 
@@ -454,6 +466,15 @@ class KeyedStateBackend:
         self._snapshots = [other for other in self._snapshots if not other.done]
         self._snapshots.append(task)
         return task
+
+    def native_snapshot(self, checkpoint_id: int) -> NativeSnapshot | None:
+        """Capture the backend's own files, or return None where it has none, or is not to hand them over.
+
+        To be released by the caller.
+        """
+        if not isinstance(self._strategy, NativeSnapshotStrategy):
+            return None
+        return self._strategy.prepare_native(checkpoint_id, self._tables)
 
     def begin_epoch(self, epoch: int) -> None:
         """Count every change from now on to an epoch; epochs ascend.

@@ -7,8 +7,10 @@ from typing import Any
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options
 
-from keyedstate.config import ConfigOption, integer
+from keyedstate.backend import OVERLAP_THRESHOLD
+from keyedstate.config import ConfigOption, boolean, fraction, integer
 
+BACKEND = "rocksdb"
 MIB = 1 << 20
 
 BATCH_ENTRIES = integer(
@@ -25,7 +27,20 @@ BATCH_BYTES = integer(
     low=1,
 )
 
-OPTIONS: tuple[ConfigOption[Any], ...] = (BATCH_ENTRIES, BATCH_BYTES)
+INCREMENTAL = boolean(
+    "rocksdb.incremental",
+    False,
+    "Whether bases of checkpoints are RocksDB's own files, of which only new ones are uploaded; otherwise "
+    "they are canonical files, which hold everything anew.",
+)
+RESTORE_OVERLAP = fraction(
+    "rocksdb.restore-overlap-threshold",
+    OVERLAP_THRESHOLD,
+    "Share of the key groups in a base that must be wanted for its files to be opened as they are, where a "
+    "restore has several; below it their rows are copied into an empty database.",
+)
+
+OPTIONS: tuple[ConfigOption[Any], ...] = (BATCH_ENTRIES, BATCH_BYTES, INCREMENTAL, RESTORE_OVERLAP)
 
 #: Flink's ``RocksDBConfigurableOptions``.
 _INFO_LOG_BYTES, _INFO_LOG_FILES = 25 * MIB, 4

@@ -10,8 +10,6 @@ from keyedstate.backend import (
     BackendContext,
     BackendDescription,
     Capability,
-    FullRestoreOperation,
-    FullSnapshotStrategy,
     Level,
     RestoreOperation,
     SnapshotStrategy,
@@ -20,7 +18,9 @@ from keyedstate.backend import (
 )
 from keyedstate.backend.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
 from keyedstate.hooks import hookimpl
-from keyedstate_rocksdb.options import BATCH_BYTES, BATCH_ENTRIES, OPTIONS
+from keyedstate_rocksdb.options import BACKEND, BATCH_BYTES, BATCH_ENTRIES, OPTIONS
+from keyedstate_rocksdb.restore import RocksRestoreOperation
+from keyedstate_rocksdb.snapshot import RocksSnapshotStrategy
 from keyedstate_rocksdb.store import RocksStore
 
 
@@ -28,7 +28,7 @@ from keyedstate_rocksdb.store import RocksStore
 def keyedstate_describe_backend() -> BackendDescription:
     """Claim what RocksDB gives; a state that is read is never the object that was written."""
     return BackendDescription(
-        name="rocksdb",
+        name=BACKEND,
         version=version("keyedstate-rocksdb"),
         # Written out, not taken from the kernel: it says which versions this source was written for.
         hook_api=(1, 1),
@@ -63,13 +63,13 @@ def keyedstate_create_state_table(
 
 @hookimpl
 def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStrategy:
-    """Return the full snapshot, over snapshots of RocksDB."""
-    return FullSnapshotStrategy(context)
+    """Return the strategy of canonical snapshots and, where they are wanted, native ones."""
+    return RocksSnapshotStrategy(context)
 
 
 @hookimpl
 def keyedstate_create_restore_operation(
     handles: Sequence[StateHandle], context: BackendContext
 ) -> RestoreOperation:
-    """Return the full restore."""
-    return FullRestoreOperation(handles, context, keyedstate_create_state_table)
+    """Return the restore of canonical and native handles."""
+    return RocksRestoreOperation(handles, context, keyedstate_create_state_table)

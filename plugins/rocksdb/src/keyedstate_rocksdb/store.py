@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from rocksdict import Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import Checkpoint, Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
 
 from keyedstate.backend import BackendContext
 from keyedstate.backend.ordered import OrderedStore, RowCopy, RowSpace
@@ -18,6 +18,8 @@ from keyedstate_rocksdb.options import column_options, database_options
 
 #: What the names of column families begin with: "default" is RocksDB's own.
 _FAMILY = "state:"
+#: What the names of table files end with.
+_TABLE = ".sst"
 #: The name of the database's folder below the private one of an instance.
 DATABASE = "db"
 
@@ -37,12 +39,28 @@ class RocksStore(OrderedStore):
         context.local_dir.mkdir(parents=True, exist_ok=True)
         self._options = context.options
         self.path: Path = context.local_dir / DATABASE
-        with opened(self.path):
-            self._database: Rdict | None = Rdict(str(self.path), options=database_options(self._options))
+        #: By the name of a table file, where it was uploaded to; the thread that uploads adds to it.
+        self.origins: dict[str, str] = {}
         self._write_options = WriteOptions()
         # Its stub has an attribute as a method.
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
-        self._spaces: list[RocksSpace] = []
+        self._spaces: dict[str, RocksSpace] = {}
+        options = database_options(self._options)
+        with opened(self.path):
+            families = Rdict.list_cf(str(self.path)) if self.path.exists() else ["default"]
+            self._database: Rdict | None = Rdict(
+                str(self.path),
+                options=options,
+                column_families={family: column_options(self._options) for family in families},
+            )
+        for family in families:
+            if family.startswith(_FAMILY):
+                self._add(family, self._database.get_column_family(family))
+
+    def _add(self, family: str, rows: Rdict) -> RocksSpace:
+        state = family.removeprefix(_FAMILY)
+        space = self._spaces[state] = RocksSpace(self.database, rows, family, self._write_options)
+        return space
 
     @property
     def database(self) -> Rdict:
@@ -51,17 +69,36 @@ class RocksStore(OrderedStore):
         return self._database
 
     def open_space(self, state: str) -> RocksSpace:
-        """Return the space of a state in a new column family."""
+        """Return the space of a state: the column family that was restored, or a new one."""
+        if state in self._spaces:
+            return self._spaces[state]
         family = _FAMILY + state
-        rows = self.database.create_column_family(family, column_options(self._options))
-        space = RocksSpace(self.database, rows, family, self._write_options)
-        self._spaces.append(space)
-        return space
+        return self._add(family, self.database.create_column_family(family, column_options(self._options)))
+
+    def drop_space(self, state: str) -> None:
+        """Remove the column family of a state."""
+        self._spaces.pop(state).close()
+        self.database.drop_column_family(_FAMILY + state)
+
+    @property
+    def states(self) -> list[str]:
+        """The states that have a column family."""
+        return list(self._spaces)
+
+    def know_origins(self, origins: Mapping[str, str]) -> None:
+        """Remember where table files are; a database gives no name twice, and what else it has it changes."""
+        self.origins.update({name: origin for name, origin in origins.items() if name.endswith(_TABLE)})
+
+    def checkpoint(self, folder: Path) -> None:
+        """Link what is there now into a folder, memory written to disk before."""
+        for space in self._spaces.values():
+            space.rows.flush(wait=True)
+        Checkpoint(self.database).create_checkpoint(str(folder))
 
     def close(self) -> None:
         """Give up all handles."""
-        spaces, self._spaces = self._spaces, []
-        for space in spaces:
+        spaces, self._spaces = self._spaces, {}
+        for space in spaces.values():
             space.close()
         if self._database is not None:
             self._database.close()
@@ -103,6 +140,10 @@ class RocksSpace(RowSpace):
             else:
                 put(key, value)
         self._database.write(batch, self._write_options)
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Remove the rows from a key, included, to another, excluded, by one mark."""
+        self.rows.delete_range(start, end, self._write_options)
 
     def copy(self) -> RowCopy:
         """Return an iterator, which holds on to what is there now."""

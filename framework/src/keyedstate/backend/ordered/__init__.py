@@ -7,6 +7,7 @@ buffer of a state's space from the hook that creates tables.  `FullSnapshotStrat
 
 from keyedstate.backend.ordered.buffer import BATCH_BYTES, BATCH_ROWS, WriteBuffer
 from keyedstate.backend.ordered.collections import create_ordered_table
+from keyedstate.backend.ordered.layout import RowLayout
 from keyedstate.backend.ordered.store import (
     OrderedStore,
     RowCopy,
@@ -23,6 +24,7 @@ __all__ = [
     "OrderedStore",
     "OrderedTable",
     "RowCopy",
+    "RowLayout",
     "RowReader",
     "RowSpace",
     "WriteBuffer",

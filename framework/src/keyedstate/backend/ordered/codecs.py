@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
 from typing import Any, TypeAlias
 
 from keyedstate.backend.meta import StateKind, StateMeta
@@ -35,8 +34,13 @@ class EntryCodec(ABC):
     def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
         self.layout = RowLayout(meta, max_parallelism)
 
-    def continue_from(self, before: EntryCodec) -> None:
-        """Take the place of another codec of the state."""
+    @property
+    def next_number(self) -> int:
+        """The number of the next chunk, where rows are numbered; above all that are there."""
+        return 0
+
+    @next_number.setter
+    def next_number(self, number: int) -> None:
         return
 
     @abstractmethod
@@ -127,7 +131,7 @@ class ListCodec(_GroupedCodec):
         self.timed = isinstance(serializer, TtlListSerializer)
         self._element = serializer.element_serializer
         self._out = DataOutputView()
-        self._numbers = count(1)
+        self._number = 1
 
     def rows(self, address: bytes, value: Any) -> Rows:
         return self.chunks(address, value, value.stamps if self.timed else None)
@@ -150,12 +154,16 @@ class ListCodec(_GroupedCodec):
         return rows
 
     def _row(self, address: bytes) -> bytes:
-        return address + next(self._numbers).to_bytes(_SEQUENCE_BYTES, "big")
+        number, self._number = self._number, self._number + 1
+        return address + number.to_bytes(_SEQUENCE_BYTES, "big")
 
-    def continue_from(self, before: EntryCodec) -> None:
-        """Give the next chunks higher numbers than those that are there."""
-        assert isinstance(before, ListCodec)
-        self._numbers = before._numbers
+    @property
+    def next_number(self) -> int:
+        return self._number
+
+    @next_number.setter
+    def next_number(self, number: int) -> None:
+        self._number = number
 
     def decode(self, held: Sequence[Row]) -> Any:
         elements: list[Any] = []

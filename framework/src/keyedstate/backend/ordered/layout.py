@@ -44,11 +44,9 @@ class RowLayout:
         """Return what the keys of all rows of a key group begin with."""
         return self._groups[key_group]
 
-    def range_of(self, key_groups: KeyGroupRange) -> tuple[bytes, bytes | None]:
+    def range_of(self, key_groups: KeyGroupRange) -> tuple[bytes, bytes]:
         """Return the first key of a range of key groups, and the first one behind it."""
-        following = key_groups.end + 1
-        end = None if following >= len(self._groups) else self._groups[following]
-        return self._groups[key_groups.start], end
+        return tuple(group.to_bytes(self._width, "big") for group in (key_groups.start, key_groups.end + 1))  # type: ignore[return-value]
 
     def address(self, key_group: int, key: Any, namespace: Any) -> bytes:
         """Return the key of an address' row, or what the keys of its rows begin with."""

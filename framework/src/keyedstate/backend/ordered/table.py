@@ -60,7 +60,7 @@ class OrderedTable(StateTable[K, N, V], ChangeTracking[K, N, V], RewritingTable,
         self._meta = meta
         self.codec = codec_of(meta, self._max_parallelism)  # type: ignore[assignment]
         if before is not None:
-            self.codec.continue_from(before)
+            self.codec.next_number = before.next_number
         self._address = self.codec.layout.address
 
     # -- a kind of state ------------------------------------------------------------------------------------
@@ -144,6 +144,10 @@ class OrderedTable(StateTable[K, N, V], ChangeTracking[K, N, V], RewritingTable,
     def key_groups(self) -> KeyGroupRange:
         """The key groups that the table owns."""
         return self._key_groups
+
+    def holds(self, entries: int | None) -> None:
+        """Learn how many entries there are, where rows came in another way; None where nobody knows."""
+        self.presence.count = entries
 
     def __len__(self) -> int:
         # While epochs are counted that is once at most; else it is as long as nothing changes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,12 +22,14 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.folder import METADATA, OWNER, data_paths
 from keyedstate.checkpoint.holds import held_data_files
+from keyedstate.checkpoint.native_base import owner_path
 from keyedstate.checkpoint.savepoint import SPARK, Savepoint
 from keyedstate.checkpoint.storage import StoredFile
 from keyedstate.cli.checkpoint.place import StoredOperator
-from keyedstate.cli.checkpoint.survey import Checkpoint, Status, Survey, files_of, survey
+from keyedstate.cli.checkpoint.survey import NATIVE, Checkpoint, Status, Survey, files_of, survey
 from keyedstate.keygroups import KeyGroupRange
 
+_PIECE_BYTES = 4 << 20
 #: Takes the bytes that were read since it was called last.
 Advance = Callable[[int], None]
 
@@ -77,7 +80,7 @@ class Wanted:
     """A file that is to be read, and who needs it."""
 
     segment: SegmentFile
-    is_delta: bool
+    role: str
     #: The files that name it: metadata of checkpoints, manifests of attempts.
     named_by: set[str] = field(default_factory=set)
     epochs: set[int] = field(default_factory=set)
@@ -211,7 +214,7 @@ class Inspector:
     def _want(self, part: AttemptManifest, named_by: str) -> None:
         for role, segment in files_of(part):
             key = segment.path, segment.digest
-            wanted = self._wanted.setdefault(key, Wanted(segment, role == "delta"))
+            wanted = self._wanted.setdefault(key, Wanted(segment, role))
             wanted.named_by.add(named_by)
             wanted.epochs.add(part.identity.epoch)
             wanted.partitions.add(part.identity.partition)
@@ -290,11 +293,41 @@ def _unnamed(operator: StoredOperator, files: Sequence[StoredFile]) -> list[Stor
             used.update(path for attempt in of_epoch for path in data_paths(attempt.nonce))
     if folder is not None:
         used |= held_data_files(folder)
-    return [file for file in files if file.name not in used and operator.storage.exists(file.name)]
+    unnamed = [file for file in files if file.name not in used and owner_path(file.name) not in used]
+    return [file for file in unnamed if operator.storage.exists(file.name)]
+
+
+def _faults_of_native(
+    storage: CheckpointStorage, file: SegmentFile, advance: Advance
+) -> Iterator[tuple[Fault, str]]:
+    """Compare the bytes of a native file with its digest; what they say, its backend alone knows."""
+    digest, done = hashlib.sha256(), 0
+    try:
+        source = storage.open_input(file.path)
+        try:
+            for start in range(0, source.size, _PIECE_BYTES):
+                piece = source.read_at(start, min(_PIECE_BYTES, source.size - start))
+                digest.update(piece)
+                done += len(piece)
+                advance(len(piece))
+        finally:
+            source.close()
+    except MissingFileError:
+        raise
+    except CheckpointError as error:
+        yield _fault_of(error)
+        return
+    finally:
+        advance(file.bytes - done)
+    if digest.hexdigest() != file.digest:
+        yield Fault.DAMAGED, "it is not the file that was written"
 
 
 def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> Iterator[tuple[Fault, str]]:
     """Read one file to its end, and yield what is wrong with it; raises `MissingFileError`."""
+    if wanted.role == NATIVE:
+        yield from _faults_of_native(storage, wanted.segment, advance)
+        return
     segment, left = wanted.segment, wanted.segment.bytes
     entries = sum(segment.entries.values())
     try:
@@ -312,7 +345,7 @@ def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> 
             for group in segment.key_groups:
                 try:
                     for batch in handle.entries(state, group):
-                        if wanted.is_delta:
+                        if wanted.role == "delta":
                             _check_groups(handle.location, segment.key_groups, batch.values)
                         done = segment.bytes * len(batch) // max(entries, 1)
                         left -= done

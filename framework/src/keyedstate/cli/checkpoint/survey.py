@@ -175,16 +175,28 @@ def survey(operator: StoredOperator) -> Survey:
     return Survey(operator, owner, owner_problem, checkpoints, tuple(unpublished))
 
 
+#: What a file of the backend's own is for.
+NATIVE = "native base"
+
+
 def files_of(part: AttemptManifest) -> Iterator[tuple[str, SegmentFile]]:
-    """Yield every file that holds a part of a checkpoint, with what it is for."""
+    """Yield every file that holds a part of a checkpoint, with what it is for.
+
+    The digest of one that is `NATIVE` is that of all its bytes.
+    """
     roles = {file.path: "base" for file in part.segments} | {file.path: "delta" for file in part.deltas}
     for file in part.files:
         yield roles.get(file.path, "operator state"), file
+    if part.native is not None:
+        for native in part.native.files:
+            groups = part.native.key_groups
+            yield NATIVE, SegmentFile(native.path, native.bytes, native.sha256, groups, {})
 
 
 def bytes_of(metadata: CheckpointMetadata) -> int:
     """Return the size of all files that a checkpoint needs."""
-    return sum({file.path: file.bytes for part in metadata.parts for file in part.files}.values())
+    files = (file for part in metadata.parts for _, file in files_of(part))
+    return sum({file.path: file.bytes for file in files}.values())
 
 
 def backends_of(metadata: CheckpointMetadata) -> list[str]:

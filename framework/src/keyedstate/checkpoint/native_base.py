@@ -1,0 +1,93 @@
+"""What a manifest says of a base in a backend's own files.
+
+A native file is named after the attempt that uploaded it, ``data/<nonce>.<number>.native`` or, beside the
+work, ``data/<nonce>.base.<number>.native``.  A later base may name it too; clean-up goes by who names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keyedstate.keygroups import KeyGroupRange
+
+_NUMBER = re.compile(r"\.[0-9]+\.native$")
+
+
+@dataclass(frozen=True)
+class StoredNativeFile:
+    """A native file in the storage.
+
+    Attributes
+    ----------
+    name : str
+        Of the file as the backend knows it.
+    path : str
+        Relative to the operator's folder.
+    bytes : int
+    sha256 : str
+        Hexadecimal.
+    """
+
+    name: str
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class NativeBase:
+    """The whole keyed state of some key groups in a backend's own files.
+
+    Attributes
+    ----------
+    backend : str
+    key_groups : KeyGroupRange
+    max_parallelism : int
+    files : tuple of StoredNativeFile
+    entries : mapping of str to int
+    details : mapping
+        What the backend wants to know at a restore.
+    """
+
+    backend: str
+    key_groups: KeyGroupRange
+    max_parallelism: int
+    files: tuple[StoredNativeFile, ...]
+    entries: Mapping[str, int]
+    details: Mapping[str, Any]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face that manifests carry."""
+        return {
+            "backend": self.backend,
+            "key_groups": [self.key_groups.start, self.key_groups.end],
+            "max_parallelism": self.max_parallelism,
+            "files": [vars(file) for file in self.files],
+            "entries": dict(self.entries),
+            "details": dict(self.details),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> NativeBase:
+        """Rebuild from the JSON face; KeyError or TypeError where it is malformed."""
+        return cls(
+            document["backend"],
+            KeyGroupRange(*document["key_groups"]),
+            document["max_parallelism"],
+            tuple(StoredNativeFile(**file) for file in document["files"]),
+            document["entries"],
+            document["details"],
+        )
+
+
+def owner_path(path: str) -> str:
+    """Return the segment file in whose place a native file came: what an attempt is known by."""
+    return _NUMBER.sub(".seg", path)

@@ -1,0 +1,159 @@
+"""Restores: native files opened in place and cut to the range, other rows copied, entries added."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from keyedstate.backend import (
+    AnyStateTable,
+    BackendContext,
+    NativeHandle,
+    RestoreOperation,
+    StateHandle,
+    StateMeta,
+    choose_base,
+)
+from keyedstate.backend.ordered import OrderedTable, RowLayout, store_of
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate_rocksdb.options import BACKEND, BATCH_BYTES, BATCH_ENTRIES, RESTORE_OVERLAP
+from keyedstate_rocksdb.store import DATABASE, RocksStore
+
+CreateTable = Callable[[StateMeta, BackendContext], AnyStateTable]
+
+
+class RocksRestoreOperation(RestoreOperation):
+    """Flink's ``RocksDBFullRestoreOperation`` and ``RocksDBIncrementalRestoreOperation``.
+
+    Of several native handles one may be opened in place (`choose_base`); rows of the others are copied as
+    they are.  What is canonical comes entry by entry, and so do the changes after a native base.
+
+    Parameters
+    ----------
+    handles : sequence of StateHandle
+    context : BackendContext
+    create_table : callable
+        The plugin's ``keyedstate_create_state_table``.
+    """
+
+    def __init__(
+        self, handles: Sequence[StateHandle], context: BackendContext, create_table: CreateTable
+    ) -> None:
+        self._native: list[NativeHandle] = []
+        self._canonical: list[StateHandle] = []
+        for handle in handles:
+            if isinstance(handle, NativeHandle) and handle.backend == BACKEND:
+                self._native.append(handle)
+            else:
+                # Files of another backend are read as entries.
+                self._canonical.append(handle)
+        self._context = context
+        self._create_table = create_table
+        self._tables: dict[str, AnyStateTable] = {}
+
+    def restore(self) -> dict[str, AnyStateTable]:
+        """Return the restored tables; only key groups of the instance's range are in them."""
+        context = self._context
+        base = choose_base(self._native, context.key_groups, context.options[RESTORE_OVERLAP.name])
+        if base is not None:
+            self._open_in_place(base)
+        for native in self._native:
+            if native is not base:
+                self._copy(native)
+        for canonical in self._canonical:
+            wanted = canonical.key_groups.intersection(context.key_groups)
+            for meta in canonical.states:
+                table = self._table(meta)
+                for key_group in wanted:
+                    for batch in canonical.entries(meta.name, key_group):
+                        table.restore_entries(key_group, batch)
+        return self._tables
+
+    def _table(self, meta: StateMeta) -> OrderedTable:  # type: ignore[type-arg]
+        table = self._tables.get(meta.name)
+        if table is None:
+            table = self._tables[meta.name] = self._create_table(meta, self._context)
+        assert isinstance(table, OrderedTable), "a table of this plugin"
+        return table
+
+    def _open_in_place(self, handle: NativeHandle) -> None:
+        context = self._context
+        handle.fetch(context.local_dir / DATABASE)
+        store = store_of(context, RocksStore)
+        store.know_origins({file.name: file.origin for file in handle.files if file.origin})
+        known = {meta.name for meta in handle.states}
+        for state in store.states:
+            if state not in known:
+                store.drop_space(state)
+        outside = _outside(handle.key_groups, context.key_groups)
+        for meta in handle.states:
+            table = self._table(meta)
+            if meta.name in handle.base_entries:
+                layout: RowLayout = table.codec.layout
+                for key_groups in outside:
+                    store.open_space(meta.name).delete_range(*layout.range_of(key_groups))
+                table.codec.next_number = handle.details["numbers"][meta.name]
+        self._apply_changes(handle)
+        for meta in handle.states:
+            self._table(meta).holds(None if outside else handle.all_entries[meta.name])
+
+    def _copy(self, handle: NativeHandle) -> None:
+        wanted = handle.key_groups.intersection(self._context.key_groups)
+        if not wanted:
+            return
+        with _opened(handle, self._context) as other:
+            for meta in handle.states:
+                table = self._table(meta)
+                if meta.name not in handle.base_entries:
+                    continue
+                rows: dict[bytes, bytes | None] = {}
+                size = 0
+                for key, value in other.open_space(meta.name).scan(*table.codec.layout.range_of(wanted)):
+                    rows[key] = value
+                    size += len(key) + len(value)
+                    if (
+                        len(rows) >= self._context.options[BATCH_ENTRIES.name]
+                        or size >= (self._context.options[BATCH_BYTES.name])
+                    ):
+                        table.buffer.put_many(rows)
+                        rows, size = {}, 0
+                table.buffer.put_many(rows)
+                table.holds(None)
+                numbers = handle.details["numbers"]
+                table.codec.next_number = max(table.codec.next_number, numbers[meta.name])
+        self._apply_changes(handle)
+
+    def _apply_changes(self, handle: NativeHandle) -> None:
+        wanted = self._context.key_groups
+        for state, key_group, namespace, key, present, value in handle.changes():
+            if key_group in wanted:
+                table = self._tables[state]
+                if present:
+                    table.put(key_group, key, namespace, value)
+                else:
+                    table.remove(key_group, key, namespace)
+
+
+def _outside(held: KeyGroupRange, wanted: KeyGroupRange) -> list[KeyGroupRange]:
+    """Return the key groups that are held and not wanted: those before, and those after."""
+    before = KeyGroupRange.of(held.start, min(held.end, wanted.start - 1))
+    after = KeyGroupRange.of(max(held.start, wanted.end + 1), held.end)
+    return [key_groups for key_groups in (before, after) if key_groups]
+
+
+@contextmanager
+def _opened(handle: NativeHandle, context: BackendContext) -> Iterator[RocksStore]:
+    """Open the files of a handle as a database of their own, which is deleted afterwards."""
+    folder = Path(context.local_dir, "other")
+    other = BackendContext(handle.key_groups, context.max_parallelism, context.options, folder)
+    try:
+        handle.fetch(folder / DATABASE)
+        store = RocksStore(other)
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

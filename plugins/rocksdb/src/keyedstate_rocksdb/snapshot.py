@@ -1,0 +1,85 @@
+"""Snapshots: canonical ones like those of every backend, and native ones of RocksDB's own files."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keyedstate.backend import (
+    AnyStateTable,
+    BackendContext,
+    FullSnapshotStrategy,
+    NativeFile,
+    NativeSnapshot,
+    NativeSnapshotStrategy,
+    Snapshot,
+)
+from keyedstate.backend.ordered import OrderedTable, store_of
+from keyedstate_rocksdb.options import INCREMENTAL
+from keyedstate_rocksdb.store import RocksStore
+
+
+class RocksSnapshotStrategy(NativeSnapshotStrategy):
+    """Flink's ``RocksFullSnapshotStrategy`` and ``RocksIncrementalSnapshotStrategy``.
+
+    Parameters
+    ----------
+    context : BackendContext
+    """
+
+    def __init__(self, context: BackendContext) -> None:
+        self._context = context
+        self._full = FullSnapshotStrategy(context)
+
+    def prepare(self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]) -> Snapshot:
+        """Capture every table by its own copy."""
+        return self._full.prepare(checkpoint_id, tables)
+
+    def prepare_native(
+        self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]
+    ) -> NativeSnapshot | None:
+        """Flush, and link the files of the database into a folder of their own."""
+        if not self._context.options[INCREMENTAL.name]:
+            return None
+        numbers: dict[str, int] = {}
+        for name, table in tables.items():
+            assert isinstance(table, OrderedTable), "a table of this plugin"
+            table.buffer.flush()
+            numbers[name] = table.codec.next_number
+        store = store_of(self._context, RocksStore)
+        folder = self._context.local_dir / f"checkpoint-{uuid.uuid4().hex}"
+        try:
+            store.checkpoint(folder)
+            entries = {name: len(table) for name, table in tables.items()}
+            return RocksNativeSnapshot(store, folder, entries, numbers)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+class RocksNativeSnapshot(NativeSnapshot):
+    """A checkpoint of RocksDB's: hard links to its table files, and copies of the others."""
+
+    def __init__(
+        self, store: RocksStore, folder: Path, entries: Mapping[str, int], numbers: Mapping[str, int]
+    ) -> None:
+        self._store = store
+        self.folder = folder
+        self.entries = entries
+        self.details: Mapping[str, Any] = {"numbers": dict(numbers)}
+        self.files: Sequence[NativeFile] = [
+            NativeFile(file.name, file.stat().st_size, store.origins.get(file.name))
+            for file in sorted(folder.iterdir())
+            if file.is_file()
+        ]
+
+    def stored(self, origins: Mapping[str, str]) -> None:
+        """Remember where the table files are."""
+        self._store.know_origins(origins)
+
+    def release(self) -> None:
+        """Delete the links."""
+        shutil.rmtree(self.folder, ignore_errors=True)
