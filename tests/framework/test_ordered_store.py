@@ -176,6 +176,23 @@ def test_a_map_is_read_and_written_map_key_by_map_key() -> None:
     assert (entries == {**{f"entry-{n}": n for n in range(1_000)}, "entry-7": 77}) is True
 
 
+def test_an_error_while_a_map_is_cleared_is_not_swallowed() -> None:
+    """SNAP-04."""
+    table, space = table_of(StateKind.MAP, types.map_of(types.STRING, types.INT64))
+    table.put(0, "a", VOID, {"x": 1, "y": 2})
+    table.buffer.flush()
+
+    def failing(start: bytes, end: Any) -> Iterator[tuple[bytes, bytes]]:
+        yield next(iter(space.rows.items()))
+        raise OSError(5, "input/output error")
+
+    space.scan = failing  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="input/output"):
+        table.remove(0, "a", VOID)
+    del space.scan  # type: ignore[method-assign]
+    assert dict(table.get(0, "a", VOID)) == {"x": 1, "y": 2}
+
+
 def test_an_entry_of_a_map_is_counted_while_it_has_a_map_key() -> None:
     table, _ = table_of(StateKind.MAP, types.map_of(types.STRING, types.INT64))
     table.begin_epoch(1)
