@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import math
 import statistics
+import sys
 from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,8 +28,12 @@ from keyedstate.runtime.aggregates import (
     AggregateOverflowError,
     Aggregation,
     InvalidAggregateError,
+    MissingSketchLibraryError,
+    aggregate_with,
     all_,
     any_,
+    approx_distinct,
+    approx_quantiles,
     collect,
     collect_set,
     count,
@@ -43,7 +49,7 @@ from keyedstate.runtime.aggregates import (
 from keyedstate.runtime.aggregates import function as aggregation
 from keyedstate.runtime.operator import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.state import KeyedStateBackend, ListState, ManualClock, Ttl
+from keyedstate.state import AggregateFunction, KeyedStateBackend, ListState, ManualClock, Ttl
 
 GROUPS = 8
 GROUP_COLUMN = "__group"
@@ -430,6 +436,164 @@ def test_the_aggregates_of_a_key_expire_a_time_to_live_after_its_last_row(backen
         assert job.run(function, [row]) == [("k", 1)]
 
 
+class Longest(AggregateFunction):
+    """The longest text and how many there were; what is merged is changed in place."""
+
+    def create_accumulator(self):
+        return ["", 0]
+
+    def add(self, value, accumulator):
+        return self.merge(accumulator, [value or "", 1])
+
+    def merge(self, first, second):
+        first[0] = max(first[0], second[0], key=len)
+        first[1] += second[1]
+        return first
+
+    def get_result(self, accumulator):
+        return f"{accumulator[0]} of {accumulator[1]}"
+
+
+def longest(function=None, **more):
+    accumulator = types.list_of(types.pickled())
+    return aggregate_with(function or Longest(), "v", accumulator=accumulator, result=types.STRING, **more)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_function_of_the_users_own_is_merged_into_a_copy_that_no_snapshot_shows(backend):
+    schema = pa.schema([("key", pa.string()), ("v", pa.string())])
+    function = aggregation_of(schema, longest=longest())
+    with Job(backend, schema=schema) as job:
+        assert job.run(function, [("a", "x"), ("a", "abc"), ("b", None)]) == [
+            ("a", "abc of 2"),
+            ("b", " of 1"),
+        ]
+        handle = job.backend.get_state(function.accumulators)
+        before = handle.get_many(["a"])[0][0]
+        assert job.run(function, [("a", "ab")]) == [("a", "abc of 3")]
+        assert before == ["abc", 2]
+
+
+class Range(AggregateFunction):
+    def create_accumulator(self):
+        return 0
+
+    def add(self, value, accumulator):
+        raise AssertionError("add_all is there")
+
+    def add_all(self, values, accumulator):
+        return accumulator + sum(a * b for a, b in values)
+
+    def merge(self, first, second):
+        return first + second
+
+    def get_result(self, accumulator):
+        return accumulator / 2
+
+
+def test_a_function_of_several_columns_is_given_tuples_all_of_a_key_at_once():
+    schema = pa.schema([("key", pa.string()), ("a", pa.int64()), ("b", pa.int64())])
+    half = aggregate_with(Range(), "a", "b", accumulator=types.INT64, result=pa.float64())
+    with Job(schema=schema) as job:
+        function = aggregation_of(schema, half=half)
+        assert job.run(function, [("k", 1, 2), ("k", 3, 4)]) == [("k", 7.0)]
+        assert job.run(function, [("k", 1, 1)]) == [("k", 7.5)]
+        with pytest.raises(ProcessFunctionError, match="INT64"):
+            job.run(function, [("k", 2**40, 2**40)])
+
+
+def test_two_functions_of_one_class_need_a_name_each():
+    schema = pa.schema([("key", pa.string()), ("v", pa.string())])
+    with pytest.raises(InvalidAggregateError, match=r"'two'.*Longest\(v\) too; tell them apart with.*name="):
+        aggregation_of(schema, one=longest(), two=longest())
+    aggregation_of(schema, one=longest(), two=longest(name="other"))
+    function = Longest()
+    assert (
+        len(
+            aggregation_of(schema, one=longest(function), two=longest(function)).accumulators.serializer.names
+        )
+        == 1
+    )
+
+
+class NoMerge(Longest):
+    merge = AggregateFunction.merge
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: longest(5), "5 is no AggregateFunction"),
+        (lambda: longest(NoMerge()), r"NoMerge has no merge\(\)"),
+        (
+            lambda: aggregate_with(Longest(), accumulator=types.INT64, result=types.INT64),
+            "Longest has no column",
+        ),
+        (
+            lambda: aggregate_with(Longest(), "v", accumulator=int, result=types.INT64),
+            "give one of keyedstate.types",
+        ),
+        (lambda: aggregate_with(Longest(), "v", accumulator=types.INT64, result=5), "result type of Longest"),
+        (lambda: approx_distinct("v", precision=3), "precision 3"),
+        (lambda: approx_quantiles("v", [0.5, 2]), "no list of numbers from 0 to 1"),
+        (lambda: approx_quantiles("v", 0.5), "no list of numbers"),
+        (lambda: approx_quantiles("v", [0.5], k=1), "k=1"),
+    ],
+)
+def test_a_wrong_parameter_of_an_aggregate_is_refused_where_it_is_given(make, message):
+    with pytest.raises(InvalidAggregateError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(range(5000)),
+        pa.array([f"v{n}" for n in range(5000)]),
+        pa.array([n / 7 for n in range(5000)]),
+        pa.array([n.to_bytes(2, "big") for n in range(5000)]),
+        pa.array([dt.date.fromordinal(700000 + n) for n in range(5000)]),
+        pa.array([Decimal(n) / 4 for n in range(5000)], pa.decimal128(9, 2)),
+    ],
+)  # fmt: skip
+def test_distinct_values_are_counted_approximately_over_epochs_and_batches(values):
+    schema = pa.schema([("key", pa.string()), ("v", values.type)])
+    function = aggregation_of(schema, about=approx_distinct("v"))
+    plain = values.to_pylist()
+    with Job(schema=schema) as job:
+        job.run(function, [("k", value) for value in plain[:3000]], [("k", None)])
+        made = dict(job.run(function, [("k", value) for value in plain[1000:]], [("few", plain[0])] * 9))
+        assert abs(made["k"] - 5000) < 5000 * 4 * 0.0163 and made["few"] == 1
+    assert once(pa.array([None], values.type), about=approx_distinct("v")) == (0,)
+
+
+def test_an_empty_string_counts_as_a_value_and_so_do_booleans():
+    assert once(pa.array(["", "a", "", None]), about=approx_distinct("v")) == (2,)
+    assert once(pa.array([True, False, None, True]), about=approx_distinct("v")) == (2,)
+
+
+def test_quantiles_are_exact_for_few_values_and_near_for_many():
+    schema = pa.schema([("key", pa.string()), ("v", pa.float64())])
+    ranks = [0.0, 0.25, 0.5, 1.0]
+    function = aggregation_of(schema, q=approx_quantiles("v", ranks), none=approx_quantiles("v", [0.5]))
+    with Job(schema=schema) as job:
+        numbers = np.random.default_rng(1).permutation(20_000).astype(float).tolist()
+        job.run(function, [("k", number) for number in numbers[:9000]])
+        rows = [("k", number) for number in numbers[9000:]] + [
+            ("few", x) for x in (3.0, 1.0, 2.0, math.nan, None)
+        ]
+        made = {row[0]: row[1:] for row in job.run(function, [*rows, ("none", None)])}
+        assert made["few"] == ([1.0, 1.0, 2.0, 3.0], [2.0]) and made["none"] == (None, None)
+        for rank, found in zip(ranks, made["k"][0], strict=True):
+            assert abs(found - rank * 20_000) < 20_000 * 0.04
+
+
+def test_without_the_library_of_sketches_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasketches", None)
+    with pytest.raises(MissingSketchLibraryError, match=r"pip install 'keyedstate\[sketches\]'"):
+        approx_distinct("v")
+
+
 @pytest.mark.parametrize(
     ("aggregates", "message"),
     [
@@ -444,6 +608,8 @@ def test_the_aggregates_of_a_key_expire_a_time_to_live_after_its_last_row(backen
         ({"n": any_("whole")}, "needs booleans"),
         ({"n": min_("list")}, "needs values with an order"),
         ({"n": collect_set("map")}, "told apart by a hash"),
+        ({"n": approx_distinct("list")}, "needs single values"),
+        ({"n": approx_quantiles("text", [0.5])}, "needs whole numbers or floats"),
         ({"n": collect("unsigned")}, "values that have a type in state"),
     ],
 )

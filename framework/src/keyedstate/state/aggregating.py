@@ -34,6 +34,15 @@ class AggregateFunction(ABC, Generic[IN, ACC, OUT]):
     def add(self, value: IN, accumulator: ACC) -> ACC:
         """Return the accumulator with one value more."""
 
+    def add_all(self, values: Sequence[IN], accumulator: ACC) -> ACC:
+        """Return the accumulator with several values more, as `add` would one after the other.
+
+        Vectorised aggregates call it with the values of a key; override it where there is a faster way.
+        """
+        for value in values:
+            accumulator = self.add(value, accumulator)
+        return accumulator
+
     @abstractmethod
     def get_result(self, accumulator: ACC) -> OUT:
         """Return the result; the accumulator stays as it is."""

@@ -18,6 +18,8 @@ from keyedstate.runtime.aggregates.errors import (
 from keyedstate.runtime.aggregates.function import Aggregation
 from keyedstate.runtime.aggregates.numbers import count, mean, stddev, sum_, variance
 from keyedstate.runtime.aggregates.order import all_, any_, first, last, max_, min_
+from keyedstate.runtime.aggregates.sketches import approx_distinct, approx_quantiles
+from keyedstate.runtime.aggregates.user_defined import aggregate_with
 
 __all__ = [
     "Aggregate",
@@ -27,8 +29,11 @@ __all__ = [
     "BoundAggregate",
     "InvalidAggregateError",
     "MissingSketchLibraryError",
+    "aggregate_with",
     "all_",
     "any_",
+    "approx_distinct",
+    "approx_quantiles",
     "collect",
     "collect_set",
     "count",

@@ -17,6 +17,7 @@ from keyedstate.runtime.aggregates.declaration import (
     require_aggregate,
 )
 from keyedstate.runtime.aggregates.errors import AggregateOverflowError, InvalidAggregateError
+from keyedstate.runtime.aggregates.user_defined import UserDefined
 from keyedstate.runtime.function import Context
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
@@ -66,7 +67,9 @@ class Aggregation(VectorizedProcessFunction):
         }
         _check_names(self.key_columns, aggregates)
         #: The accumulators that are kept; two aggregates may share one.
-        self._kept = {bound.name: bound for bound in self.aggregates.values()}
+        self._kept: dict[str, BoundAggregate] = {}
+        for name, bound in self.aggregates.items():
+            _check_shared(name, self._kept.setdefault(bound.name, bound), bound)
         #: Where the parts of each are in the stored tuple.
         self._places: dict[str, slice] = {}
         parts: dict[str, TypeSerializer[Any]] = {}
@@ -146,6 +149,8 @@ class Aggregation(VectorizedProcessFunction):
     def _overflow(self, rows: GroupedRows, now: list[Part], error: StateValueError) -> KeyedStateError:
         """Return the error for what the state has refused."""
         for bound in self._kept.values():
+            if isinstance(bound, UserDefined):
+                continue
             for part, type in zip(now[self._places[bound.name]], bound.parts.values(), strict=True):
                 for key, value in zip(rows.keys, part, strict=False):
                     if value is not None and not type.is_value(value):
@@ -171,6 +176,17 @@ def _bound(name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) ->
         )
     except InvalidAggregateError as error:
         raise InvalidAggregateError(name, error.reason) from error
+
+
+def _check_shared(name: str, kept: BoundAggregate, bound: BoundAggregate) -> None:
+    """Refuse two functions of the user's own that would have one accumulator."""
+    if isinstance(kept, UserDefined) or isinstance(bound, UserDefined):
+        same = isinstance(kept, UserDefined) and isinstance(bound, UserDefined)
+        if not same or kept.function is not bound.function or kept.parts != bound.parts:  # type: ignore[attr-defined]
+            raise InvalidAggregateError(
+                name,
+                f"another aggregate is {bound.name} too; tell them apart with aggregate_with(..., name=...)",
+            )
 
 
 def _check_names(key_columns: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
