@@ -16,6 +16,7 @@ from keyedstate.backend.changes import (
 from keyedstate.backend.context import BackendContext
 from keyedstate.backend.expiry import Expiry, ExpiryCleanup
 from keyedstate.backend.meta import StateKind, StateMeta
+from keyedstate.backend.metrics import EpochMetrics, PhaseTimes, StateFigures
 from keyedstate.backend.native import (
     NativeChange,
     NativeFile,
@@ -65,6 +66,7 @@ __all__ = [
     "Capability",
     "ChangeTracking",
     "EntryBatch",
+    "EpochMetrics",
     "Expiry",
     "ExpiryCleanup",
     "FullRestoreOperation",
@@ -80,6 +82,7 @@ __all__ = [
     "NativeSnapshotStrategy",
     "OperatorStateKind",
     "OperatorStateMeta",
+    "PhaseTimes",
     "RestoreOperation",
     "RestoredOperatorState",
     "RewritingTable",
@@ -88,6 +91,7 @@ __all__ = [
     "SnapshotStrategy",
     "SpillManager",
     "StateEntry",
+    "StateFigures",
     "StateHandle",
     "StateKind",
     "StateMeta",

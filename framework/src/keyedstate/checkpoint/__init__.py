@@ -42,6 +42,7 @@ from keyedstate.checkpoint.manifest import (
     StateOrigin,
     TaskIdentity,
 )
+from keyedstate.checkpoint.metrics import metrics_of_checkpoint
 from keyedstate.checkpoint.native import StoredNativeHandle, delete_native, write_native
 from keyedstate.checkpoint.native_base import NativeBase, StoredNativeFile
 from keyedstate.checkpoint.operator_state import (
@@ -154,6 +155,7 @@ __all__ = [
     "find_restore_point",
     "handles_for",
     "hold",
+    "metrics_of_checkpoint",
     "read_changes",
     "read_operator_state",
     "transfer",

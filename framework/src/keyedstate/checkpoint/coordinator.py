@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,10 +58,14 @@ class Acknowledgement:
 
 
 class CheckpointListener:
-    """Is told, in the background and in their order, what becomes of the checkpoints of one operator.
+    """Is told what becomes of the checkpoints of one operator; in the background, but for `published`.
 
-    The methods do nothing by default.  An error that one raises is logged and does no harm.
+    There it is told in their order.  The methods do nothing by default.  An error that one raises is logged
+    and does no harm.
     """
+
+    def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
+        """A checkpoint was published, which took so long; told at once, while Spark waits."""
 
     def completed(self, metadata: CheckpointMetadata) -> None:
         """A checkpoint was published; once more where a partition of its epoch ran again."""
@@ -188,6 +193,7 @@ class CheckpointCoordinator:
             pending.acknowledged[identity.partition] = acknowledgement
             if len(pending.acknowledged) < pending.parallelism:
                 return
+            began = time.perf_counter()
             try:
                 metadata = self._publish(pending)
             except (StateFolderOwnedError, SupersededRunError):
@@ -202,6 +208,10 @@ class CheckpointCoordinator:
             pending.published = True
             pending.timer.cancel()
             self._to_clean = metadata
+        try:
+            self._listener.published(metadata, (time.perf_counter() - began) * 1000.0)
+        except Exception:
+            _log.exception("a listener to the checkpoints of %r raised", identity.uid)
         self._background.submit(lambda: self._completed(metadata))
 
     def drain(self, timeout: float | None = None) -> bool:

@@ -199,6 +199,7 @@ class SegmentWriter(SnapshotSink):
             digest=digest,
             key_groups=self._key_groups,
             entries={name: sum(streams.entries) for name, streams in self._states.items()},
+            sizes={name: sum(streams.lengths) for name, streams in self._states.items()},
         )
 
     def abort(self) -> None:

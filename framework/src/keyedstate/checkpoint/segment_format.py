@@ -58,6 +58,8 @@ class SegmentFile:
         The key groups that the file covers, also those without entries.
     entries : mapping of str to int
         Entries per state.
+    sizes : mapping of str to int
+        Bytes per state; empty where an earlier version has written the file.
     """
 
     path: str
@@ -65,6 +67,7 @@ class SegmentFile:
     digest: str
     key_groups: KeyGroupRange
     entries: Mapping[str, int]
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON face that manifests carry."""
@@ -74,13 +77,20 @@ class SegmentFile:
             "digest": self.digest,
             "key_groups": [self.key_groups.start, self.key_groups.end],
             "entries": dict(self.entries),
+            "sizes": dict(self.sizes),
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SegmentFile:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
-        fields = {name: document[name] for name in cls.__dataclass_fields__}
-        return cls(**{**fields, "key_groups": KeyGroupRange(*document["key_groups"])})
+        return cls(
+            path=document["path"],
+            bytes=document["bytes"],
+            digest=document["digest"],
+            key_groups=KeyGroupRange(*document["key_groups"]),
+            entries=document["entries"],
+            sizes=dict(document.get("sizes", {})),
+        )
 
 
 @dataclass

@@ -31,18 +31,22 @@ from keyedstate.spark.errors import (
 if TYPE_CHECKING:
     from keyedstate.spark.editing import SavepointEdit, edit, new_savepoint
     from keyedstate.spark.frame import KeyedFrame, keyed
+    from keyedstate.spark.metrics import EpochListener, epoch_metrics, metrics_of
     from keyedstate.spark.registration import register
     from keyedstate.spark.savepoint import create_savepoint, fork_savepoint
     from keyedstate.spark.stopping import stop_with_savepoint
 
 #: What is imported when it is asked for, and where it is.
 _WITH_SPARK = {
+    "EpochListener": "keyedstate.spark.metrics",
     "KeyedFrame": "keyedstate.spark.frame",
     "SavepointEdit": "keyedstate.spark.editing",
     "create_savepoint": "keyedstate.spark.savepoint",
     "edit": "keyedstate.spark.editing",
+    "epoch_metrics": "keyedstate.spark.metrics",
     "fork_savepoint": "keyedstate.spark.savepoint",
     "keyed": "keyedstate.spark.frame",
+    "metrics_of": "keyedstate.spark.metrics",
     "new_savepoint": "keyedstate.spark.editing",
     "register": "keyedstate.spark.registration",
     "stop_with_savepoint": "keyedstate.spark.stopping",
@@ -54,6 +58,7 @@ __all__ = [
     "ClassicSparkRequiredError",
     "DataSourceUnavailableError",
     "DuplicateUidError",
+    "EpochListener",
     "FunctionTransportError",
     "HeartbeatError",
     "KeyColumnError",
@@ -70,8 +75,10 @@ __all__ = [
     "TaskContextError",
     "create_savepoint",
     "edit",
+    "epoch_metrics",
     "fork_savepoint",
     "keyed",
+    "metrics_of",
     "new_savepoint",
     "register",
     "stop_with_savepoint",

@@ -58,6 +58,7 @@ from keyedstate.spark.errors import (
 from keyedstate.spark.heartbeat import heartbeat_ms, with_heartbeat
 from keyedstate.spark.hosts.owners import remote_access
 from keyedstate.spark.identity import epoch_on_driver
+from keyedstate.spark.metrics import EpochReports
 from keyedstate.spark.partition import EventTime, PartitionPlan, StatePlace, pack_function
 from keyedstate.spark.preflight import check_executors
 from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
@@ -489,19 +490,28 @@ def _refuse_connect(df: DataFrame) -> None:
 
 
 class _Listener(CheckpointListener):
-    """Tells a plugin what becomes of the checkpoints of an operator, and lets a claimed savepoint go."""
+    """Tells a plugin what becomes of an operator's checkpoints, reports them, and lets a savepoint go."""
 
-    def __init__(self, folder: OperatorFolder, backend: Backend, savepoint: ClaimedSavepoint) -> None:
+    def __init__(
+        self, folder: OperatorFolder, backend: Backend, savepoint: ClaimedSavepoint, reports: EpochReports
+    ) -> None:
         self._folder = folder
         self._backend = backend
         self._savepoint = savepoint
+        self._reports = reports
+
+    def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
+        self._reports.published(metadata, publish_ms)
 
     def completed(self, metadata: CheckpointMetadata) -> None:
         location = self._folder.storage.uri
         try:
             self._backend.checkpoint_completed(metadata.uid, metadata.epoch, location, metadata.data_files)
         finally:
-            self._savepoint.release(metadata)
+            try:
+                self._savepoint.release(metadata)
+            finally:
+                self._reports.completed(metadata)
 
     def aborted(self, epoch: int, reason: FailureReason) -> None:
         self._backend.checkpoint_aborted(self._folder.uid, epoch, reason.value)
@@ -516,7 +526,7 @@ def _acknowledging(
     acknowledgements = acknowledgements_of(spark.sparkContext)
     coordinator = acknowledgements.coordinator(folder)
     coordinator.configure(
-        _Listener(folder, backend, ClaimedSavepoint(config, folder)),
+        _Listener(folder, backend, ClaimedSavepoint(config, folder), EpochReports(spark.sparkContext)),
         config[CHECKPOINT_RETAINED],
         config[CHECKPOINT_TIMEOUT],
     )

@@ -1,0 +1,112 @@
+"""What one epoch of a keyed operator was like, in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StateFigures:
+    """The size of one state.
+
+    Attributes
+    ----------
+    entries : int
+        After the epoch.
+    bytes : int or None
+        What its entries take up in the files of the checkpoint, compressed: also those of a delta that a
+        later one has changed again.  None where it is unknown: the files are the backend's own, or were
+        written by a version that did not note it.
+    """
+
+    entries: int
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """How long the tasks of an epoch were in one phase, in milliseconds.
+
+    Attributes
+    ----------
+    max : float
+        The longest of them.
+    sum : float
+        All together.
+    """
+
+    max: float
+    sum: float
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    """One epoch of one operator: one micro-batch whose checkpoint is complete.
+
+    Attributes
+    ----------
+    uid : str
+        The operator.
+    query_id, run_id : str
+        Spark's ids.
+    epoch : int
+        Spark's micro-batch id.
+    partitions : int
+        The operator's tasks.
+    time_ms : int
+        When the checkpoint was complete, in milliseconds since 1970 UTC.
+    rows_in, rows_out : int
+    watermark : int or None
+        In milliseconds since 1970 UTC; None without event time and as long as it is not known.
+    states : mapping of str to StateFigures
+        The keyed states by name.
+    host_hits, host_catch_ups, restores : int
+        Partitions whose state a host had, had after it read what later epochs had changed, and that were
+        restored from files or began without state.
+    files : int
+        Of the checkpoint, shared ones included.
+    checkpoint_bytes : int
+        Their size.
+    written_bytes : int
+        What this epoch has written: deltas, operator state, and bases that were completed in it.
+    longest_chain : int
+        The most deltas that a partition has behind its base.
+    bases : int
+        Partitions whose whole state was written anew, beside the work or in it, and completed in this epoch.
+    base_write_ms : PhaseTimes
+        How long those were written; beside the work where the backend can.
+    failed_bases : int
+        Bases that have failed since the last completed one of their partitions.
+    phases : mapping of str to PhaseTimes
+        The phases, in their order: ``restore``; ``process``, in which a task also waits for its rows;
+        ``snapshot``, the part of a checkpoint that holds processing up; ``write``; and ``publish``, once and
+        on the driver, left out where tasks of the next epoch have published the checkpoint.
+    """
+
+    uid: str
+    query_id: str
+    run_id: str
+    epoch: int
+    partitions: int
+    time_ms: int
+    rows_in: int
+    rows_out: int
+    watermark: int | None
+    states: Mapping[str, StateFigures]
+    host_hits: int
+    host_catch_ups: int
+    restores: int
+    files: int
+    checkpoint_bytes: int
+    written_bytes: int
+    longest_chain: int
+    bases: int
+    base_write_ms: PhaseTimes
+    failed_bases: int
+    phases: Mapping[str, PhaseTimes]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values, mappings under the names of the attributes."""
+        return asdict(self)

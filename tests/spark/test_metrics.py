@@ -1,0 +1,118 @@
+"""The figures of epochs: in a listener of Spark's, in the last progress, on request, and in Spark's log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from keyedstate import types
+from keyedstate.backend import EpochMetrics
+from keyedstate.runtime import Context, KeyedProcessFunction
+from keyedstate.spark import EpochListener, epoch_metrics, keyed, metrics_of
+from keyedstate.state import ListState, ValueState
+
+
+class Remembering(KeyedProcessFunction):
+    """Counts the rows of each key and keeps the values of one."""
+
+    n = ValueState("n", types.INT64, default=0)
+    of_a = ListState("of a", types.INT64)
+
+    def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+        self.n.update(self.n.value() + 1)
+        if ctx.key == "a":
+            self.of_a.add(row.v)
+        yield ctx.key, self.n.value()
+
+
+class Told(EpochListener):
+    def __init__(self) -> None:
+        self.epochs: list[EpochMetrics] = []
+        self.ended = False
+
+    def onEpoch(self, metrics: EpochMetrics) -> None:
+        self.epochs.append(metrics)
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def spark_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """A file with the lines of our logger in the log of the JVM."""
+    jvm: Any = spark.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    layout = log4j.core.layout.PatternLayout.newBuilder().withPattern("%level %c %m%n").build()
+    builder = log4j.core.appender.FileAppender.newBuilder().withFileName(str(tmp_path / "log"))
+    appender = builder.setName("epochs").setLayout(layout).build()
+    appender.start()
+    log4j.core.config.Configurator.setLevel("keyedstate.epochs", log4j.Level.INFO)
+    logger = log4j.LogManager.getLogger("keyedstate.epochs")
+    logger.addAppender(appender)
+    yield tmp_path / "log"
+    logger.removeAppender(appender)
+    appender.stop()
+    log4j.core.config.Configurator.setLevel("keyedstate.epochs", log4j.Level.ERROR)
+
+
+def test_listeners_progress_and_log_have_the_figures_of_every_epoch(
+    spark: SparkSession, stream: Any, one_backend: str, spark_log: Path
+) -> None:
+    config = {
+        "checkpoint.dir": str(stream.state),
+        "parallelism": 2,
+        "backend": one_backend,
+        "host": "resident",
+    }
+    for keys in ("abca", "aa", "d"):
+        stream.add({"k": key, "v": number} for number, key in enumerate(keys))
+    told = Told()
+    spark.streams.addListener(told)
+    try:
+        out = keyed(stream.frame(), "k", uid="remember", config=config).process(
+            Remembering(), "k string, n long"
+        )
+        query = stream.start(out)
+        query.awaitTermination()
+        stream.settle()
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
+    finally:
+        spark.streams.removeListener(told)
+
+    assert [(m.uid, m.epoch, m.run_id) for m in told.epochs] == [
+        ("remember", epoch, str(query.runId)) for epoch in range(3)
+    ]
+    assert [(m.rows_in, m.rows_out, m.partitions) for m in told.epochs] == [(4, 4, 2), (2, 2, 2), (1, 1, 2)]
+    assert [m.states["n"].entries for m in told.epochs] == [3, 3, 4]
+    assert [m.states["of a"].entries for m in told.epochs] == [1, 1, 1]
+    assert all(figures.bytes != 0 for m in told.epochs for figures in m.states.values())
+    assert [(m.restores, m.host_hits) for m in told.epochs] == [(2, 0), (0, 2), (0, 2)]
+    for metrics in told.epochs:
+        assert list(metrics.phases) == ["restore", "process", "snapshot", "write", "publish"]
+        assert all(0.0 <= times.max <= times.sum for times in metrics.phases.values())
+        assert metrics.phases["publish"].max > 0.0
+        assert metrics.checkpoint_bytes >= metrics.written_bytes > 0
+
+    # Without a listener, by the query or by its progress; and in Spark's log.
+    assert epoch_metrics(query) == epoch_metrics(str(query.id), "remember") == tuple(told.epochs)
+    assert epoch_metrics(query, "another") == epoch_metrics("another query") == ()
+    assert query.lastProgress is not None
+    assert metrics_of(query.lastProgress) == (told.epochs[-1],)
+    lines = spark_log.read_text().splitlines()
+    said = [f"INFO keyedstate.epochs epoch {m.epoch} of remember: " for m in told.epochs]
+    assert [line.partition("{")[0] for line in lines] == said
+    assert [json.loads(line[line.index("{") :]) for line in lines] == [m.to_json() for m in told.epochs]
+
+
+def test_the_progress_of_a_query_without_keyed_operators_has_no_figures(
+    spark: SparkSession, stream: Any
+) -> None:
+    stream.add([{"k": "a", "v": 1}])
+    query = stream.start(stream.frame())
+    query.awaitTermination()
+    assert query.lastProgress is not None and metrics_of(query.lastProgress) == ()
