@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,6 +51,57 @@ class RefusedOptionsError(RocksError):
     """Options that RocksDB does not take."""
 
     way_out = "Change the options that begin with 'rocksdb.'; `keyedstate plugins show rocksdb` has them."
+
+
+class UnknownChoiceError(KeyedStateError):
+    """An option whose value is none of those that it may have.
+
+    Attributes
+    ----------
+    option, value : str
+    choices : tuple of str
+    """
+
+    def __init__(self, option: str, value: str, choices: Iterable[str]) -> None:
+        self.option = option
+        self.value = value
+        self.choices = tuple(choices)
+        super().__init__(f"{option} is {value!r}. Set it to one of {', '.join(self.choices)}.")
+
+
+class OptionsFactoryError(KeyedStateError):
+    """A function for RocksDB's options that cannot be used.
+
+    Attributes
+    ----------
+    factory, reason : str
+    """
+
+    def __init__(self, factory: str, reason: str) -> None:
+        self.factory = factory
+        self.reason = reason
+        super().__init__(
+            f"rocksdb.options-factory is {factory!r}, and {reason}. Give module:function, of a module that "
+            "is installed wherever tasks run."
+        )
+
+
+class SmallBudgetError(KeyedStateError):
+    """A memory budget in which nothing useful fits.
+
+    Attributes
+    ----------
+    budget, least : int
+        Bytes.
+    """
+
+    def __init__(self, budget: int, least: int) -> None:
+        self.budget = budget
+        self.least = least
+        super().__init__(
+            f"rocksdb.memory-budget is {budget} bytes, and RocksDB needs {least} at the least. Raise it, or "
+            "set it to 0 for caches and buffers of each state's own."
+        )
 
 
 @contextmanager

@@ -1,14 +1,11 @@
-"""The options of the backend, and what RocksDB is told of them."""
+"""The options of the backend; those of RocksDB have Flink's defaults (``RocksDBConfigurableOptions``)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options
-
 from keyedstate.backend import OVERLAP_THRESHOLD
-from keyedstate.config import ConfigOption, boolean, fraction, integer
+from keyedstate.config import ConfigOption, boolean, choice, fraction, integer, string
 
 BACKEND = "rocksdb"
 MIB = 1 << 20
@@ -26,7 +23,6 @@ BATCH_BYTES = integer(
     "Size in bytes at which a batch is written before it has all its rows.",
     low=1,
 )
-
 INCREMENTAL = boolean(
     "rocksdb.incremental",
     False,
@@ -39,42 +35,92 @@ RESTORE_OVERLAP = fraction(
     "Share of the key groups in a base that must be wanted for its files to be opened as they are, where a "
     "restore has several; below it their rows are copied into an empty database.",
 )
+MEMORY_BUDGET = integer(
+    "rocksdb.memory-budget",
+    256 * MIB,
+    "Bytes that all databases of a process share for blocks that were read and for what is to be flushed; 0 "
+    "for caches and buffers of each state's own.",
+    low=0,
+)
+WRITE_RATIO = fraction(
+    "rocksdb.memory-write-ratio", 0.5, "Share of the memory budget that may hold what is to be flushed."
+)
+SMALL_FILES = integer(
+    "rocksdb.merge-small-files",
+    0,
+    "Number of files of a state from which they are merged before a native snapshot, where they have 50 kB "
+    "or less on average: small checkpoints leave small files. 0 for never.",
+    low=0,
+)
+PREDEFINED = choice(
+    "rocksdb.predefined-options",
+    "DEFAULT",
+    ("DEFAULT", "SPINNING_DISK_OPTIMIZED", "SPINNING_DISK_OPTIMIZED_HIGH_MEM", "FLASH_SSD_OPTIMIZED"),
+    "Options of RocksDB that suit a kind of disk; those that are set one by one win.",
+)
+FACTORY = string(
+    "rocksdb.options-factory",
+    None,
+    "A function that changes RocksDB's options at last, called with what they are for (the name of a state, "
+    "or an empty one for the database) and a rocksdict.Options.",
+    "module:function",
+)
 
-OPTIONS: tuple[ConfigOption[Any], ...] = (BATCH_ENTRIES, BATCH_BYTES, INCREMENTAL, RESTORE_OVERLAP)
+#: Those of RocksDB that are set one by one, where they are; by what `tuning` knows them as.
+TUNING: dict[str, ConfigOption[Any]] = {
+    "threads": integer(
+        "rocksdb.background-threads", None, "Threads that flush and compact in each database; 2.", low=1
+    ),
+    "open_files": integer(
+        "rocksdb.max-open-files", None, "Files that a database keeps open; -1, all of them.", low=-1
+    ),
+    "log_bytes": integer(
+        "rocksdb.log-file-size", None, "Bytes of a file of RocksDB's own log; 25 MiB.", low=1
+    ),
+    "log_files": integer("rocksdb.log-files", None, "Files of RocksDB's own log that are kept; 4.", low=1),
+    "compaction": string(
+        "rocksdb.compaction-style", None, "How files are merged; level.", "level, universal or fifo"
+    ),
+    "dynamic_levels": string(
+        "rocksdb.dynamic-level-size",
+        None,
+        "Whether the sizes of levels follow the last one.",
+        "true or false",
+    ),
+    "compression": string(
+        "rocksdb.compression", None, "How blocks are compressed; snappy.", "none, snappy, lz4, zlib or zstd"
+    ),
+    "target_file_bytes": integer(
+        "rocksdb.target-file-size", None, "Bytes of a file of level 1; 64 MiB.", low=1
+    ),
+    "level_base_bytes": integer("rocksdb.level-base-size", None, "Bytes of level 1; 256 MiB.", low=1),
+    "write_buffer_bytes": integer(
+        "rocksdb.write-buffer-size", None, "Bytes of a state that are gathered before a flush; 64 MiB.", low=1
+    ),
+    "write_buffers": integer(
+        "rocksdb.write-buffers", None, "Such buffers that a state may have at once; 2.", low=2
+    ),
+    "merged_buffers": integer(
+        "rocksdb.write-buffers-to-merge", None, "Buffers that are flushed as one; 1.", low=1
+    ),
+    "block_bytes": integer("rocksdb.block-size", None, "Bytes of a block in a file; 4 KiB.", low=1),
+    "block_cache_bytes": integer(
+        "rocksdb.block-cache-size", None, "Bytes of a state's cache without a memory budget; 8 MiB.", low=1
+    ),
+    "bloom_bits": integer(
+        "rocksdb.bloom-filter-bits", None, "Bits per key of a filter against useless reads; 0, none.", low=0
+    ),
+}
 
-#: Flink's ``RocksDBConfigurableOptions``.
-_INFO_LOG_BYTES, _INFO_LOG_FILES = 25 * MIB, 4
-_WRITE_BUFFER_BYTES, _WRITE_BUFFERS = 64 * MIB, 2
-_TARGET_FILE_BYTES, _LEVEL_BASE_BYTES = 64 * MIB, 256 * MIB
-_BLOCK_BYTES, _BLOCK_CACHE_BYTES = 4 << 10, 8 * MIB
-
-
-def database_options(options: Mapping[str, Any]) -> Options:
-    """Return the options of a database."""
-    made = Options(raw_mode=True)
-    made.create_if_missing(True)
-    made.set_max_background_jobs(2)
-    made.set_max_open_files(-1)
-    made.set_max_log_file_size(_INFO_LOG_BYTES)
-    made.set_keep_log_file_num(_INFO_LOG_FILES)
-    # Statistics are asked for, not written into the log.
-    made.set_stats_dump_period_sec(0)
-    made.set_stats_persist_period_sec(0)
-    made.set_manifest_preallocation_size(64 << 10)
-    return made
-
-
-def column_options(options: Mapping[str, Any]) -> Options:
-    """Return the options of a column family."""
-    made = Options(raw_mode=True)
-    made.set_compression_type(DBCompressionType.snappy())
-    made.set_write_buffer_size(_WRITE_BUFFER_BYTES)
-    made.set_max_write_buffer_number(_WRITE_BUFFERS)
-    made.set_min_write_buffer_number_to_merge(1)
-    made.set_target_file_size_base(_TARGET_FILE_BYTES)
-    made.set_max_bytes_for_level_base(_LEVEL_BASE_BYTES)
-    blocks = BlockBasedOptions()
-    blocks.set_block_size(_BLOCK_BYTES)
-    blocks.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
-    made.set_block_based_table_factory(blocks)
-    return made
+OPTIONS: tuple[ConfigOption[Any], ...] = (
+    BATCH_ENTRIES,
+    BATCH_BYTES,
+    INCREMENTAL,
+    RESTORE_OVERLAP,
+    MEMORY_BUDGET,
+    WRITE_RATIO,
+    SMALL_FILES,
+    PREDEFINED,
+    FACTORY,
+    *TUNING.values(),
+)

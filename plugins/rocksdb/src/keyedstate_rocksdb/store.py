@@ -9,15 +9,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from rocksdict import Checkpoint, Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import (
+    BottommostLevelCompaction,
+    Checkpoint,
+    CompactOptions,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
 
 from keyedstate.backend import BackendContext
 from keyedstate.backend.ordered import OrderedStore, RowCopy, RowSpace
 from keyedstate_rocksdb.errors import opened
-from keyedstate_rocksdb.options import column_options, database_options
+from keyedstate_rocksdb.options import SMALL_FILES
+from keyedstate_rocksdb.tuning import Tuning
 
 #: What the names of column families begin with: "default" is RocksDB's own.
 _FAMILY = "state:"
+_LEVELS = 7
+_SMALL_FILE_BYTES = 50_000
 #: What the names of table files end with.
 _TABLE = ".sst"
 #: The name of the database's folder below the private one of an instance.
@@ -37,7 +50,8 @@ class RocksStore(OrderedStore):
 
     def __init__(self, context: BackendContext) -> None:
         context.local_dir.mkdir(parents=True, exist_ok=True)
-        self._options = context.options
+        self._tuning = Tuning(context.options)
+        self._small_files: int = context.options[SMALL_FILES.name]
         self.path: Path = context.local_dir / DATABASE
         #: By the name of a table file, where it was uploaded to; the thread that uploads adds to it.
         self.origins: dict[str, str] = {}
@@ -45,17 +59,20 @@ class RocksStore(OrderedStore):
         # Its stub has an attribute as a method.
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
         self._spaces: dict[str, RocksSpace] = {}
-        options = database_options(self._options)
+        options = self._tuning.database()
         with opened(self.path):
             families = Rdict.list_cf(str(self.path)) if self.path.exists() else ["default"]
             self._database: Rdict | None = Rdict(
                 str(self.path),
                 options=options,
-                column_families={family: column_options(self._options) for family in families},
+                column_families={family: self._family_options(family) for family in families},
             )
         for family in families:
             if family.startswith(_FAMILY):
                 self._add(family, self._database.get_column_family(family))
+
+    def _family_options(self, family: str) -> Options:
+        return self._tuning.column_family(family.removeprefix(_FAMILY))
 
     def _add(self, family: str, rows: Rdict) -> RocksSpace:
         state = family.removeprefix(_FAMILY)
@@ -73,7 +90,9 @@ class RocksStore(OrderedStore):
         if state in self._spaces:
             return self._spaces[state]
         family = _FAMILY + state
-        return self._add(family, self.database.create_column_family(family, column_options(self._options)))
+        with opened(self.path):
+            rows = self.database.create_column_family(family, self._family_options(family))
+        return self._add(family, rows)
 
     def drop_space(self, state: str) -> None:
         """Remove the column family of a state."""
@@ -93,6 +112,7 @@ class RocksStore(OrderedStore):
         """Link what is there now into a folder, memory written to disk before."""
         for space in self._spaces.values():
             space.rows.flush(wait=True)
+            space.merge_small_files(self._small_files)
         Checkpoint(self.database).create_checkpoint(str(folder))
 
     def close(self) -> None:
@@ -144,6 +164,24 @@ class RocksSpace(RowSpace):
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Remove the rows from a key, included, to another, excluded, by one mark."""
         self.rows.delete_range(start, end, self._write_options)
+
+    def merge_small_files(self, count: int) -> None:
+        """Merge all files where there are so many, and small ones; 0 for never.
+
+        RocksDB does not do so where their keys do not overlap: it moves them down a level as they are
+        (Flink's ``RocksDBManualCompactionManager``).
+        """
+        if not count:
+            return
+        levels = (
+            self.rows.property_int_value(f"rocksdb.num-files-at-level{level}") for level in range(_LEVELS)
+        )
+        files = sum(number or 0 for number in levels)
+        size = self.rows.property_int_value("rocksdb.total-sst-files-size") or 0
+        if files >= count and size <= files * _SMALL_FILE_BYTES:
+            options = CompactOptions()
+            options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+            self.rows.compact_range(None, None, options)
 
     def copy(self) -> RowCopy:
         """Return an iterator, which holds on to what is there now."""

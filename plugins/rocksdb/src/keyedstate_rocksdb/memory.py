@@ -1,0 +1,78 @@
+"""The memory that all databases of a process share: one cache of blocks, and within it what is to be flushed.
+
+Follows Flink's ``RocksDBMemoryControllerUtils``.  Of a budget T, of which a share r may hold writes, the
+write buffers get 2*T*r/3 and the cache T*(3-r)/3: while buffers are flushed, others take their place, so half
+of what they have may come on top of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+
+from rocksdict import Cache, WriteBufferManager
+
+from keyedstate_rocksdb.errors import SmallBudgetError
+
+_log = logging.getLogger(__name__)
+
+#: Below it nothing useful fits: a few blocks of each file, and one buffer.
+_LEAST = 4 << 20
+
+
+def cache_bytes(budget: int, write_ratio: float) -> int:
+    """Return the capacity of the cache (``calculateActualCacheCapacity``)."""
+    return int((3 - write_ratio) * budget / 3)
+
+
+def write_buffer_bytes(budget: int, write_ratio: float) -> int:
+    """Return the capacity of the write buffers (``calculateWriteBufferManagerCapacity``)."""
+    return int(2 * budget * write_ratio / 3)
+
+
+def mutable_bytes(write_buffers: int) -> int:
+    """Return the size of active buffers from which one is flushed (``calculateRocksDBMutableLimit``)."""
+    return write_buffers * 7 // 8
+
+
+def arena_block_bytes(write_buffer: int) -> int:
+    """Return the step in which a buffer takes memory (``calculateRocksDBDefaultArenaBlockSize``)."""
+    page = 4 << 10
+    return -(-(write_buffer // 8) // page) * page
+
+
+class SharedMemory:
+    """A budget.
+
+    Attributes
+    ----------
+    cache : Cache
+    write_buffers : WriteBufferManager
+        What it holds counts in the cache.
+    """
+
+    def __init__(self, budget: int, write_ratio: float) -> None:
+        if budget < _LEAST:
+            raise SmallBudgetError(budget, _LEAST)
+        self._write_bytes = write_buffer_bytes(budget, write_ratio)
+        self.cache = Cache(cache_bytes(budget, write_ratio))
+        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
+            self._write_bytes, False, self.cache
+        )
+
+    def check_buffers(self, write_buffer: int) -> None:
+        """Warn where one step of one buffer is more than all may have, so that each write flushes."""
+        arena, limit = arena_block_bytes(write_buffer), mutable_bytes(self._write_bytes)
+        if arena > limit:
+            _log.warning(
+                "rocksdb: buffers take memory in steps of %d bytes, and all of them may have %d: RocksDB "
+                "will flush again and again; raise rocksdb.memory-budget or lower rocksdb.write-buffer-size",
+                arena,
+                limit,
+            )
+
+
+@lru_cache(maxsize=8)
+def shared_memory(budget: int, write_ratio: float) -> SharedMemory:
+    """Return the memory of this process for a budget; the same one each time."""
+    return SharedMemory(budget, write_ratio)

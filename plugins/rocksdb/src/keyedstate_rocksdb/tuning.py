@@ -1,0 +1,157 @@
+"""What RocksDB is told: a predefined set, options set one by one, then the user's own function."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rocksdict import BlockBasedOptions, Cache, DBCompactionStyle, DBCompressionType, Options
+
+from keyedstate_rocksdb.errors import OptionsFactoryError, UnknownChoiceError
+from keyedstate_rocksdb.memory import SharedMemory, shared_memory
+from keyedstate_rocksdb.options import FACTORY, MEMORY_BUDGET, MIB, PREDEFINED, TUNING, WRITE_RATIO
+
+#: Flink's ``RocksDBConfigurableOptions``.
+_DEFAULTS: dict[str, Any] = {
+    "threads": 2,
+    "open_files": -1,
+    "log_bytes": 25 * MIB,
+    "log_files": 4,
+    "compaction": "level",
+    "dynamic_levels": "false",
+    "compression": "snappy",
+    "target_file_bytes": 64 * MIB,
+    "level_base_bytes": 256 * MIB,
+    "write_buffer_bytes": 64 * MIB,
+    "write_buffers": 2,
+    "merged_buffers": 1,
+    "block_bytes": 4 << 10,
+    "block_cache_bytes": 8 * MIB,
+    "bloom_bits": 0,
+}
+_DISK = {"threads": 4, "compaction": "level", "dynamic_levels": "true"}
+#: Flink's ``PredefinedOptions``.
+_PREDEFINED: dict[str, dict[str, Any]] = {
+    "DEFAULT": {},
+    "SPINNING_DISK_OPTIMIZED": _DISK,
+    "SPINNING_DISK_OPTIMIZED_HIGH_MEM": {
+        **_DISK,
+        "target_file_bytes": 256 * MIB,
+        "level_base_bytes": 1024 * MIB,
+        "write_buffers": 4,
+        "merged_buffers": 3,
+        "block_bytes": 128 << 10,
+        "block_cache_bytes": 256 * MIB,
+        "bloom_bits": 10,
+    },
+    "FLASH_SSD_OPTIMIZED": _DISK,
+}
+_STYLES = {
+    "level": DBCompactionStyle.level,
+    "universal": DBCompactionStyle.universal,
+    "fifo": DBCompactionStyle.fifo,
+}
+_CODECS = {
+    "none": DBCompressionType.none,
+    "snappy": DBCompressionType.snappy,
+    "lz4": DBCompressionType.lz4,
+    "zlib": DBCompressionType.zlib,
+    "zstd": DBCompressionType.zstd,
+}
+_TRUTH = {"true": True, "false": False}
+
+
+class Tuning:
+    """The options of one instance's database and its column families.
+
+    Parameters
+    ----------
+    options : mapping
+        The plugin's, by their full names.
+
+    Attributes
+    ----------
+    values : dict
+        What RocksDB is told, by the names of `TUNING`.
+    memory : SharedMemory or None
+
+    Raises
+    ------
+    UnknownChoiceError, OptionsFactoryError, SmallBudgetError
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        given = {name: options[option.name] for name, option in TUNING.items()}
+        self.values: dict[str, Any] = {
+            **_DEFAULTS,
+            **_PREDEFINED[options[PREDEFINED.name]],
+            **{name: value for name, value in given.items() if value is not None},
+        }
+        for name, known in (("compaction", _STYLES), ("compression", _CODECS), ("dynamic_levels", _TRUTH)):
+            if self.values[name] not in known:
+                raise UnknownChoiceError(TUNING[name].name, self.values[name], known)
+        self.memory: SharedMemory | None = None
+        if options[MEMORY_BUDGET.name]:
+            self.memory = shared_memory(options[MEMORY_BUDGET.name], options[WRITE_RATIO.name])
+            self.memory.check_buffers(self.values["write_buffer_bytes"])
+        self._factory = _factory(options[FACTORY.name])
+
+    def database(self) -> Options:
+        """Return the options of the database."""
+        values, made = self.values, Options(raw_mode=True)
+        made.create_if_missing(True)
+        made.set_max_background_jobs(values["threads"])
+        made.set_max_open_files(values["open_files"])
+        made.set_max_log_file_size(values["log_bytes"])
+        made.set_keep_log_file_num(values["log_files"])
+        # Statistics are asked for, not written into the log.
+        made.set_stats_dump_period_sec(0)
+        made.set_stats_persist_period_sec(0)
+        made.set_manifest_preallocation_size(64 << 10)
+        if self.memory is not None:
+            made.set_write_buffer_manager(self.memory.write_buffers)
+        return self._finished("", made)
+
+    def column_family(self, state: str) -> Options:
+        """Return the options of a state's column family."""
+        values, made = self.values, Options(raw_mode=True)
+        made.set_compaction_style(_STYLES[values["compaction"]]())
+        made.set_level_compaction_dynamic_level_bytes(_TRUTH[values["dynamic_levels"]])
+        made.set_compression_type(_CODECS[values["compression"]]())
+        made.set_target_file_size_base(values["target_file_bytes"])
+        made.set_max_bytes_for_level_base(values["level_base_bytes"])
+        made.set_write_buffer_size(values["write_buffer_bytes"])
+        made.set_max_write_buffer_number(values["write_buffers"])
+        made.set_min_write_buffer_number_to_merge(values["merged_buffers"])
+        blocks = BlockBasedOptions()
+        blocks.set_block_size(values["block_bytes"])
+        if self.memory is None:
+            blocks.set_block_cache(Cache(values["block_cache_bytes"]))
+        else:
+            blocks.set_block_cache(self.memory.cache)
+            # Else they would lie beside the budget.
+            blocks.set_cache_index_and_filter_blocks(True)
+            blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        if values["bloom_bits"]:
+            blocks.set_bloom_filter(values["bloom_bits"], False)
+        made.set_block_based_table_factory(blocks)
+        return self._finished(state, made)
+
+    def _finished(self, what: str, made: Options) -> Options:
+        if self._factory is not None:
+            self._factory(what, made)
+        return made
+
+
+def _factory(name: str | None) -> Callable[[str, Options], object] | None:
+    if name is None:
+        return None
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionsFactoryError(name, f"it cannot be imported ({error})") from error
+    if not callable(found):
+        raise OptionsFactoryError(name, "it is no function")
+    return found  # type: ignore[no-any-return]

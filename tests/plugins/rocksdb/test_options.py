@@ -1,0 +1,197 @@
+"""Memory, predefined sets and single options of RocksDB, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdb_incremental import Job, tables_of
+
+from keyedstate import types
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.state import ValueState
+from keyedstate.testing import open_instance
+from keyedstate.testing.contract.base import META
+from keyedstate_rocksdb.errors import OptionsFactoryError, SmallBudgetError, UnknownChoiceError
+from keyedstate_rocksdb.memory import arena_block_bytes, cache_bytes, mutable_bytes, write_buffer_bytes
+
+MIB = 1 << 20
+SETS = ("DEFAULT", "SPINNING_DISK_OPTIMIZED", "SPINNING_DISK_OPTIMIZED_HIGH_MEM", "FLASH_SSD_OPTIMIZED")
+
+
+def opened(folder: Path, options: Mapping[str, object]) -> Any:
+    return open_instance(
+        "rocksdb", folder, options=options, key_groups=KeyGroupRange(0, 1), max_parallelism=2
+    )
+
+
+def written_options(instance: Any, state: str) -> dict[str, str]:
+    """Return what RocksDB itself has written down about a column family."""
+    (file, *_) = sorted((instance.context.local_dir / "db").glob("OPTIONS-*"), reverse=True)
+    sections = file.read_text().split("\n[")
+    name = state.replace(":", "\\:")
+    (section,) = (text for text in sections if text.startswith(f'CFOptions "{name}"'))
+    table = sections[sections.index(section) + 1]
+    lines = [line.strip() for line in (section + "\n" + table).splitlines() if "=" in line]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_a_budget_is_divided_between_the_cache_and_what_is_to_be_flushed() -> None:
+    """Flink's ``RocksDBMemoryControllerUtilsTest``, its formulas on one number."""
+    assert cache_bytes(64 * MIB, 0.5) == int(64 * MIB * 2.5 / 3)
+    assert write_buffer_bytes(64 * MIB, 0.5) == 64 * MIB // 3
+    assert mutable_bytes(800) == 700
+    assert arena_block_bytes(64 * MIB) == 8 * MIB
+    assert arena_block_bytes(64 * MIB + 1) == 8 * MIB
+    assert arena_block_bytes(64 * MIB + 8) == 8 * MIB + 4096
+
+
+def test_all_databases_of_a_process_share_one_budget(tmp_path: Path) -> None:
+    options = {"rocksdb.memory-budget": 12 * MIB}
+    instances = [opened(tmp_path, options) for _ in range(2)]
+    memories = []
+    for instance in instances:
+        table = instance.table(META)
+        table.put_many([0] * 500, [str(n) for n in range(500)], 1, [[n] for n in range(500)])
+        memories.append(instance.context.resources["ordered store"]._tuning.memory)
+    first, second = memories
+    assert first is second
+    assert first.write_buffers.get_buffer_size() == 4 * MIB
+    assert first.write_buffers.enabled()
+    assert first.write_buffers.get_usage() > 0
+    other = opened(tmp_path, {"rocksdb.memory-budget": 13 * MIB})
+    other.table(META)
+    assert other.context.resources["ordered store"]._tuning.memory is not first
+    for instance in (*instances, other):
+        instance.close()
+
+
+def test_a_budget_bounds_what_waits_in_memory(tmp_path: Path) -> None:
+    options = {"rocksdb.memory-budget": 12 * MIB, "rocksdb.write-buffer-size": 1 * MIB}
+    instance = opened(tmp_path, options)
+    table = instance.table(META)
+    for round_ in range(20):
+        table.put_many([0] * 500, [f"{round_}-{n}" for n in range(500)], 1, [list(range(250))] * 500)
+    memory = instance.context.resources["ordered store"]._tuning.memory
+    assert memory.write_buffers.get_usage() <= 8 * MIB
+    assert list((instance.context.local_dir / "db").glob("*.sst")), "the rest was flushed"
+    assert len(table) == 10_000
+    instance.close()
+
+
+def test_a_budget_in_which_nothing_fits_is_refused(tmp_path: Path) -> None:
+    instance = opened(tmp_path, {"rocksdb.memory-budget": 1000})
+    with pytest.raises(SmallBudgetError, match=r"memory-budget is 1000 bytes.*Raise it, or set it to 0"):
+        instance.table(META)
+    instance.close()
+
+
+def test_a_budget_that_one_step_of_a_buffer_exceeds_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Flink, it is logged and no more."""
+    with caplog.at_level(logging.WARNING):
+        instance = opened(tmp_path, {"rocksdb.memory-budget": 16 * MIB})
+        instance.table(META).put(0, "a", 1, [1])
+    assert "raise rocksdb.memory-budget or lower rocksdb.write-buffer-size" in caplog.text
+    instance.close()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_each_predefined_set_opens_a_database_and_single_options_win(tmp_path: Path, name: str) -> None:
+    options = {"rocksdb.predefined-options": name, "rocksdb.level-base-size": 32 * MIB}
+    instance = opened(tmp_path, options)
+    table = instance.table(META)
+    table.put(0, "a", 1, [1])
+    assert table.get(0, "a", 1) == [1]
+    written = written_options(instance, "state:visits")
+    high = name.endswith("HIGH_MEM")
+    assert written["max_bytes_for_level_base"] == str(32 * MIB)
+    assert written["target_file_size_base"] == str((256 if high else 64) * MIB)
+    assert written["block_size"] == str(128 << 10 if high else 4 << 10)
+    assert written["level_compaction_dynamic_level_bytes"] == str(name != "DEFAULT").lower()
+    assert ("bloom" in written["filter_policy"]) is high
+    instance.close()
+
+
+def test_options_that_are_set_one_by_one_reach_rocksdb(tmp_path: Path) -> None:
+    instance = opened(
+        tmp_path,
+        {
+            "rocksdb.memory-budget": 0,
+            "rocksdb.compression": "zstd",
+            "rocksdb.compaction-style": "universal",
+            "rocksdb.write-buffer-size": 5 * MIB,
+            "rocksdb.write-buffers": 7,
+            "rocksdb.write-buffers-to-merge": 2,
+            "rocksdb.bloom-filter-bits": 12,
+        },
+    )
+    instance.table(META).put(0, "a", 1, [1])
+    written = written_options(instance, "state:visits")
+    assert written["compression"] == "kZSTD"
+    assert written["compaction_style"] == "kCompactionStyleUniversal"
+    assert written["write_buffer_size"] == str(5 * MIB)
+    assert written["max_write_buffer_number"] == "7"
+    assert written["min_write_buffer_number_to_merge"] == "2"
+    assert "bloom" in written["filter_policy"]
+    instance.close()
+
+
+def test_a_function_of_the_user_has_the_last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_rocks.py").write_text(
+        "seen = []\n"
+        "def tune(what, options):\n"
+        "    seen.append(what)\n"
+        "    if what == 'visits':\n"
+        "        options.set_max_write_buffer_number(9)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = {"rocksdb.options-factory": "my_rocks:tune", "rocksdb.write-buffers": 3}
+    instance = opened(tmp_path, options)
+    instance.table(META).put(0, "a", 1, [1])
+    assert written_options(instance, "state:visits")["max_write_buffer_number"] == "9"
+    import my_rocks  # type: ignore[import-not-found]
+
+    assert my_rocks.seen == ["", "default", "visits"]
+    instance.close()
+
+
+@pytest.mark.parametrize("name", ["no_such_module:tune", "json:no_such_name", "json", "json:__doc__"])
+def test_a_function_that_cannot_be_had_is_named(tmp_path: Path, name: str) -> None:
+    instance = opened(tmp_path, {"rocksdb.options-factory": name})
+    with pytest.raises(OptionsFactoryError, match="Give module:function"):
+        instance.table(META)
+    instance.close()
+
+
+@pytest.mark.parametrize("option", ["compression", "compaction-style", "dynamic-level-size"])
+def test_a_word_that_rocksdb_does_not_know_is_refused_with_those_that_it_does(
+    tmp_path: Path, option: str
+) -> None:
+    instance = opened(tmp_path, {f"rocksdb.{option}": "best"})
+    with pytest.raises(UnknownChoiceError, match=rf"rocksdb\.{option} is 'best'. Set it to one of \w+"):
+        instance.table(META)
+    instance.close()
+
+
+def test_many_small_checkpoints_leave_few_files(tmp_path: Path) -> None:
+    """SNAP-05: 50 checkpoints of one key each."""
+    job = Job(tmp_path, options={"rocksdb.incremental": True, "rocksdb.merge-small-files": 10})
+    job.restart()
+    (instance,) = job.instances
+    state = instance.get_state(ValueState("numbers", types.INT64))
+
+    def put(key: int) -> None:
+        instance.set_current_key(key)
+        state.update(key)
+
+    for number in range(50):
+        (part,) = job.run(lambda _, number=number: put(number))  # type: ignore[misc]
+    assert len(tables_of(part)) <= 25
+    job.restart()
+    assert sorted(job.instances[0].get_keys("numbers")) == list(range(50))
+    job.close()
