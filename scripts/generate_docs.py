@@ -45,9 +45,10 @@ Everything that a plugin can be asked for. A backend is a module named by an ent
 the chosen backend's hooks are called, so no hook has to ask whether it is meant; hooks run when something is
 created or completed, never per record.
 
-One hook is asked of every plugin: `keyedstate_checkpoint_storage`, which brings file systems
-([storage.md](storage.md)). A plugin that has it need not be a backend; then its entry point belongs to the
-group `{plugin_group}`.
+Two hooks are asked of every plugin: `keyedstate_checkpoint_storage`, which brings file systems
+([storage.md](storage.md)), and `keyedstate_metric_reporter`, which takes the figures of epochs
+([metrics.md](metrics.md)). A plugin that has one of them need not be a backend; then its entry point belongs
+to the group `{plugin_group}`.
 
 This is hook API version {newest}; {served}. How to write a backend:
 [writing-a-backend.md](writing-a-backend.md).

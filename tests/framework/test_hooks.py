@@ -139,6 +139,18 @@ def keyedstate_checkpoint_storage(uri):
     assert (provider.name, sys.modules["mine_dist_plugin"].calls[-1]) == ("mine", "disk:a")
 
 
+def called_metric_reporter(distributions, context, meta):
+    source = """
+@hookimpl
+def keyedstate_metric_reporter(options):
+    calls.append(options)
+"""
+    distributions.add("mine-dist", "1.0", "mine", extra=source)
+    ((provider, call),) = distributions.registry().callers("keyedstate_metric_reporter", [])
+    assert call(options={"to": "nowhere"}) == []
+    assert (provider.name, sys.modules["mine_dist_plugin"].calls[-1]) == ("mine", {"to": "nowhere"})
+
+
 CALLED = {hook: globals().get(hook.replace("keyedstate_", "called_", 1)) for hook in HOOKS}
 
 

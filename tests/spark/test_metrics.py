@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,32 @@ class Told(EpochListener):
         self.ended = True
 
 
+#: A plugin whose reporter fails for the first epoch.
+REPORTING = """
+import json
+from keyedstate.hooks import hookimpl
+
+@hookimpl
+def keyedstate_metric_reporter(options):
+    def report(metrics):
+        if metrics.epoch == 0:
+            raise RuntimeError("not yet")
+        with open(options["lines.file"], "a") as file:
+            file.write(json.dumps(metrics.to_json()) + "\\n")
+
+    return report if "lines.file" in options else None
+"""
+
+
+@pytest.fixture
+def reporting(spark: SparkSession, tmp_path: Path) -> str:
+    """The name of a module with that plugin, which the driver and the tasks can import."""
+    name = f"reporting_{uuid.uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(REPORTING, encoding="utf-8")
+    spark.sparkContext.addPyFile(str(tmp_path / f"{name}.py"))
+    return name
+
+
 @pytest.fixture
 def spark_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     """A file with the lines of our logger in the log of the JVM."""
@@ -51,19 +78,27 @@ def spark_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     builder = log4j.core.appender.FileAppender.newBuilder().withFileName(str(tmp_path / "log"))
     appender = builder.setName("epochs").setLayout(layout).build()
     appender.start()
-    log4j.core.config.Configurator.setLevel("keyedstate.epochs", log4j.Level.INFO)
-    logger = log4j.LogManager.getLogger("keyedstate.epochs")
+    log4j.core.config.Configurator.setLevel("keyedstate.EpochMetrics", log4j.Level.INFO)
+    logger = log4j.LogManager.getLogger("keyedstate.EpochMetrics")
     logger.addAppender(appender)
     yield tmp_path / "log"
     logger.removeAppender(appender)
     appender.stop()
-    log4j.core.config.Configurator.setLevel("keyedstate.epochs", log4j.Level.ERROR)
+    log4j.core.config.Configurator.setLevel("keyedstate.EpochMetrics", log4j.Level.ERROR)
 
 
 def test_listeners_progress_and_log_have_the_figures_of_every_epoch(
-    spark: SparkSession, stream: Any, one_backend: str, spark_log: Path
+    spark: SparkSession,
+    stream: Any,
+    one_backend: str,
+    spark_log: Path,
+    reporting: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = {
+    config: dict[str, object] = {
+        "plugins.modules": reporting,
+        "metrics.options": {"lines.file": str(tmp_path / "lines")},
         "checkpoint.dir": str(stream.state),
         "parallelism": 2,
         "backend": one_backend,
@@ -104,9 +139,14 @@ def test_listeners_progress_and_log_have_the_figures_of_every_epoch(
     assert query.lastProgress is not None
     assert metrics_of(query.lastProgress) == (told.epochs[-1],)
     lines = spark_log.read_text().splitlines()
-    said = [f"INFO keyedstate.epochs epoch {m.epoch} of remember: " for m in told.epochs]
+    said = [f"INFO keyedstate.EpochMetrics epoch {m.epoch} of remember: " for m in told.epochs]
     assert [line.partition("{")[0] for line in lines] == said
     assert [json.loads(line[line.index("{") :]) for line in lines] == [m.to_json() for m in told.epochs]
+
+    # And with the reporter of a plugin, whose error harms nobody.
+    reported = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    assert reported == [m.to_json() for m in told.epochs[1:]]
+    assert f"the plugin {reporting} (module) cannot report epoch 0 of 'remember'" in caplog.text
 
 
 def test_the_progress_of_a_query_without_keyed_operators_has_no_figures(

@@ -411,6 +411,11 @@ HOSTS_CONNECT_TIMEOUT = duration(
     "files, and how long a stranger may take to prove who it is.",
     low_ms=100,
 )
+METRICS_OPTIONS = pairs(
+    "metrics.options",
+    "What plugins that report metrics need (hook keyedstate_metric_reporter): names and values that they "
+    "define.",
+)
 TYPES_GENERIC = choice(
     "types.generic",
     "allow",
@@ -457,6 +462,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     HOSTS_ADVERTISED_ADDRESS,
     HOSTS_PORTS,
     HOSTS_CONNECT_TIMEOUT,
+    METRICS_OPTIONS,
     TYPES_GENERIC,
 )
 

@@ -5,8 +5,8 @@ A plugin is a module whose functions carry `hookimpl`.  Backends are found throu
 the chosen one's are called, so no hook has to ask whether it is meant; hooks run when something is created
 or completed, never per record.
 
-The one exception is ``keyedstate_checkpoint_storage``: every plugin is asked, also one that is no backend.
-Such a one is found through the entry-point group ``keyedstate.plugins``.
+The exceptions are ``keyedstate_checkpoint_storage`` and ``keyedstate_metric_reporter``: every plugin is
+asked, also one that is no backend.  Such a one is found through the entry-point group ``keyedstate.plugins``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from keyedstate.backend import (
     AnyStateTable,
     BackendContext,
     BackendDescription,
+    EpochMetrics,
     RestoreOperation,
     SnapshotStrategy,
     SpillManager,
@@ -111,4 +112,15 @@ def keyedstate_checkpoint_storage(uri: str, options: Mapping[str, str]) -> tuple
     Asked of every plugin, backend or not, on the driver and in tasks, before pyarrow's own file systems.  A
     path that is appended to the URI, before its ``?``, must be appended to the path in the file system.
     `options` is what the option ``storage.options`` holds.  Optional.
+    """
+
+
+@hookspec
+def keyedstate_metric_reporter(options: Mapping[str, str]) -> Callable[[EpochMetrics], None] | None:
+    """Return a function that takes the figures of each epoch; None where `options` ask for nothing.
+
+    Asked of every plugin, backend or not, on the driver, when an operator of a streaming query is built.  The
+    function is called in the background, by a thread of each operator in the order of its epochs, and again
+    where an epoch ran again; an error that it raises is logged and does no harm.  `options` is what the
+    option ``metrics.options`` holds.  Optional.
     """

@@ -59,7 +59,7 @@ _REQUIRED_HOOKS = (
     "keyedstate_create_restore_operation",
 )
 #: The hooks of which any is enough for a module that describes no backend.
-_FREE_HOOKS = ("keyedstate_checkpoint_storage",)
+_FREE_HOOKS = ("keyedstate_checkpoint_storage", "keyedstate_metric_reporter")
 
 
 @dataclass(frozen=True)

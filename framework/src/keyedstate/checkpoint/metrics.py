@@ -94,4 +94,4 @@ def _base_bytes(part: AttemptManifest) -> int:
 
 def _times(milliseconds: Iterable[float]) -> PhaseTimes:
     times = list(milliseconds)
-    return PhaseTimes(round(max(times, default=0.0), 3), round(sum(times), 3))
+    return PhaseTimes(round(max(times, default=0.0), 3), round(sum(times, 0.0), 3))

@@ -273,6 +273,24 @@ class DataSourceUnavailableError(KeyedStateError):
         )
 
 
+class MetricReporterError(KeyedStateError):
+    """A plugin that cannot report metrics.
+
+    Attributes
+    ----------
+    plugin, reason : str
+    """
+
+    def __init__(self, plugin: str, reason: str) -> None:
+        self.plugin = plugin
+        self.reason = reason
+        super().__init__(
+            f"the hook keyedstate_metric_reporter of {plugin} gave nothing to report metrics with: "
+            f"{reason.rstrip('.')}. Correct spark.keyedstate.metrics.options, or leave the plugin out with "
+            "spark.keyedstate.plugins.deny."
+        )
+
+
 class BootstrapError(KeyedStateError):
     """A savepoint that cannot be made of what it was told to be made of.
 

@@ -61,6 +61,7 @@ from keyedstate.spark.identity import epoch_on_driver
 from keyedstate.spark.metrics import EpochReports
 from keyedstate.spark.partition import EventTime, PartitionPlan, StatePlace, pack_function
 from keyedstate.spark.preflight import check_executors
+from keyedstate.spark.reporters import reporters_of
 from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_columns_of, key_types, parse_output, time_column_of
@@ -525,8 +526,9 @@ def _acknowledging(
 ) -> Acknowledging:
     acknowledgements = acknowledgements_of(spark.sparkContext)
     coordinator = acknowledgements.coordinator(folder)
+    reports = EpochReports(spark.sparkContext, reporters_of(config))
     coordinator.configure(
-        _Listener(folder, backend, ClaimedSavepoint(config, folder), EpochReports(spark.sparkContext)),
+        _Listener(folder, backend, ClaimedSavepoint(config, folder), reports),
         config[CHECKPOINT_RETAINED],
         config[CHECKPOINT_TIMEOUT],
     )

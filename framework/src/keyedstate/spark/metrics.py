@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,11 +22,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from keyedstate.backend import EpochMetrics
 from keyedstate.checkpoint import CheckpointMetadata, metrics_of_checkpoint
+from keyedstate.spark.reporters import Reporter
 
 _log = logging.getLogger(__name__)
 
 #: The logger in Spark's own log, for its log4j configuration.
-LOGGER = "keyedstate.epochs"
+LOGGER = "keyedstate.EpochMetrics"
 #: How many epochs of an operator are kept, and how many operators of queries.
 EPOCHS_KEPT = 100
 OPERATORS_KEPT = 200
@@ -106,10 +107,12 @@ class EpochReports:
     ----------
     context : SparkContext
         Whose log they are written to.
+    reporters : iterable of Reporter
     """
 
-    def __init__(self, context: SparkContext) -> None:
+    def __init__(self, context: SparkContext, reporters: Iterable[Reporter]) -> None:
         self._context = context
+        self._reporters = tuple(reporters)
 
     def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
         """Make the figures of an epoch available, at once and without computing them."""
@@ -119,6 +122,8 @@ class EpochReports:
         """Report the figures of an epoch; in the background."""
         metrics = _recent.metrics(metadata)
         _log_in_spark(self._context, metrics)
+        for reporter in self._reporters:
+            reporter.report(metrics)
 
 
 class _Epoch:

@@ -1,0 +1,1 @@
+"""The metrics of epochs for Prometheus."""
