@@ -27,6 +27,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from keyedstate.checkpoint.document import decode_document, encode_document
@@ -294,6 +295,7 @@ class OperatorFolder:
 
     def _read(self, path: str, kind: str, build: Callable[[Mapping[str, Any]], T]) -> T | None:
         location = self.storage.location(path)
+        built = _built_once if kind == "checkpoint" else _built
         data = None
         while True:
             before = data
@@ -302,19 +304,12 @@ class OperatorFolder:
             except MissingFileError:
                 return None
             try:
-                body = decode_document(location, kind, FORMAT_VERSION, data)
-                break
+                return built(location, kind, data, build)
             except CorruptManifestError:
                 # A document that is replaced between the two requests of a read, for its size and for its
                 # bytes, is cut off at the size of the old one: only what stays the same is damaged.
                 if data == before:
                     raise
-        try:
-            return build(body)
-        except IncompleteEpochError as error:
-            raise CorruptManifestError(location, error.details) from error
-        except (KeyError, TypeError, ValueError, KeyedStateError) as error:
-            raise CorruptManifestError(location, f"its content is malformed ({error})") from error
 
     def _write(self, path: str, kind: str, body: Mapping[str, Any]) -> None:
         self.storage.write_atomic(path, encode_document(kind, FORMAT_VERSION, body))
@@ -326,6 +321,21 @@ class OperatorFolder:
             self.storage.delete_dir(folder)
         else:
             self.storage.for_each(self.storage.delete_file, [f"{folder}/{name}" for name in own])
+
+
+def _built(location: str, kind: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T:
+    body = decode_document(location, kind, FORMAT_VERSION, data)
+    try:
+        return build(body)
+    except IncompleteEpochError as error:
+        raise CorruptManifestError(location, error.details) from error
+    except (KeyError, TypeError, ValueError, KeyedStateError) as error:
+        raise CorruptManifestError(location, f"its content is malformed ({error})") from error
+
+
+#: Every task of an epoch reads the same checkpoint, whose size follows the number of tasks: a process that
+#: runs several of them takes it apart once.  Nobody changes what is made of it.
+_built_once = lru_cache(maxsize=4)(_built)
 
 
 def data_paths(nonce: str) -> tuple[str, str, str]:

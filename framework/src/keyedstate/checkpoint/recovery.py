@@ -141,7 +141,7 @@ def _check_owner(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -
 
 
 def find_restore_point(
-    folder: OperatorFolder, identity: TaskIdentity, *, each_epoch: bool = False
+    folder: OperatorFolder, identity: TaskIdentity, *, each_epoch: bool = False, owner: Owner | None = None
 ) -> CheckpointMetadata | None:
     """Return the checkpoint that an epoch begins from, or None where it begins without state.
 
@@ -153,6 +153,8 @@ def find_restore_point(
     identity : TaskIdentity
     each_epoch : bool, default False
         Whether the operator is part of a streaming plan, which Spark evaluates in each epoch of a run.
+    owner : Owner, optional
+        What `claim` returned; else it is read again.
 
     Raises
     ------
@@ -169,7 +171,7 @@ def find_restore_point(
     CorruptManifestError, FormatVersionError, StorageError
         Where a file, which is named, cannot be read.
     """
-    owner = folder.read_owner() or _new_owner(identity, 0, ())
+    owner = owner or folder.read_owner() or _new_owner(identity, 0, ())
     published = folder.checkpoints()
     before = [epoch for epoch in published if epoch < identity.epoch]
     newest = _newest_of_lineage(folder, identity, owner, before)

@@ -226,7 +226,7 @@ class Beginning:
         # that was never evaluated.
         folder.write_started(identity)
         _refuse_second_operator(folder, identity)
-        restore_point = find_restore_point(folder, identity, each_epoch=place.each_epoch)
+        restore_point = find_restore_point(folder, identity, each_epoch=place.each_epoch, owner=owner)
         config = Configuration(dict(plan.settings))
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
         began = time.perf_counter()
