@@ -75,6 +75,13 @@ def epochs_write_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYEDSTATE_CHECKPOINT_DELTA_MIN_BYTES", "0")
 
 
+@pytest.fixture(autouse=True)
+def some_epochs_run_in_tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what is about restoring do so in each epoch; everything else runs in hosts, the default."""
+    if request.module.__name__.rpartition(".")[2] in ("test_deltas", "test_local_copies"):
+        monkeypatch.setenv("KEYEDSTATE_HOST", "embedded")
+
+
 @pytest.fixture
 def one_backend() -> str:
     """The backend for tests in which any will do."""

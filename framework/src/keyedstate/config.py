@@ -351,7 +351,7 @@ RESTORE_ALLOW_NEW = boolean(
 )
 HOST = choice(
     "host",
-    "embedded",
+    "resident",
     ("resident", "embedded"),
     "Where streaming queries run their keyed epochs. `resident`: in processes beside Spark's workers that "
     "keep state from one epoch to the next. `embedded`: in the tasks themselves, which restore it each time.",
