@@ -69,8 +69,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., HostedJob]]:
 # -- what is kept ----------------------------------------------------------------------------------
 
 
-def test_every_epoch_after_the_first_of_a_run_restores_nothing(start: Callable[..., HostedJob]) -> None:
-    job = start()
+def test_every_epoch_after_the_first_of_a_run_restores_nothing(
+    start: Callable[..., HostedJob], backend_name: str
+) -> None:
+    job = start(backend=backend_name)
     origins = []
     for epoch in range(4):
         assert job.epoch(epoch, ["a", "a"]) == [("a", 2 * epoch + 1), ("a", 2 * epoch + 2)]
@@ -157,9 +159,11 @@ def test_what_a_zombie_gives_back_is_not_kept(start: Callable[..., HostedJob]) -
     assert job.part().state_origin is HOST
 
 
-def test_a_host_that_has_missed_epochs_reads_what_they_changed(start: Callable[..., HostedJob]) -> None:
+def test_a_host_that_has_missed_epochs_reads_what_they_changed(
+    start: Callable[..., HostedJob], backend_name: str
+) -> None:
     """As where the partition's tasks ran on another executor meanwhile."""
-    job = start()
+    job = start(backend=backend_name)
     job.epoch(0, [f"k{number}" for number in range(3000)])
     job.epoch(1, ["k0"])
     here, job.hosts = job.hosts, job.others
