@@ -27,7 +27,7 @@ from keyedstate.checkpoint import HostAddress, StateOrigin
 from keyedstate.runtime import ProcessFunctionError
 from keyedstate.spark.hosts.errors import AuthenticationError, HostLostError
 from keyedstate.spark.hosts.handshake import prove_task
-from keyedstate.spark.hosts.owners import RemoteAccess, stays
+from keyedstate.spark.hosts.owners import RemoteAccess, moves
 from keyedstate.spark.hosts.protocol import LIMITS, PROTOCOL, Frame, FrameReader, FrameType, frame
 
 HOST = StateOrigin.HOST
@@ -235,21 +235,17 @@ def test_without_a_secret_no_address_is_known(tmp_path: Path) -> None:
 
 
 def test_a_partition_stays_where_executors_keep_about_as_many() -> None:
-    executors = ["a", "a", "b", None]
-    assert not any(stays(executors, 0, epoch, "a") for epoch in range(100))
-    assert not any(stays(executors, 3, epoch, "a") for epoch in range(100))
-    assert all(stays(executors, 0, epoch, "b") for epoch in range(100))
+    every = [(partition, epoch) for partition in range(64) for epoch in range(64)]
+    for theirs, mine in ((1, 0), (2, 1), (5, 5), (3, 9), (40, 36)):
+        assert not any(moves(theirs, mine, *one) for one in every)
 
 
 def test_an_executor_that_keeps_fewer_gets_its_share_a_few_partitions_at_a_time() -> None:
-    executors = ["a"] * 64
-    moved = [
-        [partition for partition in range(64) if not stays(executors, partition, epoch, "b")]
-        for epoch in range(100)
-    ]
-    assert 0 < sum(map(len, moved)) / (100 * 64) < 1 / 8
+    every = [(partition, epoch) for partition in range(64) for epoch in range(128)]
+    moved = [partition for partition, epoch in every if moves(64, 0, partition, epoch)]
+    assert 0 < len(moved) < len(every) / 8
     # No partition is left out for ever.
-    assert {partition for partitions in moved for partition in partitions} == set(range(64))
+    assert set(moved) == set(range(64))
 
 
 # -- who is let in ---------------------------------------------------------------------------------

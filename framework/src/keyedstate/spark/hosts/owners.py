@@ -11,7 +11,7 @@ import time
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -32,8 +32,10 @@ from keyedstate.spark.partition import StatePlace
 
 _log = logging.getLogger(__name__)
 
-#: Of the partitions that would better be elsewhere, one in so many moves in an epoch.
+#: Of the difference between two executors, one in so many partitions moves in an epoch.
 MOVING_SHARE = 16
+#: A difference of one in so many partitions is none.
+TOLERATED = 8
 #: What makes Spark encrypt what goes between its processes.
 _ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 _secrets: dict[tuple[str, str], bytes] = {}
@@ -185,33 +187,32 @@ def kept_elsewhere(
     if len(parts) != identity.parallelism:
         return None
     part = parts[identity.partition]
-    executors = [None if one.host is None else one.host.executor for one in parts]
-    if part.host is None or not stays(executors, identity.partition, identity.epoch, me.executor):
+    if part.host is None:
+        return None
+    owner = part.host.executor
+    kept = Counter(one.host.executor for one in parts if one.host is not None)
+    if owner == me.executor or moves(kept[owner], kept[me.executor], identity.partition, identity.epoch):
         return None
     timeout_s = Configuration(dict(settings))[HOSTS_CONNECT_TIMEOUT] / 1000.0
     return Kept(part.host, part.identity.nonce, me.secret, timeout_s)
 
 
-def stays(executors: Sequence[str | None], partition: int, epoch: int, here: str) -> bool:
-    """Return whether a task should use the host of another executor.
+def moves(theirs: int, mine: int, partition: int, epoch: int) -> bool:
+    """Return whether a task takes its partition over from an executor that could run the epoch.
 
-    A partition stays where it is kept, unless the task's executor keeps at least two fewer: so executors that
-    have come later get their share.  Only a few partitions move in one epoch, and which ones is a matter of
-    their numbers, so that tasks need not agree.
+    It does where its own executor keeps clearly fewer: so executors that have come later get their share.  In
+    one epoch only a small part of the difference moves, and which partitions is a matter of their numbers, so
+    that tasks need not agree and do not overshoot.
 
     Parameters
     ----------
-    executors : sequence of str or None
-        Who keeps each partition.
+    theirs, mine : int
+        How many partitions of the operator each executor keeps.
     partition, epoch : int
-    here : str
-        The executor of the task.
     """
-    owner = executors[partition]
-    if owner is None or owner == here:
+    if theirs - mine <= 1 + theirs // TOLERATED:
         return False
-    kept = Counter(executors)
-    return kept[owner] <= kept[here] + 1 or zlib.crc32(f"{epoch}/{partition}".encode()) % MOVING_SHARE != 0
+    return zlib.crc32(f"{epoch}/{partition}".encode()) % (MOVING_SHARE * theirs) < theirs - mine
 
 
 @lru_cache(maxsize=1)
