@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.backend import EpochMetrics, PhaseTimes, StateFigures
+from keyedstate.backend import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
 from keyedstate.config import Configuration
 from keyedstate.errors import InvalidOptionError
 from keyedstate.spark.reporters import MetricReporterError, reporters_of
@@ -37,6 +37,7 @@ EPOCH = EpochMetrics(
     base_write_ms=PhaseTimes(0.0, 0.0),
     failed_bases=0,
     phases={"process": PhaseTimes(20.5, 30.0)},
+    latencies={"views": {"update": LatencyFigures(128, 1.5, 2.0, 4.0, 9.0)}},
 )
 
 
@@ -88,6 +89,8 @@ def test_the_file_has_the_last_figures_and_the_sums_of_all_epochs(reporter_to: A
     assert found[f'keyedstate_state_bytes {OPERATOR},state="views"'] == 120
     assert f'keyedstate_state_bytes {OPERATOR},state="back\\\\slash"' not in found
     assert found[f'keyedstate_phase_seconds {OPERATOR},phase="process"'] == 0.0205
+    sampled = f'keyedstate_state_latency_seconds {OPERATOR},state="views",operation="update",quantile="0.95"'
+    assert found[sampled] == 2e-6
     assert [file.name for file in tmp_path.iterdir()] == ["keyedstate.prom"]
 
 

@@ -98,6 +98,8 @@ def test_listeners_progress_and_log_have_the_figures_of_every_epoch(
 ) -> None:
     config: dict[str, object] = {
         "plugins.modules": reporting,
+        "metrics.latency": True,
+        "metrics.latency-interval": 1,
         "metrics.options": {"lines.file": str(tmp_path / "lines")},
         "checkpoint.dir": str(stream.state),
         "parallelism": 2,
@@ -132,6 +134,13 @@ def test_listeners_progress_and_log_have_the_figures_of_every_epoch(
         assert all(0.0 <= times.max <= times.sum for times in metrics.phases.values())
         assert metrics.phases["publish"].max > 0.0
         assert metrics.checkpoint_bytes >= metrics.written_bytes > 0
+
+        assert {state: set(operations) for state, operations in metrics.latencies.items()} == {
+            "n": {"value", "update"},
+            "of a": {"add"},
+        }
+    # Hosts keep their samples from one epoch to the next.
+    assert [m.latencies["n"]["update"].samples for m in told.epochs] == [4, 6, 7]
 
     # Without a listener, by the query or by its progress; and in Spark's log.
     assert epoch_metrics(query) == epoch_metrics(str(query.id), "remember") == tuple(told.epochs)

@@ -416,6 +416,29 @@ METRICS_OPTIONS = pairs(
     "What plugins that report metrics need (hook keyedstate_metric_reporter): names and values that they "
     "define.",
 )
+METRICS_LATENCY = boolean(
+    "metrics.latency",
+    False,
+    "Whether accesses to states are sampled for how long they take.",
+)
+METRICS_LATENCY_INTERVAL = integer(
+    "metrics.latency-interval",
+    100,
+    "Of so many calls of an operation of a state one is measured.",
+    low=1,
+)
+METRICS_LATENCY_HISTORY = integer(
+    "metrics.latency-history",
+    128,
+    "How many samples each task keeps of an operation of a state, the newest.",
+    low=1,
+    high=10_000,
+)
+METRICS_LATENCY_STATE_NAMES = boolean(
+    "metrics.latency-state-names",
+    True,
+    "Whether each state has samples of its own; otherwise the states of a kind have them together.",
+)
 TYPES_GENERIC = choice(
     "types.generic",
     "allow",
@@ -463,6 +486,10 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     HOSTS_PORTS,
     HOSTS_CONNECT_TIMEOUT,
     METRICS_OPTIONS,
+    METRICS_LATENCY,
+    METRICS_LATENCY_INTERVAL,
+    METRICS_LATENCY_HISTORY,
+    METRICS_LATENCY_STATE_NAMES,
     TYPES_GENERIC,
 )
 

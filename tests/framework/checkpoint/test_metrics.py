@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from keyedstate.backend import PhaseTimes, StateFigures
+from keyedstate.backend import LatencyFigures, PhaseTimes, StateFigures
 from keyedstate.checkpoint import (
     AttemptManifest,
     BaseReport,
@@ -149,6 +149,24 @@ def test_files_of_the_backends_own_count_and_hide_how_large_each_state_is() -> N
     metrics = metrics_of_checkpoint(CheckpointMetadata.of(parts), 0, None)
     assert metrics.states == {"last": StateFigures(2, 20), "total": StateFigures(20, None)}
     assert (metrics.files, metrics.checkpoint_bytes, metrics.bases) == (7, 1885, 2)
+
+
+def test_latencies_are_those_of_the_samples_of_all_partitions() -> None:
+    first, second, third = CHECKPOINT.parts
+    parts = [
+        replace(first, latencies={"total": {"value": list(range(1000, 81_000, 1000)), "update": [7000]}}),
+        replace(second, latencies={"total": {"value": list(range(81_000, 101_000, 1000)), "clear": []}}),
+        third,
+    ]
+    written = json.loads(json.dumps(CheckpointMetadata.of(parts).to_json()))
+    metrics = metrics_of_checkpoint(CheckpointMetadata.from_json(written), 0, None)
+    assert metrics.latencies == {
+        "total": {
+            "update": LatencyFigures(1, 7.0, 7.0, 7.0, 7.0),
+            "value": LatencyFigures(100, 50.0, 95.0, 99.0, 100.0),
+        }
+    }
+    assert metrics_of_checkpoint(CHECKPOINT, 0, None).latencies == {}
 
 
 def test_a_listener_hears_of_a_publication_before_the_last_task_may_go_on(

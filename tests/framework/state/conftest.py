@@ -17,7 +17,7 @@ from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import Clock, KeyedStateBackend, SnapshotTask, system_clock
+from keyedstate.state import Clock, KeyedStateBackend, LatencySampling, SnapshotTask, system_clock
 
 #: Each backend, with the options that make another build of it.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -65,6 +65,7 @@ class Instances:
         track_changes: bool = False,
         generic_types: bool = True,
         clock: Clock = system_clock,
+        latency: LatencySampling | None = None,
     ) -> KeyedStateBackend:
         backend = KeyedStateBackend.open(
             self.plugin,
@@ -76,6 +77,7 @@ class Instances:
             track_changes=track_changes,
             generic_types=generic_types,
             clock=clock,
+            latency=latency,
         )
         self._opened.append(backend)
         return backend

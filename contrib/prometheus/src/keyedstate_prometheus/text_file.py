@@ -103,6 +103,14 @@ class TextFile:
         for operator, metrics in self._last.items():
             for phase, times in metrics.phases.items():
                 yield _line("phase_seconds", operator, times.max / 1000, phase=phase)
+        yield from _head("state_latency_seconds", "gauge", "Sampled accesses to a state, by quantile.")
+        for operator, metrics in self._last.items():
+            for state, operations in metrics.latencies.items():
+                for operation, sampled in operations.items():
+                    quantiles = {"0.5": sampled.p50_us, "0.95": sampled.p95_us, "0.99": sampled.p99_us}
+                    for quantile, microseconds in quantiles.items():
+                        labels = {"state": state, "operation": operation, "quantile": quantile}
+                        yield _line("state_latency_seconds", operator, microseconds / 1e6, **labels)
 
 
 def _head(name: str, kind: str, text: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from keyedstate.backend.changes import (
 from keyedstate.backend.context import BackendContext
 from keyedstate.backend.expiry import Expiry, ExpiryCleanup
 from keyedstate.backend.meta import StateKind, StateMeta
-from keyedstate.backend.metrics import EpochMetrics, PhaseTimes, StateFigures
+from keyedstate.backend.metrics import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
 from keyedstate.backend.native import (
     NativeChange,
     NativeFile,
@@ -74,6 +74,7 @@ __all__ = [
     "GatheredChanges",
     "GroupChanges",
     "IncrementalVisitor",
+    "LatencyFigures",
     "Level",
     "NativeChange",
     "NativeFile",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -39,6 +39,24 @@ class PhaseTimes:
 
     max: float
     sum: float
+
+
+@dataclass(frozen=True)
+class LatencyFigures:
+    """How long one operation of a state took, over the newest samples of all tasks.
+
+    Attributes
+    ----------
+    samples : int
+    p50_us, p95_us, p99_us, max_us : float
+        Microseconds that half of them, and so on, did not exceed.
+    """
+
+    samples: int
+    p50_us: float
+    p95_us: float
+    p99_us: float
+    max_us: float
 
 
 @dataclass(frozen=True)
@@ -83,6 +101,8 @@ class EpochMetrics:
         The phases, in their order: ``restore``; ``process``, in which a task also waits for its rows;
         ``snapshot``, the part of a checkpoint that holds processing up; ``write``; and ``publish``, once and
         on the driver, left out where tasks of the next epoch have published the checkpoint.
+    latencies : mapping of str to (mapping of str to LatencyFigures)
+        By state, or kind of state, and operation; empty where accesses are not sampled.
     """
 
     uid: str
@@ -106,6 +126,7 @@ class EpochMetrics:
     base_write_ms: PhaseTimes
     failed_bases: int
     phases: Mapping[str, PhaseTimes]
+    latencies: Mapping[str, Mapping[str, LatencyFigures]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values, mappings under the names of the attributes."""

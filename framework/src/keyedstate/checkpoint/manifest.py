@@ -161,6 +161,8 @@ class AttemptManifest:
     unfinished : str or None
         The file of a base that is being written beside the work, and that this checkpoint does not need; or
         that in whose place native files are being uploaded.
+    latencies : mapping of str to (mapping of str to sequence of int)
+        By state and operation the nanoseconds of sampled accesses; empty where none are sampled.
     native : NativeBase or None
         The base, where it is of the backend's own files.
     state_origin : StateOrigin
@@ -197,6 +199,7 @@ class AttemptManifest:
     host: HostAddress | None = None
     task_executor: str | None = None
     native: NativeBase | None = None
+    latencies: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
         """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
@@ -252,6 +255,7 @@ class AttemptManifest:
             "host": None if self.host is None else self.host.to_json(),
             "task_executor": self.task_executor,
             "native": None if self.native is None else self.native.to_json(),
+            "latencies": {state: dict(operations) for state, operations in self.latencies.items()},
         }
 
     @classmethod
@@ -259,7 +263,7 @@ class AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
         # Later than the first files of this format version.
         added = {"operator_state", "watermark", "deltas", "ttl_ms", "bases", "unfinished"}
-        added |= {"state_origin", "host", "task_executor", "native"}
+        added |= {"state_origin", "host", "task_executor", "native", "latencies"}
         host = document.get("host")
         operator_state = document.get("operator_state")
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
@@ -268,6 +272,7 @@ class AttemptManifest:
         fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
         fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
         fields["unfinished"] = document.get("unfinished")
+        fields["latencies"] = document.get("latencies", {})
         native = document.get("native")
         fields["native"] = None if native is None else NativeBase.from_json(native)
         fields["state_origin"] = StateOrigin(document.get("state_origin", StateOrigin.FILES.value))

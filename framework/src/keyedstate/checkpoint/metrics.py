@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from keyedstate.backend import EpochMetrics, PhaseTimes, StateFigures
+from keyedstate.backend import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
 from keyedstate.checkpoint.folder import data_paths
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, StateOrigin
 
@@ -70,7 +70,29 @@ def metrics_of_checkpoint(
         base_write_ms=_times(base.async_ms for part in bases for base in part.bases if not base.failed),
         failed_bases=sum(base.failed for part in parts for base in part.bases),
         phases=phases,
+        latencies=_latencies(parts),
     )
+
+
+def _latencies(parts: Iterable[AttemptManifest]) -> dict[str, dict[str, LatencyFigures]]:
+    samples: dict[str, dict[str, list[int]]] = {}
+    for part in parts:
+        for state, operations in part.latencies.items():
+            for operation, nanoseconds in operations.items():
+                samples.setdefault(state, {}).setdefault(operation, []).extend(nanoseconds)
+    return {
+        state: {name: _figures(sorted(found)) for name, found in sorted(operations.items()) if found}
+        for state, operations in sorted(samples.items())
+    }
+
+
+def _figures(ascending: list[int]) -> LatencyFigures:
+    count = len(ascending)
+    # The nearest rank, in whole numbers: a fraction of 0.95 is none.
+    p50, p95, p99, largest = (
+        ascending[-(-percent * count // 100) - 1] / 1000 for percent in (50, 95, 99, 100)
+    )
+    return LatencyFigures(count, p50, p95, p99, largest)
 
 
 def _states_of_unknown_size(parts: Iterable[AttemptManifest]) -> set[str]:

@@ -17,6 +17,7 @@ from keyedstate.config import (
     Configuration,
 )
 from keyedstate.plugins import Backend, PluginRegistry
+from keyedstate.state import LatencySampling
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,15 @@ class ChosenBackend:
         The option ``types.generic``.
     base_rules : BaseRules
         When a task writes its whole state.
+    latency : LatencySampling or None
+        How accesses to states are sampled, where they are.
     """
 
     backend: Backend
     options: Mapping[str, Any]
     generic_types: bool
     base_rules: BaseRules
+    latency: LatencySampling | None
 
 
 def read_configuration(spark: SparkSession, explicit: Mapping[str, object] | None) -> Configuration:
@@ -75,6 +79,7 @@ def choose_backend(config: Configuration) -> ChosenBackend:
         options,
         config[TYPES_GENERIC] == "allow",
         BaseRules.of(config),
+        LatencySampling.of(config),
     )
 
 

@@ -140,6 +140,7 @@ class PartitionPlan:
             track_changes=track_changes,
             generic_types=chosen.generic_types,
             event_time=self.event_time is not None,
+            latency=chosen.latency,
         )
 
     def operator_states(self, restored: Iterable[RestoredOperatorState] = ()) -> OperatorStateBackend:
@@ -444,6 +445,7 @@ class Partition:
             bases=saved.bases,
             unfinished=saved.unfinished,
             state_origin=self._origin,
+            latencies={} if self._keyed.latency is None else self._keyed.latency.samples(),
             host=host,
             task_executor=task_executor,
             native=saved.native,

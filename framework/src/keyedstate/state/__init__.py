@@ -30,6 +30,7 @@ from keyedstate.state.errors import (
     UnorderedKeyError,
 )
 from keyedstate.state.keyed_backend import KeyedStateBackend
+from keyedstate.state.latency import LatencySampling
 from keyedstate.state.list import ListState, ListStateHandle
 from keyedstate.state.map import MapState, MapStateHandle
 from keyedstate.state.map_iterator import MapStateEntry, MapStateIterator
@@ -65,6 +66,7 @@ __all__ = [
     "InvalidTtlError",
     "KeyContext",
     "KeyedStateBackend",
+    "LatencySampling",
     "ListState",
     "ListStateHandle",
     "ManualClock",

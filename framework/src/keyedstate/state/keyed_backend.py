@@ -40,6 +40,7 @@ from keyedstate.state.errors import (
     StateKindMismatchError,
     StateMigrationError,
 )
+from keyedstate.state.latency import LatencySampling, LatencyTracker
 from keyedstate.state.restored_types import with_one_type_each
 from keyedstate.state.snapshots import SnapshotTask
 from keyedstate.state.tracking import ChangeTracker
@@ -67,6 +68,7 @@ class KeyedStateBackend:
         generic_types: bool = True,
         clock: Clock = system_clock,
         event_time: bool = True,
+        latency: LatencySampling | None = None,
     ) -> None:
         self._backend = backend
         self._context = context
@@ -82,6 +84,8 @@ class KeyedStateBackend:
             native = backend.description.level(Capability.CHANGE_TRACKING).usable
             self._tracker = ChangeTracker(native)
             self._changed = {name: self._tracker.track(table) for name, table in tables.items()}
+        #: None where accesses are not sampled.
+        self.latency = None if latency is None else LatencyTracker(latency)
         self._handles: dict[str, state_base.StateHandle] = {}
         #: What was asked for at the first look-up; a reconfigured serializer may stand in its place.
         self._requested: dict[str, StateMeta] = {}
@@ -115,6 +119,7 @@ class KeyedStateBackend:
         generic_types: bool = True,
         clock: Clock = system_clock,
         event_time: bool = True,
+        latency: LatencySampling | None = None,
     ) -> KeyedStateBackend:
         """Open an instance, empty or restored.
 
@@ -141,6 +146,8 @@ class KeyedStateBackend:
             Returns processing time in milliseconds since 1970 UTC; the machine's by default.
         event_time : bool, default True
             Whether states that expire in event time may be registered, because `advance_watermark` is called.
+        latency : LatencySampling, optional
+            How accesses to states are sampled; they are not by default.
 
         Raises
         ------
@@ -157,7 +164,15 @@ class KeyedStateBackend:
                 check_keys(meta, key_serializer)
             tables = backend.create_restore_operation(with_one_type_each(handles), context).restore()
             return cls(
-                backend, context, key_serializer, tables, track_changes, generic_types, clock, event_time
+                backend,
+                context,
+                key_serializer,
+                tables,
+                track_changes,
+                generic_types,
+                clock,
+                event_time,
+                latency,
             )
         except BaseException:
             context.closing.close()
@@ -317,6 +332,8 @@ class KeyedStateBackend:
         else:
             handle = create_ttl_handle(descriptor, changed, self.current, expiry)
             expiry.attach(changed, cleans_itself=self._drops_expired)
+        if self.latency is not None:
+            self.latency.track(handle, meta)
         # Only now: a refused registration leaves everything as it was.
         self._tables[meta.name] = table
         self._changed[meta.name] = changed
