@@ -439,6 +439,22 @@ METRICS_LATENCY_STATE_NAMES = boolean(
     True,
     "Whether each state has samples of its own; otherwise the states of a kind have them together.",
 )
+HOSTS_TLS_CERTIFICATE = string(
+    "hosts.tls-certificate",
+    None,
+    "Certificate of an executor, as a PEM file on its machine. With it and the two options below, what goes "
+    "between executors is encrypted, and both sides show a certificate.",
+    "a path on every executor",
+)
+HOSTS_TLS_KEY = string(
+    "hosts.tls-key", None, "Key of that certificate, without a password.", "a path on every executor"
+)
+HOSTS_TLS_CA = string(
+    "hosts.tls-ca",
+    None,
+    "Certificates of the authorities that vouch for executors.",
+    "a path on every executor",
+)
 TYPES_GENERIC = choice(
     "types.generic",
     "allow",
@@ -485,6 +501,9 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     HOSTS_ADVERTISED_ADDRESS,
     HOSTS_PORTS,
     HOSTS_CONNECT_TIMEOUT,
+    HOSTS_TLS_CERTIFICATE,
+    HOSTS_TLS_KEY,
+    HOSTS_TLS_CA,
     METRICS_OPTIONS,
     METRICS_LATENCY,
     METRICS_LATENCY_INTERVAL,

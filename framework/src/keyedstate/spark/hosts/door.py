@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from keyedstate.config import (
 )
 from keyedstate.spark.hosts.errors import HostError, HostProtocolError
 from keyedstate.spark.hosts.handshake import SECRET_BYTES, key_id, prove_host
+from keyedstate.spark.hosts.tls import TlsFiles, agree, plain_end
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +96,7 @@ class Door:
         self._tried = False
         self._closed = threading.Event()
         self._timeout_s = 0.0
+        self._tls: TlsFiles | None = None
         #: Where tasks of other executors find the host; None where they cannot.
         self.address: HostAddress | None = None
 
@@ -157,10 +160,14 @@ class Door:
 
     def _open(self, introduction: Introduction, config: Configuration) -> None:
         advertised = _advertised(config.get(HOSTS_ADVERTISED_ADDRESS), introduction.driver)
+        tls = TlsFiles.of(config)
+        if tls is not None:
+            tls.check()
         first, _, last = config[HOSTS_PORTS].partition("-")
         address = config.get(HOSTS_BIND_ADDRESS) or advertised
         listener = _listen(address, int(first), int(last or first))
         self._timeout_s = config[HOSTS_CONNECT_TIMEOUT] / 1000.0
+        self._tls = tls
         self._listener = listener
         self.address = HostAddress(introduction.executor, advertised, listener.getsockname()[1])
         threading.Thread(target=self._accept, args=(listener,), name="keyedstate-door", daemon=True).start()
@@ -173,6 +180,12 @@ class Door:
                 # The door is closed, or there is no file descriptor left just now.
                 time.sleep(0.1)
                 continue
+            if self._tls is not None:
+                try:
+                    connection = self._tls.wrap(connection, server=True)
+                except OSError:
+                    connection.close()
+                    continue
             with self._lock:
                 # Whoever is slow makes room for those who are not; and is counted until its thread has ended.
                 if len(self._strangers) >= MAX_STRANGERS:
@@ -192,7 +205,10 @@ class Door:
     def _ask(self, connection: socket.socket) -> None:
         name = None
         try:
-            name = prove_host(connection, self._secrets.get, time.monotonic() + self._timeout_s)
+            deadline = time.monotonic() + self._timeout_s
+            if isinstance(connection, ssl.SSLSocket):
+                agree(connection, deadline)
+            name = prove_host(connection, self._secrets.get, deadline)
             set_up(connection)
         except (OSError, HostError):
             # Nothing is told to a stranger, nor logged for each: whoever scans ports would fill the log.
@@ -202,6 +218,8 @@ class Door:
                 del self._strangers[connection]
                 welcome = name is not None and not self._closed.is_set()
             if welcome and name is not None:
+                if isinstance(connection, ssl.SSLSocket):
+                    connection = plain_end(connection)
                 self._deliver(connection, name)
             else:
                 connection.close()
@@ -226,7 +244,8 @@ def set_up(connection: socket.socket) -> None:
 def _turn_away(stranger: socket.socket) -> None:
     # Its own thread closes it.
     with contextlib.suppress(OSError):
-        stranger.shutdown(socket.SHUT_RDWR)
+        # Not TLS's own, by which its thread would lose what it works with.
+        socket.socket.shutdown(stranger, socket.SHUT_RDWR)
 
 
 def _trim(remembered: dict[str, None]) -> None:

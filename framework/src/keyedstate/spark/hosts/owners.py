@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import socket
+import ssl
 import threading
 import time
 import uuid
@@ -28,6 +29,7 @@ from keyedstate.spark.configuration import storage_in_task
 from keyedstate.spark.hosts.client import HostedEpoch
 from keyedstate.spark.hosts.door import Introduction, set_up
 from keyedstate.spark.hosts.handshake import SECRET_BYTES, prove_task
+from keyedstate.spark.hosts.tls import TlsFiles, agree, plain_end
 from keyedstate.spark.partition import StatePlace
 
 _log = logging.getLogger(__name__)
@@ -74,12 +76,14 @@ class Kept:
     secret : bytes
     timeout_s : float
         For its answer.
+    tls : TlsFiles or None
     """
 
     address: HostAddress
     version: str
     secret: bytes = field(repr=False)
     timeout_s: float
+    tls: TlsFiles | None = None
 
     def run(self, epoch: HostedEpoch) -> tuple[socket.socket, Generator[pa.RecordBatch, None, str]] | None:
         """Ask for an epoch to be run there; None, and no rows are used up, where that cannot be had."""
@@ -88,8 +92,13 @@ class Kept:
         connection = None
         try:
             connection = socket.create_connection(target, timeout=self.timeout_s)
+            if self.tls is not None:
+                connection = secured = self.tls.wrap(connection, server=False)
+                agree(secured, deadline)
             prove_task(connection, self.secret, deadline)
             set_up(connection)
+            if isinstance(connection, ssl.SSLSocket):
+                connection = plain_end(connection)
             running = epoch.offer(connection, self.version, deadline)
             if running is not None:
                 return connection, running
@@ -157,12 +166,17 @@ def remote_access(spark: SparkSession, config: Configuration, folder: str) -> Re
     folder : str
         The operator's own.  One that is built in each epoch, inside ``foreachBatch``, has the same secret
         each time: else no host would know it.
+
+    Raises
+    ------
+    MissingOptionError
     """
     conf = spark.sparkContext.getConf()
-    chosen = config[HOSTS_TCP]
+    # Also where it is not used: half of it is a mistake.
+    chosen, tls = config[HOSTS_TCP], TlsFiles.of(config)
     if chosen == "auto":
         encrypts = any(str(conf.get(name)).lower() == "true" for name in _ENCRYPTION)
-        if encrypts or str(spark.sparkContext.master).startswith("local["):
+        if (encrypts and tls is None) or str(spark.sparkContext.master).startswith("local["):
             return None
     if chosen == "off" or config[HOST] == "embedded":
         return None
@@ -193,8 +207,9 @@ def kept_elsewhere(
     kept = Counter(one.host.executor for one in parts if one.host is not None)
     if owner == me.executor or moves(kept[owner], kept[me.executor], identity.partition, identity.epoch):
         return None
-    timeout_s = Configuration(dict(settings))[HOSTS_CONNECT_TIMEOUT] / 1000.0
-    return Kept(part.host, part.identity.nonce, me.secret, timeout_s)
+    config = Configuration(dict(settings))
+    timeout_s = config[HOSTS_CONNECT_TIMEOUT] / 1000.0
+    return Kept(part.host, part.identity.nonce, me.secret, timeout_s, TlsFiles.of(config))
 
 
 def moves(theirs: int, mine: int, partition: int, epoch: int) -> bool:

@@ -1,0 +1,197 @@
+"""TLS between executors: both sides show a certificate of one authority, before the challenge.
+
+Whoever talks over such a connection gets an ordinary socket: a thread relays between that and the encrypted
+one, so that nothing else has to know of encryption.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+
+from keyedstate.config import (
+    HOSTS_TLS_CA,
+    HOSTS_TLS_CERTIFICATE,
+    HOSTS_TLS_KEY,
+    SPARK_PREFIX,
+    Configuration,
+)
+from keyedstate.errors import MissingOptionError
+
+_PIECE_BYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Where each executor has what it needs for TLS.
+
+    Attributes
+    ----------
+    certificate, key, ca : str
+        PEM files: the executor's certificate with what leads to the authority, its key without a password,
+        and the certificates of the authorities whose executors it trusts.
+    """
+
+    certificate: str
+    key: str
+    ca: str
+
+    @classmethod
+    def of(cls, config: Configuration) -> TlsFiles | None:
+        """Return what the options say; None where they ask for no TLS.
+
+        Raises
+        ------
+        MissingOptionError
+            Where only some are set.
+        """
+        options = (HOSTS_TLS_CERTIFICATE, HOSTS_TLS_KEY, HOSTS_TLS_CA)
+        values = [config.get(option) for option in options]
+        if not any(values):
+            return None
+        for option, value in zip(options, values, strict=True):
+            if value is None:
+                raise MissingOptionError(
+                    SPARK_PREFIX + option.name,
+                    "TLS between executors takes a certificate, its key and an authority.",
+                )
+        certificate, key, ca = (str(value) for value in values)
+        return cls(certificate, key, ca)
+
+    def check(self) -> None:
+        """Read the files; raises OSError where that cannot be done."""
+        _context(self, True)
+
+    def wrap(self, connection: socket.socket, *, server: bool) -> ssl.SSLSocket:
+        """Return the connection as one that will be encrypted: `agree` does the handshake.
+
+        Raises
+        ------
+        OSError
+            Where a file cannot be used, or the connection is lost.
+        """
+        return _context(self, server).wrap_socket(
+            connection, server_side=server, do_handshake_on_connect=False
+        )
+
+
+@lru_cache(maxsize=8)
+def _context(files: TlsFiles, server: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # The addresses of executors come and go. Who it is, the challenge proves.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(files.certificate, files.key, password=_no_password)
+    context.load_verify_locations(files.ca)
+    return context
+
+
+def _no_password() -> str:
+    # Else OpenSSL asks for it at the terminal.
+    raise OSError("the key of hosts.tls-key has a password")
+
+
+def agree(connection: ssl.SSLSocket, deadline: float) -> None:
+    """Do the handshake.
+
+    Parameters
+    ----------
+    connection : ssl.SSLSocket
+    deadline : float
+        By `time.monotonic`.
+
+    Raises
+    ------
+    OSError
+        `ssl.SSLError` where the other side shows no certificate of the authority, or speaks no TLS.
+    """
+    # It holds for the whole of the handshake.
+    connection.settimeout(max(deadline - time.monotonic(), 0.001))
+    connection.do_handshake()
+
+
+def plain_end(connection: ssl.SSLSocket) -> socket.socket:
+    """Return a socket that stands for an encrypted connection, and leave that to a thread."""
+    mine, theirs = socket.socketpair()
+    connection.setblocking(False)
+    theirs.setblocking(False)
+    relay = _Relay(connection, theirs)
+    threading.Thread(target=relay.run, name="keyedstate-tls", daemon=True).start()
+    return mine
+
+
+class _Relay:
+    """Carries bytes both ways until both have ended or one end is lost; of each way it holds one piece."""
+
+    def __init__(self, secured: ssl.SSLSocket, plain: socket.socket) -> None:
+        self._ways = (_Way(secured, plain), _Way(plain, secured))
+
+    def run(self) -> None:
+        """Relay to the end, and close both."""
+        secured, plain = self._ways[0].source, self._ways[1].source
+        with secured, plain, contextlib.suppress(OSError):
+            while not all(way.ended for way in self._ways):
+                # Data that TLS has decrypted already does not wake a poll, so both are tried first.
+                moved = self._ways[0].step()
+                if not (self._ways[1].step() or moved):
+                    self._wait()
+
+    def _wait(self) -> None:
+        events: dict[int, int] = {}
+        for way in self._ways:
+            if way.waits_for is not None:
+                waiting, event = way.waits_for
+                events[waiting.fileno()] = events.get(waiting.fileno(), 0) | event
+        poller = select.poll()
+        for descriptor, event in events.items():
+            poller.register(descriptor, event)
+        poller.poll()
+
+
+class _Way:
+    """One direction."""
+
+    def __init__(self, source: socket.socket, target: socket.socket) -> None:
+        self.source = source
+        self.target = target
+        self.ended = False
+        #: What would let it go on.
+        self.waits_for: tuple[socket.socket, int] | None = None
+        self._piece = memoryview(b"")
+
+    def step(self) -> bool:
+        """Receive or send once; returns whether anything came of it.
+
+        Raises
+        ------
+        OSError
+            Where either side is lost.
+        """
+        if self.ended:
+            return False
+        sending = len(self._piece) > 0
+        place = self.target if sending else self.source
+        try:
+            if sending:
+                self._piece = self._piece[self.target.send(self._piece) :]
+            else:
+                self._piece = memoryview(self.source.recv(_PIECE_BYTES))
+                if not self._piece:
+                    self.ended = True
+                    # Of the connection below TLS: the other way goes on.
+                    socket.socket.shutdown(self.target, socket.SHUT_WR)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            writes = (
+                sending if isinstance(error, BlockingIOError) else isinstance(error, ssl.SSLWantWriteError)
+            )
+            self.waits_for = place, select.POLLOUT if writes else select.POLLIN
+            return False
+        self.waits_for = None
+        return True
