@@ -15,7 +15,7 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo test test-fast test-model faults bench-state bench-segment bench-types bench-checkpoint contract lint format \
+.PHONY: help setup java demo test test-fast test-model faults bench-state bench-segment bench-types bench-checkpoint bench-rocksdb contract lint format \
         types docs coverage tox matrix clean
 
 help: ## what can be done
@@ -68,8 +68,9 @@ faults: setup ## a campaign of RUNS=100 runs on Spark with kills, failing writes
 bench-state: $(COMPILED) ## state tables, snapshots and restores against a plain dict and pyarrow
 bench-segment: $(COMPILED) ## segment files against pyarrow
 bench-types: $(COMPILED) ## columns of the types against pyarrow
+bench-rocksdb: $(COMPILED) ## the RocksDB backend against rocksdict with the same bytes
 bench-checkpoint: $(COMPILED) ## deltas against whole states, work beside a base, restores of chains and ranges
-bench-state bench-segment bench-types bench-checkpoint: bench-%:
+bench-state bench-segment bench-types bench-checkpoint bench-rocksdb: bench-%:
 	$(BIN)/python tests/bench/bench_$*.py $(ARGS)
 
 contract: $(COMPILED) ## the contract kit: what BACKEND claims, and whether it holds

@@ -63,6 +63,18 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
                 out.write_boolean(False)
             self.inner_serializer.serialize(value, out)
 
+    def to_bytes(self, value: T | None) -> bytes:
+        if value is None:
+            return b"\x01"
+        made = self.inner_serializer.to_bytes(value)
+        return made if self.inner_serializer.tells_null else b"\0" + made
+
+    def to_bytes_many(self, values: Sequence[T | None]) -> list[bytes]:
+        if type(None) in set(map(type, values)):
+            return super().to_bytes_many(values)
+        made = self.inner_serializer.to_bytes_many(values)  # type: ignore[arg-type] # there is no None
+        return made if self.inner_serializer.tells_null else [b"\0" + one for one in made]
+
     def deserialize(self, source: DataInputView) -> T | None:
         if self.inner_serializer.tells_null:
             if source.peek(1) != b"\x01":

@@ -8,6 +8,7 @@ Sources: Flink's ``BooleanSerializer``, ``ByteSerializer``, ``ShortSerializer``,
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 from array import array as machine_array
@@ -101,6 +102,31 @@ class _IntegerSerializer(SingletonSerializer[int]):
     def deserialize(self, source: DataInputView) -> int:
         value: int = self._struct.unpack(source.read(self._struct.size))[0]
         return value
+
+    def to_bytes(self, value: int) -> bytes:
+        if value.__class__ is not int:
+            raise self.mismatch(value)
+        try:
+            return self._struct.pack(value)
+        except struct.error:
+            raise self.mismatch(value) from None
+
+    def from_bytes(self, data: bytes | bytearray | memoryview) -> int:
+        if len(data) == self._struct.size:
+            return self._struct.unpack(data)[0]  # type: ignore[no-any-return]
+        return super().from_bytes(data)
+
+    def to_bytes_many(self, values: Sequence[int]) -> list[bytes]:
+        if {int}.issuperset(map(type, values)):
+            with contextlib.suppress(struct.error):
+                return list(map(self._struct.pack, values))
+        return super().to_bytes_many(values)
+
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[int]:
+        width = self._struct.size
+        if not {width}.issuperset(map(len, data)):
+            return super().from_bytes_many(data)
+        return np.frombuffer(b"".join(data), f">i{width}").tolist()  # type: ignore[no-any-return]
 
     def way_out(self, value: object) -> str:
         if value is True or value is False:

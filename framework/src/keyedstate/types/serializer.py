@@ -178,6 +178,22 @@ class TypeSerializer(ABC, Generic[T]):
             raise source.corrupt(f"{source.remaining} bytes follow the value of {self!r}")
         return value
 
+    def to_bytes_many(self, values: Sequence[T]) -> list[bytes]:
+        """Return what `to_bytes` returns for each of several values, which have passed `check`.
+
+        For bulk calls: types whose bytes can be made faster at once override it.
+        """
+        out, serialize, made = DataOutputView(), self.serialize, []
+        for value in values:
+            out.clear()
+            serialize(value, out)
+            made.append(out.to_bytes())
+        return made
+
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[T]:
+        """Return what `from_bytes` returns for the bytes of each of several values."""
+        return list(map(self.from_bytes, data))
+
     def snapshot(self) -> SerializerSnapshot:
         """Return the description that goes into checkpoints."""
         return SerializerSnapshot(self.type_name, self.snapshot_version, self.snapshot_content())

@@ -19,6 +19,8 @@ from keyedstate.types.columns import inferred
 from keyedstate.types.scalar import SingletonSerializer, register_singleton
 
 _UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+#: How a string begins whose length takes one byte.
+_SHORT_HEADS = [bytes((length + 1,)) for length in range(0x7F)]
 #: A UTF-16 unit of 16 bits takes up to three groups of seven bits.
 _UNIT_BYTES = 3
 
@@ -105,6 +107,18 @@ class StringSerializer(SingletonSerializer[str]):
     type_name = "string"
     python_type = str
     constraint = "a str without lone surrogates"
+
+    def to_bytes(self, value: str) -> bytes:
+        if value.__class__ is str and value.isascii() and len(value) < len(_SHORT_HEADS):
+            return _SHORT_HEADS[len(value)] + value.encode()
+        return super().to_bytes(value)
+
+    def to_bytes_many(self, values: Sequence[str]) -> list[bytes]:
+        if not {str}.issuperset(map(type, values)):
+            return super().to_bytes_many(values)
+        if max(map(len, values), default=0) < len(_SHORT_HEADS) and "".join(values).isascii():
+            return [_SHORT_HEADS[len(value)] + value.encode() for value in values]
+        return super().to_bytes_many(values)
 
     @property
     def arrow_type(self) -> pa.DataType:

@@ -143,7 +143,8 @@ class RocksSpace(RowSpace):
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Look several keys up at once."""
-        return cast("list[bytes | None]", self.rows.get(list(keys))) if keys else []
+        wanted = keys if type(keys) is list else list(keys)
+        return cast("list[bytes | None]", self.rows.get(wanted)) if wanted else []
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows of a range."""
@@ -159,6 +160,15 @@ class RocksSpace(RowSpace):
                 delete(key)
             else:
                 put(key, value)
+        self._database.write(batch, self._write_options)
+
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Write a batch out of columns."""
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._handle)
+        put = batch.put
+        for key, value in zip(keys, values, strict=True):
+            put(key, value)
         self._database.write(batch, self._write_options)
 
     def delete_range(self, start: bytes, end: bytes) -> None:

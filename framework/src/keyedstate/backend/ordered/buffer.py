@@ -28,10 +28,13 @@ class WriteBuffer:
     ----------
     pending : dict
         By key the value that is yet to be written; None for a row that is to be removed.
+    stored : callable
+        Looks a key up in the space alone.
     """
 
     def __init__(self, space: RowSpace, rows: int = BATCH_ROWS, size: int = BATCH_BYTES) -> None:
         self.pending: dict[bytes, bytes | None] = {}
+        self.stored = space.get
         self._space = space
         self._rows = rows
         self._size = size
@@ -73,6 +76,15 @@ class WriteBuffer:
             self._space.write(rows)
             return
         for key, value in rows.items():
+            self.put(key, value)
+
+    def put_columns(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Write several rows that no scan of a prefix is asked for."""
+        if len(keys) >= self._rows:
+            self.flush()
+            self._space.put_many(keys, values)
+            return
+        for key, value in zip(keys, values, strict=True):
             self.put(key, value)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

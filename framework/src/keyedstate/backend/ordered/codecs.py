@@ -65,20 +65,27 @@ class ValueCodec(EntryCodec):
     def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
         super().__init__(meta, max_parallelism)
         self._serializer = meta.value_serializer
-        self._out = DataOutputView()
 
     def encode(self, value: Any) -> bytes:
         """Return a row's value."""
-        if value is None:
-            return b""
-        out = self._out
-        out.clear()
-        self._serializer.serialize(value, out)
-        return out.to_bytes()
+        return b"" if value is None else self._serializer.to_bytes(value)
 
     def decode(self, data: bytes | None) -> Any:
         """Return what a row's value is; None where there is no row."""
         return self._serializer.from_bytes(data) if data else None
+
+    def encode_many(self, values: list[Any]) -> list[bytes]:
+        """Return the values of several rows."""
+        if type(None) in set(map(type, values)):
+            return list(map(self.encode, values))
+        return self._serializer.to_bytes_many(values)
+
+    def decode_many(self, data: Sequence[bytes | None]) -> list[Any]:
+        """Return what the values of several rows are."""
+        if all(data):
+            return self._serializer.from_bytes_many(data)  # type: ignore[arg-type] # there is no None
+        found = iter(self._serializer.from_bytes_many([one for one in data if one]))
+        return [next(found) if one else None for one in data]
 
     def rows(self, address: bytes, value: Any) -> Rows:
         return {address: self.encode(value)}
@@ -91,7 +98,7 @@ class ValueCodec(EntryCodec):
             yield row, key, namespace, decode(data)
 
     def read_many(self, reader: RowReader, addresses: Sequence[bytes]) -> list[Any]:
-        return list(map(self.decode, reader.get_many(addresses)))
+        return self.decode_many(reader.get_many(addresses))
 
 
 class _GroupedCodec(EntryCodec):

@@ -14,7 +14,7 @@ from typing import Any
 
 from keyedstate.backend.meta import StateMeta
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.memory import CorruptDataError, DataInputView, DataOutputView
+from keyedstate.memory import CorruptDataError, DataInputView
 
 #: Up to so many key groups take one byte (Flink's ``CompositeKeySerializationUtils``).
 _ONE_BYTE_GROUPS = 128
@@ -35,7 +35,7 @@ class RowLayout:
         self._namespace = meta.namespace_serializer
         self._width = 1 if max_parallelism <= _ONE_BYTE_GROUPS else 2
         self._groups = [group.to_bytes(self._width, "big") for group in range(max_parallelism)]
-        self._out = DataOutputView()
+        self._key_to_bytes = meta.key_serializer.to_bytes
         #: The namespace that came last, and its bytes: most states have but one.
         self._last: Any = self
         self._last_bytes = b""
@@ -53,21 +53,13 @@ class RowLayout:
         if namespace is not self._last:
             self._last_bytes = self._namespace.to_bytes(namespace)
             self._last = namespace
-        out = self._out
-        out.clear()
-        self._key.serialize(key, out)
-        return self._groups[key_group] + out.to_bytes() + self._last_bytes
+        return self._groups[key_group] + self._key_to_bytes(key) + self._last_bytes
 
     def addresses(self, key_groups: list[int], keys: list[Any], namespace: Any) -> list[bytes]:
         """Return the keys of the rows of several addresses in one namespace."""
-        end = self._namespace.to_bytes(namespace)
-        out, serialize, groups = self._out, self._key.serialize, self._groups
-        rows = []
-        for group, key in zip(key_groups, keys, strict=True):
-            out.clear()
-            serialize(key, out)
-            rows.append(groups[group] + out.to_bytes() + end)
-        return rows
+        end, groups = self._namespace.to_bytes(namespace), self._groups
+        made = self._key.to_bytes_many(keys)
+        return [groups[group] + key + end for group, key in zip(key_groups, made, strict=True)]
 
     def group_of(self, row: bytes) -> int:
         """Return the key group of a row."""

@@ -57,6 +57,10 @@ class RowSpace(RowReader):
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Write values under keys, and remove the rows of those that are None: all of them or none."""
 
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Write values under keys as one batch; of a repeated key the last value counts."""
+        self.write(dict(zip(keys, values, strict=True)))
+
     @abstractmethod
     def copy(self) -> RowCopy:
         """Return a consistent copy, in time that does not follow the number of rows."""

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from keyedstate.backend.changes import ChangeTracking, TableChanges
 from keyedstate.backend.meta import StateMeta
-from keyedstate.backend.ordered.buffer import WriteBuffer
+from keyedstate.backend.ordered.buffer import ABSENT, WriteBuffer
 from keyedstate.backend.ordered.codecs import Entry, EntryCodec, Rows, ValueCodec, codec_of
 from keyedstate.backend.ordered.copies import CopiedChanges, CopiedEntries, OrderedVisitor
 from keyedstate.backend.ordered.presence import Presence
@@ -279,6 +279,16 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
         """Read and write with other serializers from now on."""
         super().adopt(meta)
         self._encode, self._decode = self.codec.encode, self.codec.decode
+        self._from_bytes = meta.value_serializer.from_bytes
+
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, or None."""
+        # All in one place, since it is called for each row of an input.
+        address = self._address(key_group, key, namespace)
+        data: Any = self.buffer.pending.get(address, ABSENT)
+        if data is ABSENT:
+            data = self.buffer.stored(address)
+        return self._from_bytes(data) if data else None
 
     def exist(self, addresses: Sequence[bytes]) -> list[bool]:
         """Look up which addresses have a row."""
@@ -300,16 +310,18 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
         """Look several keys up at once."""
         rows = self.codec.layout.addresses(list(key_groups), list(keys), namespace)
-        return list(map(self._decode, self.buffer.get_many(rows)))
+        return self.codec.decode_many(self.buffer.get_many(rows))
 
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
         """Write several keys as one batch."""
         rows = self.codec.layout.addresses(list(key_groups), list(keys), namespace)
-        batch: Rows = dict(zip(rows, map(self._encode, values), strict=True))
+        data = self.codec.encode_many(list(values))
+        if len(data) != len(rows):
+            raise ValueError(f"{len(rows)} keys and {len(data)} values; give one of each for every entry")
         self.presence.note_many(rows, True)
-        self.buffer.put_many(batch)
+        self.buffer.put_columns(rows, data)
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
         """Remove several keys as one batch."""
