@@ -108,6 +108,10 @@ def access(count: int, rounds: int) -> list[Result]:
 
         def both(over_raw: Callable[..., object], over_table: Callable[..., object]) -> tuple[float, float]:
             """Return the seconds of each, in turns: whatever else the machine does meets both."""
+            # Both from empty buffers: a large one is dearer to insert into.
+            raw.flush(wait=True)
+            table.buffer.flush()
+            table.buffer._space.rows.flush(wait=True)
             spent = [0.0, 0.0]
             for number, chunk in enumerate(chunks):
                 values = list(range(len(chunk)))
