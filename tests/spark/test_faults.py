@@ -15,6 +15,7 @@ TESTS = Path(__file__).parent.parent
 FAULTS = (
     "kill driver: publication done",
     "kill executor: rows",
+    "kill host: manifest",
     "write torn, then death: data file",
     "zombie run: publication",
 )
