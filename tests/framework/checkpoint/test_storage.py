@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 import resource
 import subprocess
@@ -41,6 +42,20 @@ def test_what_was_written_is_read_back_and_folders_come_into_being_with_it(
     storage.write_atomic("a/b/file", b"other")
     assert storage.read("a/b/file") == b"other"
     assert list(storage.list("a/b")) == ["file"]
+
+
+def test_only_what_must_be_durable_waits_for_the_disk(
+    local: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A started marker need not survive a crash of the machine, and each task of each epoch writes one."""
+    synced = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(descriptor), sync(descriptor)))
+    local.write_atomic("folder/manifest", b"content")
+    assert len(synced) >= 2, "the file, and the folder that names it"
+    synced.clear()
+    local.write_atomic("folder/marker", b"content", durable=False)
+    assert synced == [] and local.read("folder/marker") == b"content"
 
 
 def test_an_output_is_read_in_ranges_once_it_is_closed(storage: CheckpointStorage) -> None:

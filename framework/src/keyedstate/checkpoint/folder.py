@@ -190,7 +190,10 @@ class OperatorFolder:
         It should come right after `claim`: an attempt that fails while it looks for its restore point and
         has left no marker looks like an epoch that nothing evaluated, if its failure is hidden from Spark.
         """
-        self._write(_attempt_path(identity, "started"), "started attempt", identity.to_json())
+        # Nobody reads it, its name says all. That becomes durable with the first manifest in the folder; before
+        # that no output is whole, and a sync would be half of what an epoch without rows costs.
+        path = _attempt_path(identity, "started")
+        self._write(path, "started attempt", identity.to_json(), durable=False)
 
     def write_manifest(self, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
         """Write down that an attempt has finished; returns the manifest's path for its acknowledgement.
@@ -311,8 +314,8 @@ class OperatorFolder:
                 if data == before:
                     raise
 
-    def _write(self, path: str, kind: str, body: Mapping[str, Any]) -> None:
-        self.storage.write_atomic(path, encode_document(kind, FORMAT_VERSION, body))
+    def _write(self, path: str, kind: str, body: Mapping[str, Any], *, durable: bool = True) -> None:
+        self.storage.write_atomic(path, encode_document(kind, FORMAT_VERSION, body), durable=durable)
 
     def _delete_own(self, folder: str, is_own: Callable[[str], bool]) -> None:
         names = self.storage.list(folder)

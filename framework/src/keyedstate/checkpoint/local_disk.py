@@ -7,22 +7,24 @@ import os
 import uuid
 
 
-def write_atomic(target: str, data: bytes) -> None:
-    """Write a file under another name in its folder, sync it, and rename it."""
+def write_atomic(target: str, data: bytes, *, durable: bool = True) -> None:
+    """Write a file under another name in its folder, sync it unless it need not be durable, and rename it."""
     folder, name = os.path.split(target)
     make_folder(folder)
     temporary = os.path.join(folder, temporary_name(name))
     try:
         with open(temporary, "xb") as stream:
             stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_folder(folder)
+    if durable:
+        sync_folder(folder)
 
 
 def temporary_name(name: str) -> str:

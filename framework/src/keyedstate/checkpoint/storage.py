@@ -150,11 +150,15 @@ class CheckpointStorage:
         """Return the address of a file for people: no options, no passwords."""
         return _join(without_password(self.uri).partition("?")[0], path)
 
-    def write_atomic(self, path: str, data: bytes) -> None:
-        """Write a small file so that a reader sees all of it or nothing, replacing one that is there."""
+    def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Write a small file so that a reader sees all of it or nothing, replacing one that is there.
+
+        Where `durable` is False, a crash of the machine that holds a local disk may lose it; a crash of the
+        process may not.
+        """
         target = self._resolve(path)
         if self.is_local:
-            self._run("write", path, lambda: local_disk.write_atomic(target, data))
+            self._run("write", path, lambda: local_disk.write_atomic(target, data, durable=durable))
         elif _publishes_with_close(self.filesystem):
             self._run("write", path, lambda: self._write(target, data))
         else:
