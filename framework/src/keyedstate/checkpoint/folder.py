@@ -190,8 +190,8 @@ class OperatorFolder:
         It should come right after `claim`: an attempt that fails while it looks for its restore point and
         has left no marker looks like an epoch that nothing evaluated, if its failure is hidden from Spark.
         """
-        # Nobody reads it, its name says all. That becomes durable with the first manifest in the folder; before
-        # that no output is whole, and a sync would be half of what an epoch without rows costs.
+        # Only its name counts, and the sync of the first manifest in the folder covers that. Before that, no
+        # output of the epoch is whole; and a sync here would be half of what an epoch without rows costs.
         path = _attempt_path(identity, "started")
         self._write(path, "started attempt", identity.to_json(), durable=False)
 
