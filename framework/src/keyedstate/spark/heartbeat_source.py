@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # before Spark 4.2, where every Python source makes such a query run as one micro-batch
+except ImportError:  # before Spark 4.2, where a Python source makes one micro-batch of such a query
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Nothing that Spark knows."""
