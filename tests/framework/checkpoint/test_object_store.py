@@ -29,6 +29,11 @@ def folder() -> str:
     return uuid.uuid4().hex
 
 
+#: Older versions of pyarrow begin an upload of parts for every file.
+SMALL_IN_ONE_REQUEST = "allow_delayed_open" in (pafs.S3FileSystem.__doc__ or "")
+one_request = pytest.mark.skipif(not SMALL_IN_ONE_REQUEST, reason="pyarrow sends three requests for a file")
+
+
 @pytest.fixture
 def s3(object_store: Any, folder: str) -> CheckpointStorage:
     return CheckpointStorage.open(object_store.uri(folder))
@@ -44,7 +49,7 @@ def impatient(object_store: Any, folder: str) -> tuple[CheckpointStorage, list[f
         scheme="http",
         region="us-east-1",
         endpoint_override=f"127.0.0.1:{object_store.port}",
-        allow_delayed_open=True,
+        **({"allow_delayed_open": True} if SMALL_IN_ONE_REQUEST else {}),
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
     )
     policy = RetryPolicy(3, 200, pauses.append, lambda: 0.0)
@@ -104,6 +109,7 @@ def test_what_a_folder_of_deleted_files_leaves_is_not_taken_for_state(
     assert list(s3.files()) == []
 
 
+@one_request
 def test_a_small_file_costs_one_request_to_write_and_two_to_read(
     s3: CheckpointStorage, object_store: Any, folder: str
 ) -> None:
@@ -122,6 +128,7 @@ def test_a_small_file_costs_one_request_to_write_and_two_to_read(
     assert object_store.requests() == [f"HEAD {path}", f"GET {path}"]
 
 
+@one_request
 def test_a_task_of_an_epoch_makes_few_requests(
     jobs: ModuleType, s3: CheckpointStorage, object_store: Any
 ) -> None:
@@ -280,7 +287,7 @@ def test_a_bucket_that_is_not_there_is_one_clear_error(object_store: Any, folder
     object_store.requests()
     with pytest.raises(StorageError, match=r"cannot write s3://key:\*\*\*@elsewhere/.*NO_SUCH_BUCKET"):
         storage.write_atomic("_owner", b"1")
-    assert len(object_store.requests()) == 1
+    assert len(object_store.requests()) <= 1, "it was tried again"
 
 
 def test_a_user_that_the_server_does_not_know_is_one_clear_error(object_store: Any, folder: str) -> None:
