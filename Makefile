@@ -15,7 +15,8 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo test test-fast test-model faults bench-state bench-segment bench-types bench-checkpoint bench-rocksdb contract lint format \
+.PHONY: help setup java demo test test-fast test-model faults bench bench-state bench-segment bench-types bench-checkpoint \
+        bench-rocksdb contract lint format \
         types docs coverage tox matrix clean
 
 help: ## what can be done
@@ -64,6 +65,11 @@ ONLY ?=
 faults: setup ## a campaign of RUNS=100 runs on Spark with kills, failing writes and zombies (SEED=1, ONLY="17 23")
 	$(WITH_JAVA) PYTHONPATH=tests $(BIN)/python -m faults --runs $(RUNS) --seed $(SEED) $(if $(ONLY),--only $(ONLY)) \
 	    --json reports/faults.json $(ARGS)
+
+# Spark with its own Python state needs protobuf, and the peers need much else: environments of their own.
+bench: setup ## keyedstate, Spark, Bytewax and Quix Streams in one run, into docs/images
+	$(BIN)/tox run -e bench-peers --notest
+	$(WITH_JAVA) $(BIN)/tox run -e bench -- $(ARGS)
 
 bench-state: $(COMPILED) ## state tables, snapshots and restores against a plain dict and pyarrow
 bench-segment: $(COMPILED) ## segment files against pyarrow

@@ -1,0 +1,223 @@
+"""Rows per second and time per micro-batch of keyed aggregation: keyedstate, Spark and their peers.
+
+    python tests/bench/bench_spark.py [--rows N] [--keys N] [--rounds N] [--lanes PART ...]
+                                      [--backends NAME ...] [--peers PYTHON] [--json FILE]
+
+Count and sum per string key.  All queries run on one Spark session, one at a time: in each round every one
+of them gets the same few micro-batches, so that a machine that is slow for a while is slow for all.  Ratios
+are taken within a round, and the median of the rounds is reported.  Engines that would not finish in time get
+smaller micro-batches; their rows per second are compared.
+
+With ``--peers PYTHON``, an interpreter that has Bytewax and Quix Streams, these run in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from streaming import lanes as spark_lanes
+from streaming.events import write_batch
+from streaming.lanes import HDFS, ROCKSDB, Lane, open_session
+
+FLOOR = "floor: repartition, count the rows in Python"
+SPARK_HDFS = "Spark groupBy, JVM, HDFS-backed store"
+SPARK_ROCKSDB = "Spark groupBy, JVM, RocksDB store"
+SPARK_ROWS = "Spark transformWithState, rows"
+SPARK_PANDAS = "Spark transformWithStateInPandas"
+BYTEWAX = "Bytewax stateful_map, in memory"
+QUIX = "Quix Streams state, RocksDB"
+#: What each of ours is compared with.
+REFERENCES = (SPARK_HDFS, SPARK_ROCKSDB, SPARK_ROWS)
+_PEERS = Path(__file__).parent / "streaming" / "peers"
+
+
+@dataclass
+class Peer:
+    """An engine in a process of its own."""
+
+    name: str
+    command: Sequence[str]
+    process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def run(self, numbers: Sequence[int], rows: int, keys: int) -> list[float]:
+        assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
+        times = []
+        for number in numbers:
+            print(number, rows, keys, file=self.process.stdin, flush=True)
+            times.append(float(self.process.stdout.readline()))
+        return times
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+            self.process.wait(60)
+
+
+@dataclass
+class Entry:
+    """An engine with its size of micro-batches, and what was measured: rows per second in each round."""
+
+    name: str
+    engine: Lane | Peer
+    rows: int
+    keys: int
+    speeds: list[float] = field(default_factory=list)
+
+    def report(self, entries: dict[str, Entry]) -> dict[str, Any]:
+        ratios = {}
+        for reference in REFERENCES:
+            if reference in entries and reference != self.name:
+                pairs = zip(self.speeds, entries[reference].speeds, strict=True)
+                ratios[reference] = statistics.median(mine / theirs for mine, theirs in pairs)
+        return {
+            "name": self.name,
+            "rows": self.rows,
+            "keys": self.keys,
+            "rows_per_s": statistics.median(self.speeds),
+            "speeds": self.speeds,
+            "ratios": ratios,
+        }
+
+
+class Batches:
+    """Files of micro-batches, written once for all that want them, in the order of their numbers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def file(self, number: int, rows: int, keys: int) -> Path:
+        path = self._folder / f"{rows}x{keys}" / f"{number:06}.parquet"
+        if not path.exists():
+            write_batch(path, number, rows, keys)
+        return path
+
+
+def entries_of(options: argparse.Namespace) -> list[Entry]:
+    rows, keys = options.rows, options.keys
+    few = max(rows // 25, 1), max(keys // 25, 1)
+    fewest = max(rows // 250, 1), max(keys // 250, 1)
+    made = [
+        Entry(FLOOR, Lane(FLOOR, spark_lanes.floor), rows, keys),
+        Entry(SPARK_HDFS, Lane(SPARK_HDFS, spark_lanes.spark_group_by, HDFS), rows, keys),
+        Entry(SPARK_ROCKSDB, Lane(SPARK_ROCKSDB, spark_lanes.spark_group_by, ROCKSDB), rows, keys),
+    ]
+    for backend in options.backends:
+        for kind, build in (
+            ("aggregate", spark_lanes.aggregated),
+            ("vectorized", spark_lanes.vectorized),
+            ("per record", spark_lanes.per_record),
+        ):
+            name = f"keyedstate {kind}, {backend}"
+            made.append(Entry(name, Lane(name, build(backend)), rows, keys))
+    made += [
+        Entry(SPARK_ROWS, Lane(SPARK_ROWS, spark_lanes.transform_with_state, ROCKSDB), *few),
+        Entry(SPARK_PANDAS, Lane(SPARK_PANDAS, spark_lanes.transform_with_state_in_pandas, ROCKSDB), *fewest),
+    ]
+    if options.peers:
+        for name, script in ((BYTEWAX, "bytewax_state.py"), (QUIX, "quix_state.py")):
+            command = [options.peers, str(_PEERS / script)]
+            made.append(Entry(name, Peer(name, command), rows, keys))
+    if options.lanes:
+        made = [entry for entry in made if any(part in entry.name for part in options.lanes)]
+    return made
+
+
+def measure(entries: Sequence[Entry], options: argparse.Namespace, folder: Path) -> None:
+    """Run all engines, round after round; the first micro-batches of each warm it up."""
+    batches = Batches(folder / "batches")
+    session = open_session(folder)
+    with ExitStack() as opened:
+        opened.callback(session.stop)
+        for number, entry in enumerate(entries):
+            if isinstance(entry.engine, Peer):
+                opened.callback(entry.engine.stop)
+                entry.engine.start()
+            else:
+                entry.engine.start(session, folder / f"lane-{number}")
+
+        def run(entry: Entry, numbers: range) -> list[float]:
+            if isinstance(entry.engine, Peer):
+                return entry.engine.run(numbers, entry.rows, entry.keys)
+            return entry.engine.run([batches.file(number, entry.rows, entry.keys) for number in numbers])
+
+        for entry in entries:
+            times = run(entry, range(options.warm_up))
+            print(f"{entry.name}: warm after {' '.join(f'{time:.2f}' for time in times)} s", flush=True)
+        order = list(entries)
+        first = options.warm_up
+        for number in range(options.rounds):
+            random.Random(number).shuffle(order)
+            for entry in order:
+                times = run(entry, range(first, first + options.batches))
+                entry.speeds.append(entry.rows / statistics.median(times))
+                print(f"round {number + 1}  {entry.speeds[-1]:>9,.0f} rows/s  {entry.name}", flush=True)
+            first += options.batches
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Return the table of a report."""
+    heads = ["HDFS-backed", "RocksDB", "transformWithState"]
+    lines = [
+        f"| Engine | rows per micro-batch | rows/s | {' | '.join(f'to Spark {head}' for head in heads)} |",
+        "|---|---|---|" + "---|" * len(heads),
+    ]
+    for line in report["lines"]:
+        ratios = [f"{line['ratios'][name]:.2f}" if name in line["ratios"] else "" for name in REFERENCES]
+        lines.append(
+            f"| {line['name']} | {line['rows']:,} | {line['rows_per_s']:,.0f} | {' | '.join(ratios)} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=500_000, help="of a micro-batch")
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=3, help="of an engine in a round")
+    parser.add_argument("--warm-up", type=int, default=6, help="micro-batches before the first round")
+    parser.add_argument("--backends", nargs="*", default=["heap-cow", "nested-map", "rocksdb"])
+    parser.add_argument("--lanes", nargs="*", help="only engines whose names contain one of these")
+    parser.add_argument("--peers", help="interpreter with Bytewax and Quix Streams")
+    parser.add_argument("--json", type=Path, help="where the report goes")
+    options = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # The functions of the queries are in a module that Spark's workers find there.
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    entries = entries_of(options)
+    with tempfile.TemporaryDirectory() as folder:
+        measure(entries, options, Path(folder))
+    by_name = {entry.name: entry for entry in entries}
+    report = {
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "keys": options.keys,
+        "lines": [entry.report(by_name) for entry in entries],
+    }
+    print(f"\n{markdown(report)}")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
