@@ -21,13 +21,14 @@ from keyedstate.spark.savepoint import create_savepoint
 
 def commit(location: Path, epoch: int) -> None:
     """Do what Spark does at the end of a micro-batch."""
-    for folder in ("offsets", "commits"):
-        (location / folder).mkdir(parents=True, exist_ok=True)
-        text = "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps({"offset": epoch})])
-        temporary = location / folder / f".{epoch}.tmp"
-        temporary.write_text(text)
-        temporary.rename(location / folder / str(epoch))
-    (location / "metadata").write_text(json.dumps({"id": "query-1"}))
+    text = "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps({"offset": epoch})])
+    written = {"metadata": json.dumps({"id": "query-1"}), f"offsets/{epoch}": text, f"commits/{epoch}": text}
+    for name, content in written.items():
+        path = location / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(content)
+        temporary.rename(path)
 
 
 def test_savepoints_of_a_query_that_goes_on_are_each_of_one_epoch(

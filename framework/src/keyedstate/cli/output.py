@@ -122,6 +122,8 @@ def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
 @contextlib.contextmanager
 def _bar(what: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
     err = Console(stderr=True)
+    # Where nobody looks, a disabled bar of an older rich still ends with a newline.
+    err.quiet = not err.is_terminal
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn()
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+    with Progress(*columns, console=err, transient=True, disable=err.quiet) as bar:
         yield bar, bar.add_task(what, total=total)
