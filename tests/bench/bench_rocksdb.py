@@ -185,7 +185,7 @@ def main() -> None:
         lines.append(
             f"| {result.what} | {result.figure} | {result.floor} | {result.ratio:.2f} | {result.limit} |"
         )
-        print(lines[-1], flush=True)  # noqa: T201
+        print(lines[-1], flush=True)
     if arguments.markdown:
         head = f"# RocksDB benchmark\n\nWritten by `make bench-rocksdb`. {platform.platform()}\n\n"
         arguments.markdown.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
