@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import secrets
 import signal
@@ -25,20 +26,29 @@ from hosted import Counting, HostedJob, wait_until
 import keyedstate
 from keyedstate.checkpoint import HostAddress, StateOrigin
 from keyedstate.runtime import ProcessFunctionError
-from keyedstate.spark.hosts.errors import AuthenticationError, HostLostError
+from keyedstate.spark.hosts.client import HostedEpoch
+from keyedstate.spark.hosts.door import Door, Introduction
+from keyedstate.spark.hosts.errors import (
+    AuthenticationError,
+    EpochTimeoutError,
+    HostLostError,
+    HostProtocolError,
+)
 from keyedstate.spark.hosts.handshake import prove_task
-from keyedstate.spark.hosts.owners import RemoteAccess, moves
+from keyedstate.spark.hosts.owners import Kept, RemoteAccess, moves, run_where_kept
 from keyedstate.spark.hosts.protocol import LIMITS, PROTOCOL, Frame, FrameReader, FrameType, frame
 
 HOST = StateOrigin.HOST
 
 
 class Raising(Counting):
-    """Raises for the key ``raise``."""
+    """Raises for the key ``raise``, and never ends with the key ``loop``."""
 
     def process(self, row: Any, ctx: Any) -> Iterator[Any]:
         if row.key == "raise":
             raise ZeroDivisionError("on purpose")
+        while row.key == "loop":
+            pass
         yield from super().process(row, ctx)
 
 
@@ -219,6 +229,18 @@ def test_what_a_failed_attempt_has_changed_is_not_seen(cluster: TwoExecutors) ->
     assert cluster.next("failed") == [("failed", 1)]
 
 
+def test_an_epoch_that_takes_too_long_ends_no_process_of_another_executor(cluster: TwoExecutors) -> None:
+    owner = cluster.owner
+    cluster.job.timeout_ms = 2000
+    try:
+        with pytest.raises(EpochTimeoutError, match=r"hosts\.epoch-timeout"):
+            cluster.attempt("loop")
+    finally:
+        cluster.job.timeout_ms = 0
+    assert owner.is_alive
+    assert cluster.next("long") == [("long", 1)]
+
+
 def test_a_new_run_asks_no_host_of_the_run_before(cluster: TwoExecutors) -> None:
     cluster.job.run_id = "run-2"
     assert cluster.next("run") == [("run", 1)]
@@ -367,6 +389,66 @@ def test_a_frame_longer_than_it_may_be_is_refused_by_its_length(cluster: TwoExec
     with connected(cluster) as connection:
         header = struct.pack(">IB", LIMITS[FrameType.HELLO] + 1, FrameType.HELLO)
         assert "above the limit" in answers(connection, [header])[-1].json()["message"]
+
+
+class FakeHost:
+    """Listens like an owner, notes what it is told, and keeps nothing."""
+
+    def __init__(self, secret: bytes) -> None:
+        self.begun: list[dict[str, Any]] = []
+        self._door = Door(lambda connection, _: self.answer(connection, FrameType.NOT_KEPT))
+        self._door.introduce(Introduction(secret, "127.0.0.1", "owner"), "digest", ())
+
+    @property
+    def address(self) -> HostAddress:
+        """Where it is."""
+        assert self._door.address is not None
+        return self._door.address
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._door.close()
+
+    def answer(self, connection: socket.socket, kind: FrameType) -> None:
+        """Read what a task says first, and answer with a kind of frame."""
+
+        def run() -> None:
+            with connection:
+                reader = FrameReader(connection, {FrameType.HELLO, FrameType.BEGIN})
+                frames = [reader.read() for _ in range(2)]
+                assert frames[1] is not None
+                self.begun.append(frames[1].json())
+                send(connection, frame(FrameType.HELLO, {"process": "1-1"}), frame(kind))
+
+        threading.Thread(target=run).start()
+
+    def connect(self) -> socket.socket:
+        """Connect to it as to a host of the task's own executor."""
+        mine, theirs = socket.socketpair()
+        self.answer(theirs, FrameType.DONE)
+        return mine
+
+
+def test_a_task_that_takes_over_is_another_attempt_and_the_owner_is_not_told_the_secret(
+    cluster: TwoExecutors,
+) -> None:
+    """The owner may have begun with the attempt, and what both write must not have one name."""
+    job, secret = cluster.job, known(cluster)
+    owner = FakeHost(secret)
+    identity = job.identity(7)
+    epoch = HostedEpoch(identity, job.packed, lambda _: ((), iter(())), 0, introduction=job.me)
+    kept = Kept(owner.address, "version", secret, 30.0)
+    with pytest.raises(HostProtocolError):
+        # Its own executor's host is no real one either.
+        list(run_where_kept(epoch, kept, owner.connect))
+    owner.close()
+    asked, took_over = owner.begun
+    assert (asked["version"], asked["executor"]) == ("version", job.me and job.me.executor)
+    assert secret.hex() not in json.dumps(asked)
+    assert secret.hex() == took_over["introduction"]["secret"]
+    first, second = asked["identity"], took_over["identity"]
+    assert first.pop("nonce") == identity.nonce != second.pop("nonce")
+    assert first == second
 
 
 def test_the_secret_is_written_nowhere(cluster: TwoExecutors) -> None:

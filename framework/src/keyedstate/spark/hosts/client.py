@@ -153,9 +153,10 @@ class _Conversation:
         self._greet()
         longest, self._deadline = self._deadline, deadline
         try:
-            self._wait()
+            hello = self._wait()
         except EpochTimeoutError:
             raise HostUnavailableError("that of another executor does not answer") from None
+        self._host = Process.named(str(hello.json().get("process")))
         self._deadline = longest
 
     def _greet(self) -> None:
@@ -286,7 +287,8 @@ class _Conversation:
         return HostLostError(identity.uid, identity.partition, identity.epoch, pid)
 
     def _give_up(self) -> None:
-        if self._host is not None:
+        # That of another executor interrupts the function, or ends, when the connection does.
+        if self._host is not None and self._version is None:
             self._host.kill(signal.SIGKILL)
         identity = self._epoch.identity
         raise EpochTimeoutError(identity.uid, identity.partition, identity.epoch, self._epoch.timeout_ms)

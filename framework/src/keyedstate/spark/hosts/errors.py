@@ -51,7 +51,7 @@ class HostLostError(HostError):
 
 
 class EpochTimeoutError(HostError):
-    """An epoch that took longer than the option ``hosts.epoch-timeout`` allows; its host was killed.
+    """An epoch that took longer than the option ``hosts.epoch-timeout`` allows, given up with its host.
 
     Attributes
     ----------
@@ -66,8 +66,8 @@ class EpochTimeoutError(HostError):
         self.timeout_ms = timeout_ms
         super().__init__(
             f"partition {partition} of the operator {uid!r} has not ended epoch {epoch} after {timeout_ms} "
-            "ms, and its host was killed. Nothing of this attempt is kept. Where the function is not stuck, "
-            "raise spark.keyedstate.hosts.epoch-timeout."
+            "ms, and was given up with its host. Nothing of this attempt is kept. Where the function is not "
+            "stuck, raise spark.keyedstate.hosts.epoch-timeout."
         )
 
 
