@@ -95,14 +95,14 @@ def run(request):
 def test_state_goes_on_from_batch_to_batch_and_run_to_run(run):
     first = batch(["k"], k=["a", "b", "a"])
     assert run(Counts(), [first, first], ["k"]) == [
-        ("a", 1), ("b", 1), ("a", 2), ("a", 3), ("b", 2), ("a", 4),
+        ("a", 1), ("a", 2), ("a", 3), ("a", 4), ("b", 1), ("b", 2),
     ]  # fmt: skip
     assert run(Counts(), [batch(["k"], k=["b"])], ["k"]) == [("b", 3)]
 
 
 def test_a_null_key_is_a_key_of_its_own(run):
     assert run(Counts(), [batch(["k"], k=["a", None, None, "a"])], ["k"]) == [
-        ("a", 1), ("None", 1), ("None", 2), ("a", 2),
+        ("a", 1), ("a", 2), ("None", 1), ("None", 2),
     ]  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from keyedstate.runtime import (
     ProcessFunctionError,
     VectorizedProcessFunction,
 )
+from keyedstate.runtime import operator as operator_module
 from keyedstate.runtime.operator import key_serializer_for
 from keyedstate.runtime.output import OutputBatchError, OutputSchema
 from keyedstate.state import (
@@ -104,7 +107,7 @@ class Job:
             **settings,
         )
 
-    def run(self, function, *batches, output=OUTPUT, time_column=None):
+    def run(self, function, *batches, output=OUTPUT, time_column=None, one_by_one=False):
         operator = KeyedOperator(
             function,
             self.backend,
@@ -117,11 +120,18 @@ class Job:
         operator.open()
         made = [
             row
-            for batch in operator.process(map(self._batch, batches))
+            for batch in self._process(operator, batches, one_by_one)
             for row in zip(*batch.to_pydict().values(), strict=True)
         ]
         assert operator.rows_in == sum(map(len, batches)) and operator.rows_out == len(made)
         return made
+
+    def _process(self, operator, batches, one_by_one):
+        batches = map(self._batch, batches)
+        if not one_by_one:
+            return operator.process(batches)
+        by_batch = (operator.process_batch(batch) for batch in batches)
+        return itertools.chain(itertools.chain.from_iterable(by_batch), operator.end_epoch())
 
     def _batch(self, rows):
         columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
@@ -167,6 +177,39 @@ def test_a_vectorised_function_leaves_the_state_that_one_by_row_leaves(backend, 
     finally:
         by_batch.backend.close()
         by_row.backend.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(
+    epochs=st.lists(st.lists(ROWS, max_size=4), min_size=1, max_size=3), limit=st.sampled_from([2, 5, 1000])
+)
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_rows_grouped_by_key_leave_what_rows_in_their_order_leave(backend, epochs, limit):
+    grouped, in_order = Job(backend), Job(backend)
+    try:
+        for batches in epochs:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(operator_module, "GROUPED_ROWS", limit)
+                patched.setattr(operator_module, "OUTPUT_BATCH_ROWS", 3)
+                found = grouped.run(ByRow(), *batches)
+            plain = in_order.run(ByRow(), *batches, one_by_one=True)
+            for key in {row[0] for row in plain}:
+                # Of one key in the order of its rows, of different ones in any.
+                assert [row for row in found if row[0] == key] == [row for row in plain if row[0] == key]
+            assert len(found) == len(plain)
+        assert grouped.contents() == in_order.contents()
+    finally:
+        grouped.backend.close()
+        in_order.backend.close()
+
+
+def test_the_rows_of_a_key_that_has_several_come_behind_each_other(job):
+    keys = [
+        row[0] for row in job.run(ByRow(), [("a", 1), ("b", 2), ("a", 3)], [("b", 4), (None, 5), (None, 6)])
+    ]
+    assert keys == ["a", "a", "b", "b", None, None]
+    keys = [row[0] for row in job.run(ByRow(), [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("d", 5)])]
+    assert keys == ["a", "b", "a", "c", "d"], "too few rows of a key: they stay in their order"
 
 
 def test_batches_are_put_together_up_to_the_rows_or_bytes_that_a_function_asks_for(job):

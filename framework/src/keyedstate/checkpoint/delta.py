@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, repeat
+from itertools import compress, pairwise, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -338,13 +338,12 @@ class ChainHandle(StateHandle):
         for delta in self._deltas:
             for batch in delta.columns(state, delta.key_groups.start):
                 groups, there, values = batch.column(2).flatten()
+                self._check_groups(delta, groups.to_numpy())
                 batches.append(pa.record_batch([batch.column(0), batch.column(1), values], schema=schema))
                 addresses = zip(*self._addresses(state, batch), strict=True)
                 for row, (group, address) in enumerate(
                     zip(groups.to_pylist(), addresses, strict=True), len(present)
                 ):
-                    if group not in self.key_groups:
-                        raise CorruptSegmentError(delta.location, f"a change of key group {group} is in it")
                     of_group = rows.setdefault(group, {})
                     # Behind the others, as where the entries are laid over each other as objects.
                     of_group.pop(address, None)
@@ -371,17 +370,21 @@ class ChainHandle(StateHandle):
 
     def _lay_over(self, delta: SegmentHandle, state: str, overlay: dict[int, _Overlay]) -> None:
         serializer = self._states[state].value_serializer
-        for batch in delta.entries(state, delta.key_groups.start):
-            groups, present, values = zip(*batch.values, strict=True)
-            columns = zip(
-                groups,
-                batch.namespaces,
-                batch.keys,
-                present,
-                canonical_values(serializer, values),
-                strict=True,
-            )
-            for group, namespace, key, is_there, value in columns:
-                if group not in self.key_groups:
-                    raise CorruptSegmentError(delta.location, f"a change of key group {group} is in it")
-                overlay.setdefault(group, {})[namespace, key] = is_there, value
+        for batch in delta.columns(state, delta.key_groups.start):
+            group_column, there_column, value_column = batch.column(2).flatten()
+            groups = group_column.to_numpy()
+            self._check_groups(delta, groups)
+            there = there_column.to_pylist()
+            values = canonical_values(serializer, serializer.from_arrow(value_column))
+            addresses = list(zip(*self._addresses(state, batch), strict=True))
+            # A delta is written key group by key group, so its entries come in a few runs.
+            bounds = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+            for start, end in pairwise(bounds):
+                changes = zip(there[start:end], values[start:end], strict=True)
+                of_group = overlay.setdefault(int(groups[start]), {})
+                of_group.update(zip(addresses[start:end], changes, strict=True))
+
+    def _check_groups(self, delta: SegmentHandle, groups: np.ndarray[Any, Any]) -> None:
+        stray = groups[(groups < self.key_groups.start) | (groups > self.key_groups.end)]
+        if len(stray):
+            raise CorruptSegmentError(delta.location, f"a change of key group {stray[0]} is in it")

@@ -18,7 +18,7 @@ from keyedstate.runtime.function import (
     KeyedProcessFunction,
     check_function,
 )
-from keyedstate.runtime.grouping import keys_of
+from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.output import OutputError, OutputSchema
 from keyedstate.runtime.rows import iterate_rows
 from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction, put_together
@@ -32,6 +32,9 @@ from keyedstate.types import TypeSerializer, from_arrow_type, nullable, tuple_of
 
 #: Output rows that are gathered before they become one Arrow batch.
 OUTPUT_BATCH_ROWS = 10_000
+#: Rows and bytes that are put together to be grouped by key for a per-record function.
+GROUPED_ROWS = 131_072
+GROUPED_BYTES = 64 << 20
 
 
 def key_serializer_for(types: Sequence[pa.DataType]) -> TypeSerializer[Any]:
@@ -134,10 +137,31 @@ class KeyedOperator:
         filled: Iterator[pa.RecordBatch] = (batch for batch in batches if batch.num_rows)
         function = self._function
         if isinstance(function, VectorizedProcessFunction):
-            filled = put_together(filled, function.batch_rows, function.batch_bytes)
-        for batch in filled:
-            yield from self.process_batch(batch)
+            for batch in put_together(filled, function.batch_rows, function.batch_bytes):
+                yield from self._process_vectorized(function, batch)
+        elif isinstance(function, KeyedProcessFunction):
+            for batch in put_together(filled, GROUPED_ROWS, GROUPED_BYTES):
+                for rows, keys in self._by_key(batch):
+                    yield from self._process_rows(function, rows, keys)
         yield from self.end_epoch()
+
+    def _by_key(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Any]]]:
+        """Yield the rows with those of one key behind each other, and their keys, in smaller batches.
+
+        The rows of one key keep their order.  What the first of them has brought into the processor's caches
+        is there for the others; with less than two rows of a key on average that does not pay, and the rows
+        stay in their order.
+        """
+        key_groups = batch.column(self._key_group_column).to_numpy()
+        grouped = GroupedRows([batch.column(name) for name in self._key_columns], key_groups)
+        if 2 * len(grouped) <= batch.num_rows:
+            order = grouped.rows_by_key
+            batch = batch.take(pa.array(order))
+            keys = list(map(grouped.keys.__getitem__, grouped.codes[order].tolist()))
+        else:
+            keys = keys_of([batch.column(name) for name in self._key_columns])
+        for start in range(0, batch.num_rows, OUTPUT_BATCH_ROWS):
+            yield batch.slice(start, OUTPUT_BATCH_ROWS), keys[start : start + OUTPUT_BATCH_ROWS]
 
     def end_epoch(self) -> Iterator[pa.RecordBatch]:
         """Yield what the function gives at the end of the epoch, and end it for the backend."""
@@ -201,7 +225,8 @@ class KeyedOperator:
         if isinstance(function, VectorizedProcessFunction):
             yield from self._process_vectorized(function, batch)
         elif isinstance(function, KeyedProcessFunction):
-            yield from self._process_rows(function, batch)
+            keys = keys_of([batch.column(name) for name in self._key_columns])
+            yield from self._process_rows(function, batch, keys)
 
     def _process_vectorized(
         self, function: VectorizedProcessFunction, batch: pa.RecordBatch
@@ -240,9 +265,8 @@ class KeyedOperator:
             raise self._failure(step, error) from error
 
     def _process_rows(
-        self, function: KeyedProcessFunction, batch: pa.RecordBatch
+        self, function: KeyedProcessFunction, batch: pa.RecordBatch, keys: list[Any]
     ) -> Iterator[pa.RecordBatch]:
-        keys = keys_of([batch.column(name) for name in self._key_columns])
         key_groups = batch.column(self._key_group_column).to_numpy().tolist()
         names = [name for name in batch.schema.names if name != self._key_group_column]
         rows = iterate_rows(names, [batch.column(name) for name in names])

@@ -44,12 +44,11 @@ class ValueStateHandle(StateHandle, Generic[T]):
         and only then does an incremental checkpoint have it.
         """
         context = self._context
-        value = self._table.get(context.key_group, context.key, self._namespace)
-        if value is None:
-            default = self._default
+        value: Any = self._table.get(context.key_group, context.key, self._namespace)
+        if value is None and self._default is not None:
             # Copied, so that a change in place of one key's default reaches no other key.
-            return cast(T, None if default is None else self._serializer.copy(default))
-        return cast(T, value)
+            value = self._serializer.copy(self._default)
+        return value  # type: ignore[no-any-return]
 
     def update(self, value: T | None) -> None:
         """Set the value; None is the same as `clear`.
