@@ -160,7 +160,7 @@ class KeyedProcessFunction(KeyedFunction):
     """Reads the rows of one key after the other, keeps state per key, and yields output rows.
 
     The rows of one key come in the order in which they reached the task, those of different keys in any
-    order.
+    order, unless the function has operator state, which would show it.
     """
 
     def process(self, row: Any, ctx: Context) -> Iterable[Any] | None:

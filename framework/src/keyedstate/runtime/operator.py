@@ -139,10 +139,14 @@ class KeyedOperator:
         if isinstance(function, VectorizedProcessFunction):
             for batch in put_together(filled, function.batch_rows, function.batch_bytes):
                 yield from self._process_vectorized(function, batch)
-        elif isinstance(function, KeyedProcessFunction):
+        elif isinstance(function, KeyedProcessFunction) and not self._operator_states.metas():
             for batch in put_together(filled, GROUPED_ROWS, GROUPED_BYTES):
                 for rows, keys in self._by_key(batch):
                     yield from self._process_rows(function, rows, keys)
+        else:
+            # Operator state would show in which order rows of different keys are handled.
+            for batch in filled:
+                yield from self.process_batch(batch)
         yield from self.end_epoch()
 
     def _by_key(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Any]]]:
