@@ -34,7 +34,7 @@ from keyedstate.types import TypeSerializer, from_arrow_type, nullable, tuple_of
 OUTPUT_BATCH_ROWS = 10_000
 #: Rows and bytes that are put together to be grouped by key for a per-record function.
 GROUPED_ROWS = 131_072
-GROUPED_BYTES = 64 << 20
+GROUPED_BYTES = 4 << 20
 
 
 def key_serializer_for(types: Sequence[pa.DataType]) -> TypeSerializer[Any]:
