@@ -11,7 +11,9 @@ from rocksdict import Options, Rdict
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.state import ListState, ManualClock, MapState, Ttl, ValueState
 from keyedstate.testing import BackendContract, open_instance
+from keyedstate.testing.contract.keyed import KeyedInstances
 from keyedstate_rocksdb.errors import CorruptDatabaseError, LockedDatabaseError, RefusedOptionsError, opened
 
 VOID = types.VOID_NAMESPACE
@@ -78,6 +80,50 @@ class TestRocksDB(BackendContract):
                     key_groups=KeyGroupRange(0, 1),
                     max_parallelism=2,
                 )
+
+
+@pytest.mark.parametrize("cleans", [True, False])
+def test_what_is_expired_leaves_the_disk_without_being_read(tmp_path: Path, cleans: bool) -> None:
+    """TTL-17: in steps at the end of epochs, and of lists and maps what is expired of them."""
+    clock = ManualClock(0)
+    keyed = KeyedInstances("rocksdb", tmp_path, {"rocksdb.expiry-sweep-entries": 7})
+    backend = keyed.open(clock=clock)
+    ttl = Ttl(100, background_cleanup=cleans)
+    states: list[Any] = [
+        ValueState("value", types.STRING, ttl=ttl),
+        ListState("list", types.STRING, ttl=ttl),
+        MapState("map", types.STRING, types.STRING, ttl=ttl),
+    ]
+
+    def write(key: int) -> None:
+        backend.set_current_key(key)
+        value, appended, entries = map(backend.get_state, states)
+        value.update("x" * 100)
+        appended.add(f"{clock.now}" * 50)
+        entries.put(f"{clock.now}", "y" * 100)
+
+    def rows_on_disk() -> int:
+        found = 0
+        for table in backend._tables.values():
+            rows = table.buffer._space.rows
+            table.buffer.flush()
+            rows.flush(wait=True)
+            rows.compact_range(None, None)
+            found += len(list(rows.items()))
+        return found
+
+    for key in range(100):
+        write(key)
+    clock.now = 60
+    for key in range(10):
+        write(key)
+    assert rows_on_disk() == 100 + 110 + 110
+    for now, left in ((99, 320), (100, 30), (159, 30), (160, 0)):
+        clock.now = now
+        for _ in range(2 + 100 // 7):
+            backend.end_epoch()
+        assert rows_on_disk() == (left if cleans else 320)
+    keyed.close()
 
 
 def test_a_database_that_a_living_process_has_open_is_refused_by_its_folder(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.NEVER,
             Capability.CHANGE_TRACKING: Level.FULL,
-            Capability.EXPIRY_CLEANUP: Level.NEVER,
+            Capability.EXPIRY_CLEANUP: Level.FULL,
             Capability.LARGER_THAN_MEMORY: Level.FULL,
         },
         options=(BATCH_ROWS,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keyedstate.backend import OVERLAP_THRESHOLD
+from keyedstate.backend.ordered import SWEEP_ENTRIES
 from keyedstate.config import ConfigOption, boolean, choice, fraction, integer, string
 
 BACKEND = "rocksdb"
@@ -44,6 +45,12 @@ MEMORY_BUDGET = integer(
 )
 WRITE_RATIO = fraction(
     "rocksdb.memory-write-ratio", 0.5, "Share of the memory budget that may hold what is to be flushed."
+)
+SWEEP = integer(
+    "rocksdb.expiry-sweep-entries",
+    SWEEP_ENTRIES,
+    "Entries of a state with a time to live that are looked at, at the end of an epoch, to drop expired ones.",
+    low=1,
 )
 SMALL_FILES = integer(
     "rocksdb.merge-small-files",
@@ -119,6 +126,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     RESTORE_OVERLAP,
     MEMORY_BUDGET,
     WRITE_RATIO,
+    SWEEP,
     SMALL_FILES,
     PREDEFINED,
     FACTORY,

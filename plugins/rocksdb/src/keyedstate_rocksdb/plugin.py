@@ -18,7 +18,7 @@ from keyedstate.backend import (
 )
 from keyedstate.backend.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
 from keyedstate.hooks import hookimpl
-from keyedstate_rocksdb.options import BACKEND, BATCH_BYTES, BATCH_ENTRIES, OPTIONS
+from keyedstate_rocksdb.options import BACKEND, BATCH_BYTES, BATCH_ENTRIES, OPTIONS, SWEEP
 from keyedstate_rocksdb.restore import RocksRestoreOperation
 from keyedstate_rocksdb.snapshot import RocksSnapshotStrategy
 from keyedstate_rocksdb.store import RocksStore
@@ -43,7 +43,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.NEVER,
             Capability.CHANGE_TRACKING: Level.FULL,
-            Capability.EXPIRY_CLEANUP: Level.NOT_YET,
+            Capability.EXPIRY_CLEANUP: Level.FULL,
             Capability.LARGER_THAN_MEMORY: Level.FULL,
         },
         options=OPTIONS,
@@ -58,7 +58,9 @@ def keyedstate_create_state_table(
     """Return an empty table over a new column family."""
     space = store_of(context, RocksStore).open_space(meta.name)
     buffer = WriteBuffer(space, context.options[BATCH_ENTRIES.name], context.options[BATCH_BYTES.name])
-    return create_ordered_table(meta, context.key_groups, context.max_parallelism, buffer)
+    table = create_ordered_table(meta, context.key_groups, context.max_parallelism, buffer)
+    table.sweep_entries = context.options[SWEEP.name]
+    return table
 
 
 @hookimpl

@@ -16,11 +16,12 @@ from keyedstate.backend.ordered.store import (
     end_of,
     store_of,
 )
-from keyedstate.backend.ordered.table import OrderedTable
+from keyedstate.backend.ordered.table import SWEEP_ENTRIES, OrderedTable
 
 __all__ = [
     "BATCH_BYTES",
     "BATCH_ROWS",
+    "SWEEP_ENTRIES",
     "OrderedStore",
     "OrderedTable",
     "RowCopy",

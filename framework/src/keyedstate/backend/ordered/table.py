@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from keyedstate.backend.changes import ChangeTracking, TableChanges
+from keyedstate.backend.expiry import ExpiryCleanup
 from keyedstate.backend.meta import StateMeta
 from keyedstate.backend.ordered.buffer import ABSENT, WriteBuffer
 from keyedstate.backend.ordered.codecs import Entry, EntryCodec, Rows, ValueCodec, codec_of
 from keyedstate.backend.ordered.copies import CopiedChanges, CopiedEntries, OrderedVisitor
 from keyedstate.backend.ordered.presence import Presence
+from keyedstate.backend.ordered.store import end_of
 from keyedstate.backend.rewriting import RewritingTable
 from keyedstate.backend.table import (
     EntryBatch,
@@ -27,11 +30,15 @@ V = TypeVar("V")
 U = TypeVar("U")
 C = TypeVar("C", bound=EntryCodec)
 
+#: A few milliseconds of an epoch.
+SWEEP_ENTRIES = 2_000
 #: Entries that are written anew at once.
 _REWRITE_ENTRIES = 4096
 
 
-class OrderedTable(StateTable[K, N, V], ChangeTracking[K, N, V], RewritingTable, Generic[K, N, V, C]):
+class OrderedTable(
+    StateTable[K, N, V], ChangeTracking[K, N, V], RewritingTable, ExpiryCleanup, Generic[K, N, V, C]
+):
     """A table over a space of an ordered byte store.
 
     Parameters
@@ -44,6 +51,8 @@ class OrderedTable(StateTable[K, N, V], ChangeTracking[K, N, V], RewritingTable,
     """
 
     codec: C
+    #: Entries that `drop_expired` looks at in one call.
+    sweep_entries = SWEEP_ENTRIES
 
     def __init__(
         self, meta: StateMeta, key_groups: KeyGroupRange, max_parallelism: int, buffer: WriteBuffer
@@ -52,6 +61,8 @@ class OrderedTable(StateTable[K, N, V], ChangeTracking[K, N, V], RewritingTable,
         self._max_parallelism = max_parallelism
         self.buffer = buffer
         self.presence = Presence(self.exist)
+        #: Where the next `drop_expired` begins.
+        self._swept = b""
         self.adopt(meta)
 
     def adopt(self, meta: StateMeta) -> None:
@@ -189,8 +200,7 @@ class OrderedTable(StateTable[K, N, V], ChangeTracking[K, N, V], RewritingTable,
     def _group_of(self, address: bytes) -> int:
         return self.codec.layout.group_of(address)
 
-    # -- snapshots, restores, changes
-    # -------------------------------------------------------------------------
+    # -- snapshots, restores, changes --------------------------------------------------------------
 
     def _reading_codec(self) -> EntryCodec:
         return codec_of(self._meta.duplicate(), self._max_parallelism)
@@ -230,8 +240,31 @@ class OrderedTable(StateTable[K, N, V], ChangeTracking[K, N, V], RewritingTable,
         """Free what is known of the changes up to and including an epoch."""
         self.presence.forget(epoch)
 
-    # -- other serializers
-    # ------------------------------------------------------------------------------------
+    def drop_expired(self) -> None:
+        """Look at the next entries in the order of rows, and drop what is expired of them.
+
+        So many at a call, `sweep_entries`; a pass over all of them takes as many calls as that needs.
+        """
+        expiry = self._meta.expiry
+        if expiry is None:
+            return
+        changed: list[tuple[bytes, Any]] = []
+        seen, last = 0, b""
+        for last, _, _, stored in islice(self._entries_from(self._swept), self.sweep_entries):
+            seen += 1
+            living = None if stored is None else expiry.live(stored)
+            if living is not stored:
+                changed.append((last, living))
+        following = end_of(last) if seen == self.sweep_entries else None
+        self._swept = following or b""
+        # Only now: rows must not be written while they are scanned.
+        for address, living in changed:
+            if living is None:
+                self._delete(address)
+            else:
+                self._replace(address, living)
+
+    # -- other serializers -------------------------------------------------------------------------
 
     def replace_meta(self, meta: StateMeta) -> None:
         """Adopt serializers that read and write the bytes that are there."""
