@@ -49,7 +49,7 @@ WRITE_RATIO = fraction(
 SWEEP = integer(
     "rocksdb.expiry-sweep-entries",
     SWEEP_ENTRIES,
-    "Entries of a state with a time to live that are looked at, at the end of an epoch, to drop expired ones.",
+    "Entries of a state with a time to live that are looked at when an epoch ends, to drop expired ones.",
     low=1,
 )
 SMALL_FILES = integer(
