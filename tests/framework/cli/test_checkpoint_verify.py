@@ -277,10 +277,10 @@ def test_a_running_query_leaves_what_is_read_and_cleans_it_up_afterwards(verify,
 def test_on_read_only_storage_what_is_cleaned_up_meanwhile_is_deleted(verify, busy_query, monkeypatch):
     write = CheckpointStorage.write_atomic
 
-    def refuse_holds(self: CheckpointStorage, path: str, data: bytes) -> None:
+    def refuse_holds(self: CheckpointStorage, path: str, data: bytes, **how: bool) -> None:
         if path.startswith("holds/"):
             raise StorageError(self.location(path), "write", "Read-only file system")
-        write(self, path, data)
+        write(self, path, data, **how)
 
     monkeypatch.setattr(CheckpointStorage, "write_atomic", refuse_holds)
     code, operator = verify()
