@@ -8,6 +8,9 @@ of them gets the same few micro-batches, so that a machine that is slow for a wh
 are taken within a round, and the median of the rounds is reported.  Engines that would not finish in time get
 smaller micro-batches; their rows per second are compared.
 
+Some lanes get micro-batches of a few rows: what a micro-batch costs that has next to nothing to do.  One of
+ours is filled with a large state first.
+
 With ``--peers PYTHON``, an interpreter that has Bytewax and Quix Streams, these run in the same rounds.
 """
 
@@ -29,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from streaming import lanes as spark_lanes
-from streaming.events import write_batch
+from streaming.events import FILL, write_batch
 from streaming.lanes import HDFS, ROCKSDB, Lane, open_session
 
 FLOOR = "floor: repartition, count the rows in Python"
@@ -39,6 +42,10 @@ SPARK_ROWS = "Spark transformWithState, rows"
 SPARK_PANDAS = "Spark transformWithStateInPandas"
 BYTEWAX = "Bytewax stateful_map, in memory"
 QUIX = "Quix Streams state, RocksDB"
+SMALL_FLOOR = "small: floor, rows through Python, no state"
+SMALL_HDFS = "small: Spark groupBy, HDFS-backed store"
+SMALL_ROCKSDB = "small: Spark groupBy, RocksDB store"
+SMALL_OURS = "small: keyedstate aggregate, {}, {:,} entries"
 #: What each of ours is compared with.
 REFERENCES = (SPARK_HDFS, SPARK_ROCKSDB, SPARK_ROWS)
 _PEERS = Path(__file__).parent / "streaming" / "peers"
@@ -80,8 +87,24 @@ class Entry:
     rows: int
     keys: int
     speeds: list[float] = field(default_factory=list)
+    #: Keys that are given to the engine once, before anything is measured.
+    filled: int = 0
+
+    @property
+    def is_small(self) -> bool:
+        return self.name.startswith("small")
 
     def report(self, entries: dict[str, Entry]) -> dict[str, Any]:
+        if self.is_small:
+            floors = zip(self.speeds, entries[SMALL_FLOOR].speeds, strict=True)
+            more = [(self.rows / mine - self.rows / theirs) * 1000 for mine, theirs in floors]
+            ms = [self.rows / speed * 1000 for speed in self.speeds]
+            return {
+                "name": self.name,
+                "rows": self.rows,
+                "ms": statistics.median(ms),
+                "more_than_floor_ms": statistics.median(more),
+            }
         ratios = {}
         for reference in REFERENCES:
             if reference in entries and reference != self.name:
@@ -135,8 +158,23 @@ def entries_of(options: argparse.Namespace) -> list[Entry]:
         for name, script in ((BYTEWAX, "bytewax_state.py"), (QUIX, "quix_state.py")):
             command = [options.peers, str(_PEERS / script)]
             made.append(Entry(name, Peer(name, command), rows, keys))
+    made += small_entries(options)
     if options.lanes:
         made = [entry for entry in made if any(part in entry.name for part in options.lanes)]
+    return made
+
+
+def small_entries(options: argparse.Namespace) -> list[Entry]:
+    rows, keys = 100, 100
+    made = [
+        Entry(SMALL_FLOOR, Lane(SMALL_FLOOR, spark_lanes.through_python), rows, keys),
+        Entry(SMALL_HDFS, Lane(SMALL_HDFS, spark_lanes.spark_group_by, HDFS), rows, keys),
+        Entry(SMALL_ROCKSDB, Lane(SMALL_ROCKSDB, spark_lanes.spark_group_by, ROCKSDB), rows, keys),
+    ]
+    for backend in options.backends:
+        for filled in (keys, options.large) if backend == "heap-cow" else (keys,):
+            name = SMALL_OURS.format(backend, filled)
+            made.append(Entry(name, Lane(name, spark_lanes.aggregated(backend)), rows, keys, filled=filled))
     return made
 
 
@@ -159,6 +197,8 @@ def measure(entries: Sequence[Entry], options: argparse.Namespace, folder: Path)
             return entry.engine.run([batches.file(number, entry.rows, entry.keys) for number in numbers])
 
         for entry in entries:
+            if entry.filled > entry.keys and isinstance(entry.engine, Lane):
+                entry.engine.run([batches.file(FILL, entry.filled, entry.filled)])
             times = run(entry, range(options.warm_up))
             print(f"{entry.name}: warm after {' '.join(f'{time:.2f}' for time in times)} s", flush=True)
         order = list(entries)
@@ -167,9 +207,12 @@ def measure(entries: Sequence[Entry], options: argparse.Namespace, folder: Path)
             random.Random(number).shuffle(order)
             for entry in order:
                 times = run(entry, range(first, first + options.batches))
+                # Of one that is measured in milliseconds, more micro-batches cost nothing.
+                if entry.is_small:
+                    times += run(entry, range(first + options.batches, first + 3 * options.batches))
                 entry.speeds.append(entry.rows / statistics.median(times))
                 print(f"round {number + 1}  {entry.speeds[-1]:>9,.0f} rows/s  {entry.name}", flush=True)
-            first += options.batches
+            first += 3 * options.batches
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -180,10 +223,19 @@ def markdown(report: dict[str, Any]) -> str:
         "|---|---|---|" + "---|" * len(heads),
     ]
     for line in report["lines"]:
+        if "ratios" not in line:
+            continue
         ratios = [f"{line['ratios'][name]:.2f}" if name in line["ratios"] else "" for name in REFERENCES]
         lines.append(
             f"| {line['name']} | {line['rows']:,} | {line['rows_per_s']:,.0f} | {' | '.join(ratios)} |"
         )
+    small = [line for line in report["lines"] if "ms" in line]
+    if small:
+        lines += ["", "| Micro-batch of 100 rows | ms | more than the floor, ms |", "|---|---|---|"]
+        lines += [
+            f"| {line['name'].partition(': ')[2]} | {line['ms']:.0f} | {line['more_than_floor_ms']:.0f} |"
+            for line in small
+        ]
     return "\n".join(lines)
 
 
@@ -195,6 +247,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=3, help="of an engine in a round")
     parser.add_argument("--warm-up", type=int, default=6, help="micro-batches before the first round")
     parser.add_argument("--backends", nargs="*", default=["heap-cow", "nested-map", "rocksdb"])
+    parser.add_argument("--large", type=int, default=1_000_000, help="keys of the large state")
     parser.add_argument("--lanes", nargs="*", help="only engines whose names contain one of these")
     parser.add_argument("--peers", help="interpreter with Bytewax and Quix Streams")
     parser.add_argument("--json", type=Path, help="where the report goes")

@@ -15,6 +15,7 @@ mpl.rcParams["svg.hashsalt"] = "keyedstate"
 
 def draw(report: Path, target: Path) -> None:
     lines = json.loads(report.read_text())["lines"]
+    lines = [line for line in lines if "rows_per_s" in line]
     lines.sort(key=lambda line: line["rows_per_s"])
     names = [line["name"] for line in lines]
     speeds = [line["rows_per_s"] / 1000 for line in lines]

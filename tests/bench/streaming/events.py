@@ -11,12 +11,16 @@ import pyarrow.parquet as pq
 
 #: Row groups of a micro-batch's file: one for each core, so that the reading is no bottleneck.
 ROW_GROUPS = 2
+FILL = -1
 
 
 def batch(number: int, rows: int, keys: int) -> pa.Table:
-    """Return the rows of one micro-batch: a string key out of `keys`, all equally likely, and an amount."""
-    generator = np.random.default_rng([number, rows, keys])
-    drawn = generator.integers(0, keys, rows)
+    """Return the rows of one micro-batch: a string key out of `keys`, all equally likely, and an amount.
+
+    The batch `FILL` has each of the keys in turn.
+    """
+    generator = np.random.default_rng([number + 1, rows, keys])
+    drawn = np.arange(rows) % keys if number == FILL else generator.integers(0, keys, rows)
     names = pa.array([f"customer-{key:08}" for key in range(keys)])
     return pa.table(
         {"k": names.take(pa.array(drawn)), "c": pa.array(generator.integers(0, 100, rows), pa.int64())}

@@ -117,6 +117,10 @@ def floor(events: DataFrame, folder: Path) -> DataFrame:
     return events.repartition(PARTITIONS, "k").mapInArrow(_counted, "rows long")
 
 
+def through_python(events: DataFrame, folder: Path) -> DataFrame:
+    return events.repartition(PARTITIONS, "k").mapInArrow(lambda batches: batches, SCHEMA)
+
+
 def spark_group_by(events: DataFrame, folder: Path) -> DataFrame:
     return events.groupBy("k").agg(F.count("*").alias("n"), F.sum("c").alias("total"))
 
