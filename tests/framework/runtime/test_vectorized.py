@@ -22,6 +22,7 @@ from keyedstate.runtime import (
     VectorizedProcessFunction,
 )
 from keyedstate.runtime import operator as operator_module
+from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.operator import key_serializer_for
 from keyedstate.runtime.output import OutputBatchError, OutputSchema
 from keyedstate.state import (
@@ -346,3 +347,10 @@ def test_the_harness_runs_a_vectorised_function_and_shows_the_rows_of_the_end_of
         assert sorted(harness.process_all([("a", 4), ("a", 5)])) == [("a", 3, 12)]
         assert set(harness.end_epoch()) == {("end", 0, 0)}
         assert harness.state("n", "a").value() == 3
+
+
+def test_keys_of_many_values_in_each_column_stay_apart():
+    """Before NumPy 2 the numbers of the first and the last row would be one, modulo 2**32."""
+    first = np.arange((1 << 16) + 1)
+    rows = GroupedRows([pa.array(first), pa.array(first % (1 << 16))], np.zeros(len(first), np.int32))
+    assert len(rows) == len(first)

@@ -111,15 +111,15 @@ def _numbered(columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
     count = 1
     for leaf in (leaf for column in columns for leaf in _leaves(column)):
         encoded = leaf.dictionary_encode(null_encoding="encode")
-        numbers = encoded.indices.to_numpy()
+        # Wide at once: before NumPy 2 a product of 32-bit integers with a 64-bit scalar wraps around.
+        numbers = encoded.indices.to_numpy().astype(np.int64)
         if codes is None:
             codes, count = numbers, len(encoded.dictionary)
             continue
         # Below 2**62, since there are fewer keys than rows of one batch, which are fewer than 2**31.
-        both = pa.array(codes * np.int64(len(encoded.dictionary)) + numbers).dictionary_encode()
-        codes, count = both.indices.to_numpy(), len(both.dictionary)
+        both = pa.array(codes * len(encoded.dictionary) + numbers).dictionary_encode()
+        codes, count = both.indices.to_numpy().astype(np.int64), len(both.dictionary)
     assert codes is not None, "a key has at least one column"
-    codes = codes.astype(np.int64)
     first_rows = np.empty(count, np.int64)
     # Of several assignments to one place the last one counts: backwards, that of the first row.
     first_rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
