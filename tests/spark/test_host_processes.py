@@ -498,6 +498,20 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_nobody_connects_to_a_socket_in_a_folder_that_others_may_enter(tmp_path: Path) -> None:
+    """Whoever has made the folder first would be sent the query's secret, its function and its rows."""
+    anchor = process_of(os.getpid())
+    assert anchor is not None
+    folder = HostFolder(anchor, tmp_path)
+    folder.path.mkdir(parents=True)
+    folder.path.parent.chmod(0o777)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.bind(str(folder.socket_path(0)))
+        stranger.listen(1)
+        with pytest.raises(HostUnavailableError, match="open to others"):
+            Hosts([anchor], HostSettings(1000, 0), tmp_path).connect(0)
+
+
 def test_a_link_in_the_folders_place_is_refused(tmp_path: Path) -> None:
     anchor = process_of(os.getpid())
     assert anchor is not None

@@ -55,6 +55,29 @@ class HostFolder:
         """Return where a host listens."""
         return self.path / f"{number}.sock"
 
+    def is_there(self) -> bool:
+        """Return whether there may be sockets; who connects to one asks first, for whoever made it gets all.
+
+        Raises
+        ------
+        HostUnavailableError
+            Where the user's folder is another user's, or others may enter it.
+        """
+        try:
+            found = os.lstat(self._user)
+        except FileNotFoundError:
+            return False
+        self._refuse_foreign(found)
+        return True
+
+    def _refuse_foreign(self, found: os.stat_result) -> None:
+        if not stat.S_ISDIR(found.st_mode):
+            raise HostUnavailableError(f"{self._user} is no folder of this user (it is no folder)")
+        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise HostUnavailableError(
+                f"the folder {self._user} is another user's or open to others; delete it, or set TMPDIR"
+            )
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock: sockets are made and removed under it.
@@ -107,11 +130,7 @@ class HostFolder:
                 raise HostUnavailableError(f"{self._user} is no folder of this user ({error})") from error
             try:
                 found = os.fstat(descriptor)
-                if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-                    raise HostUnavailableError(
-                        f"the folder {self._user} is another user's or open to others; delete it, or set "
-                        "TMPDIR"
-                    )
+                self._refuse_foreign(found)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 # Another process may have removed the folder before it let the lock go.
                 with contextlib.suppress(FileNotFoundError):

@@ -102,6 +102,8 @@ class Hosts:
         return connection
 
     def _try(self, number: int) -> socket.socket | None:
+        if not self._folder.is_there():
+            return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(str(self._folder.socket_path(number)))
