@@ -11,6 +11,7 @@ import struct
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,6 +30,7 @@ from keyedstate.checkpoint import StateOrigin
 from keyedstate.runtime import KeyedProcessFunction, ProcessFunctionError
 from keyedstate.runtime.output import OutputTypeError
 from keyedstate.spark.errors import FunctionTransportError
+from keyedstate.spark.hosts.client import HostedEpoch
 from keyedstate.spark.hosts.errors import (
     EpochTimeoutError,
     HostLostError,
@@ -320,7 +322,32 @@ class Stuck(Counting):
             except BaseException as error:
                 self.tell(type(error).__name__)
                 raise
+        if row.key == "sleep":
+            self.tell("begun")
+            time.sleep(60)
         yield from super().process(row, ctx)
+
+
+def test_what_cannot_be_interrupted_ends_a_host_after_the_epochs_of_others(
+    start: Callable[..., HostedJob], tmp_path: Path
+) -> None:
+    job = start(Stuck(str(tmp_path / "job-0" / "told")), parallelism=2)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield job.batch(["a"], 1)
+        # Longer than the host has patience with a task that is gone.
+        time.sleep(15)
+        yield job.batch(["a"], 1)
+
+    def other() -> int:
+        hosted = HostedEpoch(job.identity(0, 1), job.packed, lambda _: ((), rows()), 0)
+        return sum(batch.num_rows for batch in hosted.run(lambda: job.hosts.connect(0)))
+
+    with ThreadPoolExecutor(1) as pool:
+        counted = pool.submit(other)
+        job.abandon(0, ["sleep"])
+        assert counted.result() == 2
+    wait_until(lambda: not job.processes())
 
 
 def test_a_loop_whose_task_is_gone_is_interrupted(start: Callable[..., HostedJob], tmp_path: Path) -> None:

@@ -178,9 +178,11 @@ class Host:
                 if self._connections:
                     last_used = now
                 self._close_done(poller)
-                if any(one.is_stuck(now) for one in self._connections.values()):
+                stuck = [one for one in self._connections.values() if one.is_stuck(now)]
+                if stuck and not self._retired:
                     _log.error("this host ends, because the function of a task that is long gone does not")
-                    return
+                    # With those tasks that are still there: it may be an epoch of another query.
+                    self._retired = True
                 self._residents.drop_unused(now - self._idle_s)
                 if listens and (self._retired or (not self._connections and now - last_used > self._idle_s)):
                     with folder.locked():
@@ -191,7 +193,7 @@ class Host:
                             self._listener.close()
                             self._door.close()
                             listens = False
-                if not listens and not self._connections:
+                if not listens and len(stuck) == len(self._connections):
                     return
         finally:
             self._door.close()
