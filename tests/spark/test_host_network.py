@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import cloudpickle
 import pyarrow as pa
@@ -37,8 +38,23 @@ from keyedstate.spark.hosts.errors import (
 from keyedstate.spark.hosts.handshake import prove_task
 from keyedstate.spark.hosts.owners import Kept, RemoteAccess, moves, run_where_kept
 from keyedstate.spark.hosts.protocol import LIMITS, PROTOCOL, Frame, FrameReader, FrameType, frame
+from keyedstate.spark.identity import is_local
 
 HOST = StateOrigin.HOST
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [
+        ("local", True),
+        ("local[2]", True),
+        ("local[*,3]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("yarn", False),
+    ],
+)
+def test_a_driver_that_is_its_own_executor_needs_no_network(master: str, local: bool) -> None:
+    assert is_local(cast(Any, SimpleNamespace(master=master))) is local
 
 
 class Raising(Counting):

@@ -366,6 +366,21 @@ def test_a_base_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     task.check()
 
 
+def test_a_base_that_goes_on_takes_more_of_the_processor_before_it_is_too_late(tmp_path: Path) -> None:
+    """CP-11: else each base of a large state expires, one after the other."""
+    task = Task(tmp_path, share=1e-9, rules=replace(ALWAYS, timeout_ms=4000))
+    task.run_epoch(WHOLE, {key: key for key in range(60_000)})
+    task.run_epoch(CHANGES, {1: 11})
+    saved = task.run_epoch(BESIDE, {2: 22})
+    while saved.unfinished is not None:
+        saved = task.run_epoch(CHANGES, {3: task.epoch})
+    assert saved.bases[-1].failure is None and saved.bases[-1].epoch == 1
+    assert saved.bases[-1].async_ms > 1000, "it has not rested"
+    task.check()
+    task.writer.close()
+    task.keyed.close()
+
+
 def test_a_type_that_changes_gives_the_running_base_up(task: Task) -> None:
     """MIG-01: the files of a chain have one type."""
     begin(task)

@@ -57,7 +57,7 @@ from keyedstate.spark.errors import (
 )
 from keyedstate.spark.heartbeat import heartbeat_ms, with_heartbeat
 from keyedstate.spark.hosts.owners import remote_access
-from keyedstate.spark.identity import epoch_on_driver
+from keyedstate.spark.identity import epoch_on_driver, is_local
 from keyedstate.spark.metrics import EpochReports
 from keyedstate.spark.partition import EventTime, PartitionPlan, StatePlace, pack_function
 from keyedstate.spark.preflight import check_executors
@@ -544,8 +544,8 @@ def _host_processes(spark: SparkSession, config: Configuration, packed: bytes) -
     if config[HOST] == "embedded" or _ACCUMULATOR in packed:
         return None
     cores = spark.sparkContext.getConf().get("spark.executor.cores")
-    if str(spark.sparkContext.master).startswith("local["):
-        # The driver is the executor there, and this is the number in the brackets.
+    if is_local(spark.sparkContext):
+        # The driver is the executor there, and this is the number in the brackets, or 1.
         cores = str(spark.sparkContext.defaultParallelism)
     return config.get(HOSTS_PROCESSES) or int(cores or 0)
 

@@ -6,6 +6,7 @@ these to every task; the run is the job group, so code in `foreachBatch` must no
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,6 +82,11 @@ def attempt_identity(uid: str, operator_id: str, parallelism: int, max_paralleli
         attempt=context.taskAttemptId(),
         nonce=f"{operator_id}-{uuid.uuid4().hex}",
     )
+
+
+def is_local(context: SparkContext) -> bool:
+    """Return whether the driver is the only executor."""
+    return re.fullmatch(r"local(\[.*\])?", str(context.master)) is not None
 
 
 def operator_of(nonce: str) -> str:

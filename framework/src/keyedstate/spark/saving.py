@@ -497,6 +497,9 @@ class _BackgroundBase:
         error = ""
         if self._thread.is_alive():
             if left_s > 0 and not wait:
+                if left_s < timeout_ms / 2000.0:
+                    # At its share it would come too late, and so would each after it.
+                    self.hurry()
                 return None
             self.give_up()
             failure, error = FailureReason.EXPIRED, f"it was not written after {timeout_ms} ms"

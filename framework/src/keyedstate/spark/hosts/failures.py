@@ -11,8 +11,8 @@ from typing import Any
 from keyedstate.errors import KeyedStateError
 from keyedstate.spark.hosts.errors import HostedEpochError
 
-#: Of each text; the end of a traceback says most.
-_MAX_CHARACTERS = 40_000
+#: Of each text, so that a frame holds it whatever its letters; the end of a traceback says most.
+_MAX_CHARACTERS = 30_000
 
 
 class HostTraceback(Exception):

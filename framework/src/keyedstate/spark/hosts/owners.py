@@ -30,6 +30,7 @@ from keyedstate.spark.hosts.client import HostedEpoch
 from keyedstate.spark.hosts.door import Introduction, set_up
 from keyedstate.spark.hosts.handshake import SECRET_BYTES, prove_task
 from keyedstate.spark.hosts.tls import TlsFiles, agree, plain_end
+from keyedstate.spark.identity import is_local
 from keyedstate.spark.partition import StatePlace
 
 _log = logging.getLogger(__name__)
@@ -176,7 +177,7 @@ def remote_access(spark: SparkSession, config: Configuration, folder: str) -> Re
     chosen, tls = config[HOSTS_TCP], TlsFiles.of(config)
     if chosen == "auto":
         encrypts = any(str(conf.get(name)).lower() == "true" for name in _ENCRYPTION)
-        if (encrypts and tls is None) or str(spark.sparkContext.master).startswith("local["):
+        if (encrypts and tls is None) or is_local(spark.sparkContext):
             return None
     if chosen == "off" or config[HOST] == "embedded":
         return None

@@ -89,6 +89,8 @@ class _Connection:
         Whether nothing more happens for it.
     abandoned : float or None
         Since when it is known that the task has hung up, by `time.monotonic`.
+    is_cancelled : bool
+        Whether its thread was interrupted.
     """
 
     def __init__(self, connection: socket.socket, key: bytes | None = None) -> None:
@@ -98,14 +100,14 @@ class _Connection:
         self.resident: Resident | None = None
         self.done = False
         self.abandoned: float | None = None
-        self._cancelled = False
+        self.is_cancelled = False
 
     def is_stuck(self, now: float) -> bool:
         """Whether it goes on, long after the task has hung up; before that, try to interrupt it."""
         if self.abandoned is None or self.done:
             return False
-        if now - self.abandoned > _PATIENCE_S and not self._cancelled:
-            self._cancelled = True
+        if now - self.abandoned > _PATIENCE_S and not self.is_cancelled:
+            self.is_cancelled = True
             thread = None if self.resident is None else self.resident.thread
             if thread is not None:
                 # Ends a loop in Python; what waits in native code does not see it.
@@ -306,7 +308,11 @@ class Host:
             self._residents.drop(attempt)
             raise
         # Before the task hears of it: the next epoch may begin at once.
-        self._residents.keep(attempt)
+        if connection.is_cancelled:
+            # What was raised into its thread may come yet.
+            self._residents.drop(attempt)
+        else:
+            self._residents.keep(attempt)
         _send(connection.socket, FrameType.DONE, {"manifest": path})
 
     def _epoch(
@@ -330,7 +336,8 @@ class Host:
                 for pieces in encoder.frames(batch):
                     _send_pieces(connection.socket, pieces)
         path = partition.finish(beginning, self._door.address, connection.executor)
-        self._check_memory()
+        # Not an error any more: the epoch is complete, and a second attempt would only be another one.
+        self._retired = self._retired or self._used_too_much() is not None
         return path
 
     def _rows(
@@ -349,13 +356,17 @@ class Host:
                 self._check_memory()
 
     def _check_memory(self) -> None:
+        used = self._used_too_much()
+        if used is not None:
+            # Freed memory does not always go back to the system: what is next gets a process of its own.
+            self._retired = True
+            raise HostMemoryError(used, self._settings.memory_bytes)
+
+    def _used_too_much(self) -> int | None:
+        """Return how much memory the host takes where it is more than it may."""
         limit = self._settings.memory_bytes
-        if limit:
-            used = _resident_bytes()
-            if used > limit:
-                # Freed memory does not always go back to the system: what is next gets a process of its own.
-                self._retired = True
-                raise HostMemoryError(used, limit)
+        used = _resident_bytes() if limit else 0
+        return used if used > limit else None
 
 
 def main() -> None:
