@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,6 +33,7 @@ from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.configuration import frozen
 from keyedstate.spark.hosts.client import HostedEpoch
 from keyedstate.spark.hosts.door import Introduction
+from keyedstate.spark.hosts.errors import HostLostError
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.owners import kept_elsewhere, run_where_kept
 from keyedstate.spark.hosts.processes import Process, process_of
@@ -189,21 +192,23 @@ class HostedJob:
         yield from hosted.run(lambda: self.hosts.connect(0))
 
     def abandon(self, epoch: int, keys: Iterable[str]) -> None:
-        """Begin an attempt, and hang up while the function runs."""
-        sockets = []
+        """Begin an attempt, and hang up when the function has told that it has begun."""
+        sockets: list[socket.socket] = []
 
         def connect() -> Any:
             sockets.append(self.hosts.connect(0))
             return sockets[-1]
 
-        def rows() -> Iterator[pa.RecordBatch]:
-            yield self.batch(keys)
-            wait_until(lambda: self.told.exists())
-            sockets[-1].close()
+        def hang_up() -> None:
+            wait_until(lambda: self.told.exists() and "begun" in self.told.read_text())
+            sockets[-1].shutdown(socket.SHUT_RDWR)
 
-        hosted = HostedEpoch(self.identity(epoch), self.packed, lambda _: ((), rows()), 0)
-        with contextlib.suppress(OSError, ValueError):
-            list(hosted.run(connect))
+        hosted = HostedEpoch(self.identity(epoch), self.packed, lambda _: ((), iter([self.batch(keys)])), 0)
+        with ThreadPoolExecutor(1) as pool:
+            gone = pool.submit(hang_up)
+            with contextlib.suppress(OSError, HostLostError):
+                list(hosted.run(connect))
+            gone.result()
 
     def attempt(
         self,
