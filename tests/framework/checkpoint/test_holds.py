@@ -158,11 +158,11 @@ class Intruding:
         self.ran = False
         plain = getattr(CheckpointStorage, operation)
 
-        def intruded(storage: CheckpointStorage, name: str = "", *rest: Any) -> Any:
+        def intruded(storage: CheckpointStorage, name: str = "", *rest: Any, **named: Any) -> Any:
             if name.startswith(path) and not self.ran:
                 self.ran = True
                 act()
-            return plain(storage, name, *rest)
+            return plain(storage, name, *rest, **named)
 
         monkeypatch.setattr(CheckpointStorage, operation, intruded)
 

@@ -76,6 +76,7 @@ TYPES: dict[TypeSerializer[Any], Callable[[int], Any]] = {
     types.tuple_of(types.STRING, types.decimal(5, 1)): lambda n: (str(n), Decimal(n)),
     types.nullable(types.INT64): lambda n: n if n % 2 else None,
     ROW: lambda n: ROW.make((n, None)),
+    types.accumulators_of({"count": types.nullable(types.INT64)}): lambda n: (n,),
     types.record_of(Click): lambda n: Click(f"/{n}", n / 2, [str(n)]),
     types.record_of(Click, subclasses=[LongClick]): lambda n: LongClick(str(n), n / 2, [], color=Color.BLUE),
     types.pickled(): lambda n: {"n": [n]},
