@@ -197,8 +197,13 @@ def test_an_interruption_waits_for_running_copies_and_deletes_what_they_wrote(
     unruly.handler.watcher = watcher
     main = threading.main_thread().ident
     assert main is not None
-    with pytest.raises(KeyboardInterrupt):
-        transfer(source, unruly.storage, files, threads=2)
+    # A shell lets what it starts in the background ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            transfer(source, unruly.storage, files, threads=2)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert {"state/copy/0.seg", "state/copy/1.seg"} <= set(closed)
     assert not any(thread.name.startswith("keyedstate-transfer") for thread in threading.enumerate())
     assert list(unruly.storage.list("copy")) == []
