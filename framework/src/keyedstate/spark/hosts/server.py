@@ -132,6 +132,7 @@ class Host:
         self._residents = Residents()
         #: By digest; filled by tasks that were asked for one.
         self._plans: dict[str, PartitionPlan] = {}
+        self._importing = threading.Lock()
         #: By the numbers of their sockets; only the thread that runs `run` knows them.
         self._connections: dict[int, _Connection] = {}
         #: Set when the host shall take no more tasks and end with those it has.
@@ -282,8 +283,10 @@ class Host:
         packed = bytes(_read(reader).content)
         if hashlib.sha256(packed).hexdigest() != digest:
             raise HostProtocolError("the plan is not the one that was announced")
-        _import_from(imports)
-        plan = cloudpickle.loads(packed)
+        # Two threads at once trip over each other's entries in Python's cache of finders.
+        with self._importing:
+            _import_from(imports)
+            plan = cloudpickle.loads(packed)
         if not isinstance(plan, PartitionPlan) or plan.place is None:
             raise HostProtocolError("the plan is none")
         return plan
