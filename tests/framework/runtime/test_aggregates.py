@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -53,7 +54,9 @@ from keyedstate.state import AggregateFunction, KeyedStateBackend, ListState, Ma
 
 GROUPS = 8
 GROUP_COLUMN = "__group"
-BACKENDS = ("heap-cow", "nested-map")
+BACKENDS = ("heap-cow", "nested-map", "rocksdb")
+#: Databases live in memory where they can: each is opened with synchronized writes.
+MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 SCHEMA = pa.schema(
     [
         ("key", pa.string()),
@@ -88,6 +91,7 @@ class Job:
             key_groups=KeyGroupRange(0, GROUPS - 1),
             max_parallelism=GROUPS,
             options=options,
+            local_base=MEMORY,
             **settings,
         )
 

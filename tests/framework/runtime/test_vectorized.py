@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,9 @@ from keyedstate.state import (
 from keyedstate.testing import Harness
 
 GROUPS = 8
-BACKENDS = ("heap-cow", "nested-map")
+BACKENDS = ("heap-cow", "nested-map", "rocksdb")
+#: Databases live in memory where they can: each is opened with synchronized writes.
+MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 INPUT = pa.schema([("key", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("key", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
 
@@ -105,6 +108,7 @@ class Job:
             key_groups=KeyGroupRange(0, GROUPS - 1),
             max_parallelism=GROUPS,
             options=config.plugin_options(registry.options, plugin.name),
+            local_base=MEMORY,
             **settings,
         )
 
@@ -161,8 +165,9 @@ def job(request):
 ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(-3, 3)), max_size=6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("batch_rows", [1, 5, 100])
+@pytest.mark.parametrize(
+    ("backend", "batch_rows"), [*itertools.product(BACKENDS[:2], [1, 5, 100]), ("rocksdb", 5)]
+)
 @given(epochs=st.lists(st.lists(ROWS, max_size=3), min_size=1, max_size=3))
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_a_vectorised_function_leaves_the_state_that_one_by_row_leaves(backend, batch_rows, epochs):
