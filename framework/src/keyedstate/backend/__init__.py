@@ -9,6 +9,7 @@ from keyedstate.backend.capabilities import BackendDescription, Capability, Leve
 from keyedstate.backend.changes import (
     AddressBatch,
     ChangeTracking,
+    EntryChange,
     GatheredChanges,
     GroupChanges,
     TableChanges,
@@ -18,7 +19,6 @@ from keyedstate.backend.expiry import Expiry, ExpiryCleanup
 from keyedstate.backend.meta import StateKind, StateMeta
 from keyedstate.backend.metrics import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
 from keyedstate.backend.native import (
-    NativeChange,
     NativeFile,
     NativeHandle,
     NativeSnapshot,
@@ -66,6 +66,7 @@ __all__ = [
     "Capability",
     "ChangeTracking",
     "EntryBatch",
+    "EntryChange",
     "EpochMetrics",
     "Expiry",
     "ExpiryCleanup",
@@ -76,7 +77,6 @@ __all__ = [
     "IncrementalVisitor",
     "LatencyFigures",
     "Level",
-    "NativeChange",
     "NativeFile",
     "NativeHandle",
     "NativeSnapshot",

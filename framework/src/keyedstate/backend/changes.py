@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from keyedstate.backend.table import EntryBatch
 
@@ -27,6 +27,28 @@ class AddressBatch(Generic[K, N]):
 
     def __len__(self) -> int:
         return len(self.keys)
+
+
+class EntryChange(NamedTuple):
+    """What an epoch has changed at one address.
+
+    Attributes
+    ----------
+    state : str
+    key_group : int
+    namespace, key : object
+    present : bool
+        Whether there is an entry now.
+    value : object
+        Of the entry; None where there is none.
+    """
+
+    state: str
+    key_group: int
+    namespace: Any
+    key: Any
+    present: bool
+    value: Any
 
 
 class TableChanges(ABC, Generic[K, N, V]):

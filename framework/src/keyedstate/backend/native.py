@@ -13,8 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from keyedstate.backend.changes import EntryChange
 from keyedstate.backend.restore import StateHandle
 from keyedstate.backend.snapshot import SnapshotStrategy
 from keyedstate.backend.table import AnyStateTable
@@ -79,28 +80,6 @@ class NativeSnapshotStrategy(SnapshotStrategy):
         """
 
 
-class NativeChange(NamedTuple):
-    """What an epoch after a native base has changed at one address.
-
-    Attributes
-    ----------
-    state : str
-    key_group : int
-    namespace, key : object
-    present : bool
-        Whether there is an entry now.
-    value : object
-        Of the entry; None where there is none.
-    """
-
-    state: str
-    key_group: int
-    namespace: Any
-    key: Any
-    present: bool
-    value: Any
-
-
 class NativeHandle(StateHandle):
     """A snapshot whose base is native files, perhaps with the changes of later epochs.
 
@@ -135,5 +114,5 @@ class NativeHandle(StateHandle):
         """
 
     @abstractmethod
-    def changes(self) -> Iterator[NativeChange]:
+    def changes(self) -> Iterator[EntryChange]:
         """Yield what later epochs changed, in their order."""

@@ -7,7 +7,7 @@ published checkpoint of the acknowledgements of all tasks of an epoch.  Nothing 
 
 from keyedstate.checkpoint.bases import BaseReport, BaseRules, Writing, failures_so_far
 from keyedstate.checkpoint.coordinator import Acknowledgement, CheckpointCoordinator, CheckpointListener
-from keyedstate.checkpoint.delta import ChainHandle, Change, read_changes, write_delta
+from keyedstate.checkpoint.delta import ChainHandle, read_changes, write_delta
 from keyedstate.checkpoint.errors import (
     CheckpointError,
     CheckpointGoneError,
@@ -85,7 +85,6 @@ __all__ = [
     "BaseReport",
     "BaseRules",
     "ChainHandle",
-    "Change",
     "CheckpointCoordinator",
     "CheckpointError",
     "CheckpointGoneError",

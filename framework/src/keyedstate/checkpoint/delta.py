@@ -12,13 +12,13 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, pairwise, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyedstate.backend import EntryBatch, StateHandle, StateMeta, TableChanges
+from keyedstate.backend import EntryBatch, EntryChange, StateHandle, StateMeta, TableChanges
 from keyedstate.checkpoint.errors import CorruptSegmentError
 from keyedstate.checkpoint.segment import (
     SegmentHandle,
@@ -78,31 +78,9 @@ def write_delta(
         raise
 
 
-class Change(NamedTuple):
-    """What a delta has changed at one address.
-
-    Attributes
-    ----------
-    state : str
-    key_group : int
-    namespace, key : object
-    present : bool
-        Whether there is an entry now.
-    value : object
-        Of the entry; None where there is none.
-    """
-
-    state: str
-    key_group: int
-    namespace: Any
-    key: Any
-    present: bool
-    value: Any
-
-
 def read_changes(
     storage: CheckpointStorage, deltas: Sequence[SegmentFile], states: Sequence[StateMeta]
-) -> Iterator[Change]:
+) -> Iterator[EntryChange]:
     """Yield what deltas have changed, in their order; each file is verified before any of it is yielded.
 
     Parameters
@@ -126,7 +104,7 @@ def read_changes(
                     names = repeat(meta.name, len(groups))
                     canonical = canonical_values(meta.value_serializer, values)
                     columns = (names, groups, batch.namespaces, batch.keys, present, canonical)
-                    yield from map(Change, *columns)
+                    yield from map(EntryChange, *columns)
         finally:
             handle.close()
 

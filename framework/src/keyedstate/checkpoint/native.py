@@ -16,7 +16,7 @@ from keyedstate.backend import (
     SNAPSHOT_BATCH_ENTRIES,
     BackendContext,
     EntryBatch,
-    NativeChange,
+    EntryChange,
     NativeFile,
     NativeHandle,
     NativeSnapshot,
@@ -151,9 +151,9 @@ class StoredNativeHandle(NativeHandle):
         """Copy all files into a folder."""
         fetch(self._storage, self._base, folder)
 
-    def changes(self) -> Iterator[NativeChange]:
+    def changes(self) -> Iterator[EntryChange]:
         """Yield what the deltas have changed."""
-        return (NativeChange(*change) for change in read_changes(self._storage, self._deltas, self._states))
+        return read_changes(self._storage, self._deltas, self._states)
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         """Yield the entries of one state and key group, out of tables of the backend that wrote the files."""
