@@ -105,7 +105,9 @@ class KeyedOperator:
         self.rows_out = 0
 
     def open(self) -> None:
-        """Bind the declared states and open the function."""
+        """Bind the declared states and open the function; one that is open stays as it is."""
+        if self._opened:
+            return
         for descriptor in declared_states(self._function):
             descriptor.bind(self._function, self._context.state(descriptor))
         for operator_state in declared_operator_states(self._function):

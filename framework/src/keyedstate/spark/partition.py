@@ -272,7 +272,6 @@ class Partition:
         self._plan = plan
         self._place = plan.place
         self._stays = stays
-        self._opened = False
         self._origin = StateOrigin.FILES
         #: What the last epoch wrote: the version that the state has.  None from the beginning of an epoch
         #: until its end is written.
@@ -340,7 +339,7 @@ class Partition:
             # what the function knows of the state may be out of date.
             self._writer.close()
             self._begin_writer(beginning)
-            self._close_operator()
+            self._operator.close()
             self._begin_operator(beginning)
         else:
             return False
@@ -385,19 +384,7 @@ class Partition:
         self._watermark = self._watermark_of(beginning)
         if self._watermark is not None and self._plan.event_time is not None:
             self._keyed.advance_watermark(self._watermark)
-        try:
-            if not self._opened:
-                self._opened = True
-                self._operator.open()
-            yield from self._operator.process_broadcast(broadcast_rows)
-            yield from self._operator.process(batches)
-            if not self._stays:
-                self._close_operator()
-        except BaseException:
-            # The first error is the one to report.
-            with contextlib.suppress(Exception):
-                self._close_operator()
-            raise
+        yield from evaluate(self._operator, broadcast_rows, batches, stays=self._stays)
 
     def finish(
         self, beginning: Beginning, host: HostAddress | None = None, task_executor: str | None = None
@@ -467,11 +454,7 @@ class Partition:
             Where the function's own `close` raises; everything is freed all the same.
         """
         with self._closing:
-            self._close_operator()
-
-    def _close_operator(self) -> None:
-        self._opened = False
-        self._operator.close()
+            self._operator.close()
 
     def _watermark_of(self, beginning: Beginning) -> int | None:
         """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
@@ -497,9 +480,22 @@ def pack_function(function: KeyedFunction) -> bytes:
 
 
 def evaluate(
-    operator: KeyedOperator, broadcast_rows: Iterable[pa.RecordBatch], batches: Iterator[pa.RecordBatch]
+    operator: KeyedOperator,
+    broadcast_rows: Iterable[pa.RecordBatch],
+    batches: Iterator[pa.RecordBatch],
+    *,
+    stays: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Run an operator over all its rows; its function is closed also where it, or its reader, gives up."""
+    """Run an operator over all its rows; its function is closed also where it, or its reader, gives up.
+
+    Parameters
+    ----------
+    operator : KeyedOperator
+    broadcast_rows, batches : iterable of pyarrow.RecordBatch
+        As in `Partition.run`.
+    stays : bool, default False
+        Whether the function stays open after its last row.
+    """
     try:
         operator.open()
         yield from operator.process_broadcast(broadcast_rows)
@@ -509,7 +505,8 @@ def evaluate(
         with contextlib.suppress(Exception):
             operator.close()
         raise
-    operator.close()
+    if not stays:
+        operator.close()
 
 
 def local_folder() -> Path | None:
