@@ -23,10 +23,10 @@ from keyedstate.checkpoint import (
     TaskIdentity,
     Writing,
 )
-from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
+from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.runtime import KeyedOperator
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.spark.configuration import backend_in_task, storage_in_task
+from keyedstate.spark.configuration import backend_in_task, configuration_in_task, storage_in_task
 from keyedstate.spark.partition import PartitionPlan
 from keyedstate.spark.saving import StateWriter
 from keyedstate.spark.task import OperatorPlan
@@ -94,7 +94,7 @@ def _saving(plan: PartitionPlan, root_uri: str, uid: str) -> Any:
     ) -> AttemptManifest:
         identity = bootstrap_identity(uid, partition, plan.parallelism, plan.max_parallelism)
         chosen = backend_in_task(plan.settings)
-        compression = Configuration(dict(plan.settings))[CHECKPOINT_COMPRESSION]
+        compression = configuration_in_task(plan.settings)[CHECKPOINT_COMPRESSION]
         folder = OperatorFolder(storage_in_task(root_uri, plan.settings), uid)
         writer = StateWriter(backend, states, folder, chosen.base_rules, compression)
         writer.begin(identity, None, Writing.WHOLE)

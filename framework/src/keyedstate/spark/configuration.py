@@ -84,30 +84,38 @@ def choose_backend(config: Configuration) -> ChosenBackend:
 
 
 @lru_cache(maxsize=8)
-def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
-    """Return the backend of settings that the driver has resolved, as ``frozen(config)`` of it.
+def configuration_in_task(settings: tuple[tuple[str, Any], ...]) -> Configuration:
+    """Return the options that the driver has resolved, from ``frozen(config)`` of them.
 
-    Discovering plugins takes milliseconds and a worker process serves many tasks, so the last few are kept;
-    a backend holds no state.
+    A worker process serves many tasks, so the last few configurations are kept, here and below.
     """
-    return choose_backend(Configuration(dict(settings)))
+    return Configuration(dict(settings))
+
+
+@lru_cache(maxsize=8)
+def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
+    """Return the backend of settings; a backend holds no state.
+
+    Discovering plugins takes milliseconds.
+    """
+    return choose_backend(configuration_in_task(settings))
 
 
 @lru_cache(maxsize=8)
 def restore_in_task(settings: tuple[tuple[str, Any], ...]) -> SavepointRestore:
-    """Return what the options ``restore.*`` say; the settings are as for `backend_in_task`."""
-    return SavepointRestore.of(Configuration(dict(settings)))
+    """Return what the options ``restore.*`` say."""
+    return SavepointRestore.of(configuration_in_task(settings))
 
 
 @lru_cache(maxsize=8)
 def storage_in_task(uri: str, settings: tuple[tuple[str, Any], ...]) -> CheckpointStorage:
-    """Return the storage of a URI, opened once in a worker process for the tasks of one configuration.
+    """Return the storage of a URI.
 
     Raises
     ------
     CheckpointError, PluginError
     """
-    return CheckpointStorage.open(uri, Configuration(dict(settings)))
+    return CheckpointStorage.open(uri, configuration_in_task(settings))
 
 
 def frozen(config: Configuration) -> tuple[tuple[str, Any], ...]:

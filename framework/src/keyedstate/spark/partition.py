@@ -38,11 +38,15 @@ from keyedstate.checkpoint import (
     read_operator_state,
 )
 from keyedstate.checkpoint.local_copies import with_local_copies
-from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.runtime import KeyedFunction, KeyedOperator, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.spark.configuration import backend_in_task, restore_in_task, storage_in_task
+from keyedstate.spark.configuration import (
+    backend_in_task,
+    configuration_in_task,
+    restore_in_task,
+    storage_in_task,
+)
 from keyedstate.spark.errors import DuplicateUidError, FunctionTransportError, KeyColumnsReorderedError
 from keyedstate.spark.identity import operator_of
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
@@ -228,7 +232,7 @@ class Beginning:
         folder.write_started(identity)
         _refuse_second_operator(folder, identity)
         restore_point = find_restore_point(folder, identity, each_epoch=place.each_epoch, owner=owner)
-        config = Configuration(dict(plan.settings))
+        config = configuration_in_task(plan.settings)
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
         began = time.perf_counter()
         stored = restore.beginning(directory, folder, owner, identity, restore_point)

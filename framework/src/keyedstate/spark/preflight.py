@@ -27,7 +27,7 @@ from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage import CheckpointStorage
 from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.spark.configuration import ChosenBackend, backend_in_task, frozen
+from keyedstate.spark.configuration import ChosenBackend, backend_in_task, configuration_in_task, frozen
 from keyedstate.spark.errors import PreflightError
 from keyedstate.state import KeyedStateBackend, ValueState
 
@@ -211,7 +211,7 @@ def _check_backend(probe: Probe) -> None:
             for key, number in expected.items():
                 keyed.set_current_key(key, number % len(_KEY_GROUPS))
                 handle.update(number)
-            compression = Configuration(dict(probe.settings))[CHECKPOINT_COMPRESSION]
+            compression = configuration_in_task(probe.settings)[CHECKPOINT_COMPRESSION]
             writer = SegmentWriter(local, "probe.seg", _KEY_GROUPS, compression)
             keyed.snapshot(0).run(writer)
             segment = writer.finish()
@@ -244,7 +244,7 @@ def _open(chosen: ChosenBackend, handles: list[SegmentHandle]) -> KeyedStateBack
 
 
 def _check_storage(probe: Probe, file: str) -> None:
-    folder = CheckpointStorage.open(probe.folder, Configuration(dict(probe.settings)))
+    folder = CheckpointStorage.open(probe.folder, configuration_in_task(probe.settings))
     try:
         folder.read("driver")
     except StorageError as error:

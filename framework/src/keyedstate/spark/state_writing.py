@@ -30,11 +30,11 @@ from keyedstate.checkpoint import (
 from keyedstate.checkpoint.canonical import copy_segment
 from keyedstate.checkpoint.folder import data_paths
 from keyedstate.checkpoint.segment import canonical_column, canonical_values
-from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
+from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for, operator_index_for_key_group
 from keyedstate.spark.bootstrap import as_result
 from keyedstate.spark.columns import fitted
-from keyedstate.spark.configuration import storage_in_task
+from keyedstate.spark.configuration import configuration_in_task, storage_in_task
 from keyedstate.spark.errors import StateFrameError
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.types import TtlListSerializer, TtlMapSerializer, TtlSerializer, TypeSerializer
@@ -99,7 +99,7 @@ class PartRewrite:
         source = storage_in_task(self.source, self.settings)
         target = storage_in_task(self.target, self.settings)
         path, operator_path, *_ = data_paths(identity.nonce)
-        compression = Configuration(dict(self.settings))[CHECKPOINT_COMPRESSION]
+        compression = configuration_in_task(self.settings)[CHECKPOINT_COMPRESSION]
         entries = {} if rows is None else self._entries(key_groups, rows)
         writer = SegmentWriter(target, path, key_groups, compression)
         with ExitStack() as opened:

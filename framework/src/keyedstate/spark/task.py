@@ -16,12 +16,13 @@ import pyarrow as pa
 from pyspark import Accumulator
 
 from keyedstate.checkpoint import Acknowledgement, AttemptManifest, TaskIdentity
-from keyedstate.config import HOSTS_EPOCH_TIMEOUT, HOSTS_IDLE_TIME, HOSTS_MEMORY, Configuration
+from keyedstate.config import HOSTS_EPOCH_TIMEOUT, HOSTS_IDLE_TIME, HOSTS_MEMORY
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange, operator_index_for_key_group
 from keyedstate.runtime import KeyedOperator, ProcessFunctionError
 from keyedstate.spark.acknowledge import Update, acknowledge
 from keyedstate.spark.broadcast import BroadcastSide
+from keyedstate.spark.configuration import configuration_in_task
 from keyedstate.spark.errors import FunctionTransportError, MisroutedRowsError
 from keyedstate.spark.hosts.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
@@ -208,7 +209,7 @@ class OperatorPlan:
                     identity,
                     self.packed,
                     sides,
-                    _epoch_timeout_ms(plan.settings),
+                    configuration_in_task(plan.settings)[HOSTS_EPOCH_TIMEOUT],
                     introduction=introduction,
                 )
                 number = identity.partition % (self.host_processes or os.cpu_count() or 1)
@@ -264,13 +265,8 @@ def _run_here(
 
 
 @lru_cache(maxsize=8)
-def _epoch_timeout_ms(settings: tuple[tuple[str, Any], ...]) -> int:
-    return Configuration(dict(settings))[HOSTS_EPOCH_TIMEOUT]
-
-
-@lru_cache(maxsize=8)
 def _hosts(settings: tuple[tuple[str, Any], ...]) -> Hosts:
-    config = Configuration(dict(settings))
+    config = configuration_in_task(settings)
     return Hosts(worker_parents(), HostSettings(config[HOSTS_IDLE_TIME], config[HOSTS_MEMORY]))
 
 

@@ -21,6 +21,7 @@ from keyedstate.config import (
     HOSTS_PORTS,
     Configuration,
 )
+from keyedstate.spark.configuration import configuration_in_task
 from keyedstate.spark.hosts.errors import HostError, HostProtocolError
 from keyedstate.spark.hosts.handshake import SECRET_BYTES, key_id, prove_host
 from keyedstate.spark.hosts.tls import TlsFiles, agree, plain_end
@@ -129,7 +130,7 @@ class Door:
                 return
             self._tried = True
             try:
-                self._open(introduction, Configuration(dict(settings)))
+                self._open(introduction, configuration_in_task(settings))
             except OSError as error:
                 _log.warning(
                     "this host cannot be reached by other executors, whose tasks restore its partitions from "

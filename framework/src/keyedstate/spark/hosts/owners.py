@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from keyedstate.checkpoint import AttemptManifest, HostAddress, OperatorFolder, TaskIdentity
 from keyedstate.config import HOST, HOSTS_CONNECT_TIMEOUT, HOSTS_TCP, Configuration
 from keyedstate.errors import KeyedStateError
-from keyedstate.spark.configuration import storage_in_task
+from keyedstate.spark.configuration import configuration_in_task, storage_in_task
 from keyedstate.spark.hosts.client import HostedEpoch
 from keyedstate.spark.hosts.door import Introduction, set_up
 from keyedstate.spark.hosts.handshake import SECRET_BYTES, prove_task
@@ -208,7 +208,7 @@ def kept_elsewhere(
     kept = Counter(one.host.executor for one in parts if one.host is not None)
     if owner == me.executor or moves(kept[owner], kept[me.executor], identity.partition, identity.epoch):
         return None
-    config = Configuration(dict(settings))
+    config = configuration_in_task(settings)
     timeout_s = config[HOSTS_CONNECT_TIMEOUT] / 1000.0
     return Kept(part.host, part.identity.nonce, me.secret, timeout_s, TlsFiles.of(config))
 
