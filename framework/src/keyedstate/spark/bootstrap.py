@@ -98,27 +98,7 @@ def _saving(plan: PartitionPlan, root_uri: str, uid: str) -> Any:
         folder = OperatorFolder(storage_in_task(root_uri, plan.settings), uid)
         writer = StateWriter(backend, states, folder, chosen.base_rules, compression)
         writer.begin(identity, None, Writing.WHOLE)
-        saved = writer.end()
-        return AttemptManifest(
-            identity=identity,
-            key_groups=backend.key_groups,
-            backend=chosen.backend.name,
-            backend_version=chosen.backend.description.version,
-            states=tuple(meta.to_json() for meta in backend.metas()),
-            segments=saved.segments,
-            entries=backend.entries_by_state(),
-            rows_in=operator.rows_in,
-            rows_out=operator.rows_out,
-            largest_event_time=operator.largest_event_time,
-            sync_ms=saved.synchronous_ms,
-            write_ms=0.0,
-            restore_ms=0.0,
-            process_ms=0.0,
-            bytes=saved.bytes,
-            key_columns=plan.key_columns,
-            operator_state=saved.operator_state,
-            ttl_ms={meta.name: meta.expiry.ttl_ms for meta in backend.metas() if meta.expiry is not None},
-        )
+        return plan.manifest(identity, backend, operator, writer.end())
 
     return save
 

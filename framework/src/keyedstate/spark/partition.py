@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ from keyedstate.spark.configuration import (
 from keyedstate.spark.errors import DuplicateUidError, FunctionTransportError, KeyColumnsReorderedError
 from keyedstate.spark.identity import operator_of
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
-from keyedstate.spark.saving import StateWriter
+from keyedstate.spark.saving import SavedState, StateWriter
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 
 #: How much of a processor's time a base takes that goes on over epochs: so little that work keeps its speed.
@@ -180,6 +180,37 @@ class PartitionPlan:
             task=partition,
             parallelism=self.parallelism,
             time_column=None if self.event_time is None else self.event_time.column,
+        )
+
+    def manifest(
+        self, identity: TaskIdentity, keyed: KeyedStateBackend, operator: KeyedOperator, saved: SavedState
+    ) -> AttemptManifest:
+        """Return what an attempt has written; times, watermark and hosts are for the caller to add."""
+        chosen = backend_in_task(self.settings)
+        metas = keyed.metas()
+        return AttemptManifest(
+            identity=identity,
+            key_groups=keyed.key_groups,
+            backend=chosen.backend.name,
+            backend_version=chosen.backend.description.version,
+            states=tuple(meta.to_json() for meta in metas),
+            segments=saved.segments,
+            deltas=saved.deltas,
+            entries=keyed.entries_by_state(),
+            rows_in=operator.rows_in,
+            rows_out=operator.rows_out,
+            largest_event_time=operator.largest_event_time,
+            sync_ms=saved.synchronous_ms,
+            write_ms=0.0,
+            restore_ms=0.0,
+            process_ms=0.0,
+            bytes=saved.bytes,
+            key_columns=self.key_columns,
+            operator_state=saved.operator_state,
+            ttl_ms={meta.name: meta.expiry.ttl_ms for meta in metas if meta.expiry is not None},
+            bases=saved.bases,
+            unfinished=saved.unfinished,
+            native=saved.native,
         )
 
 
@@ -406,40 +437,19 @@ class Partition:
         CheckpointError, StateMigrationError, TooManyFailedBasesError
             As `StateWriter.end`.
         """
-        identity, operator = beginning.identity, self._operator
         processed = time.perf_counter()
         saved = self._writer.end(finish_base=not self._stays)
         written = time.perf_counter()
-        chosen = backend_in_task(self._plan.settings)
-        metas = self._keyed.metas()
-        manifest = AttemptManifest(
-            identity=identity,
-            key_groups=self._keyed.key_groups,
-            backend=chosen.backend.name,
-            backend_version=chosen.backend.description.version,
-            states=tuple(meta.to_json() for meta in metas),
-            segments=saved.segments,
-            deltas=saved.deltas,
-            entries=self._keyed.entries_by_state(),
-            rows_in=operator.rows_in,
-            rows_out=operator.rows_out,
-            largest_event_time=operator.largest_event_time,
+        manifest = replace(
+            self._plan.manifest(beginning.identity, self._keyed, self._operator, saved),
             watermark=self._watermark,
-            sync_ms=saved.synchronous_ms,
             write_ms=(written - processed) * 1000.0 - saved.synchronous_ms,
             restore_ms=(self._restored - beginning.began) * 1000.0,
             process_ms=(processed - self._restored) * 1000.0,
-            bytes=saved.bytes,
-            key_columns=self._plan.key_columns,
-            operator_state=saved.operator_state,
-            ttl_ms={meta.name: meta.expiry.ttl_ms for meta in metas if meta.expiry is not None},
-            bases=saved.bases,
-            unfinished=saved.unfinished,
             state_origin=self._origin,
             latencies={} if self._keyed.latency is None else self._keyed.latency.samples(),
             host=host,
             task_executor=task_executor,
-            native=saved.native,
         )
         shared: Collection[str] = ()
         if beginning.restore_point is not None:
