@@ -66,6 +66,8 @@ TYPES: dict[TypeSerializer[Any], Callable[[int], Any]] = {
     types.DURATION: lambda n: dt.timedelta(microseconds=n),
     types.UUID: lambda n: uuid.UUID(int=n),
     types.VOID: lambda n: types.VOID_NAMESPACE,
+    types.TIME_WINDOW: lambda n: types.TimeWindow(n, n + 7),
+    types.GLOBAL_WINDOW_TYPE: lambda n: types.GLOBAL_WINDOW,
     types.enum_of(Color): lambda n: Color(n % 2 + 1),
     types.numpy_scalar("float32"): np.float32,
     types.pandas_timestamp("Europe/Berlin"): lambda n: pd.Timestamp(n * 10**15, tz="Europe/Berlin"),

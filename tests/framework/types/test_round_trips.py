@@ -135,6 +135,7 @@ KEYS = [
     Typed(types.TIME, st.times()),
     Typed(types.DURATION, st.timedeltas(dt.timedelta(-(10**8)), dt.timedelta(10**8))),
     Typed(types.UUID, st.uuids()),
+    Typed(types.TIME_WINDOW, st.builds(types.TimeWindow, integers(64), integers(64))),
     Typed(types.numpy_scalar("uint64"), st.integers(0, 2**64 - 1).map(np.uint64)),
     Typed(types.numpy_scalar("int16"), integers(16).map(np.int16)),
     Typed(types.numpy_scalar("bool"), st.booleans().map(np.bool_)),

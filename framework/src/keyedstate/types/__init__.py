@@ -37,6 +37,13 @@ from keyedstate.types.ttl import TimedDict, TimedList, TtlListSerializer, TtlMap
 from keyedstate.types.tuples import TupleSerializer, tuple_of
 from keyedstate.types.uuids import UUID
 from keyedstate.types.void import VOID, VOID_NAMESPACE, VoidNamespace
+from keyedstate.types.windows import (
+    GLOBAL_WINDOW,
+    GLOBAL_WINDOW_TYPE,
+    TIME_WINDOW,
+    GlobalWindow,
+    TimeWindow,
+)
 
 __all__ = [
     "BOOLEAN",
@@ -45,6 +52,8 @@ __all__ = [
     "DURATION",
     "FLOAT32",
     "FLOAT64",
+    "GLOBAL_WINDOW",
+    "GLOBAL_WINDOW_TYPE",
     "INT8",
     "INT16",
     "INT32",
@@ -53,6 +62,7 @@ __all__ = [
     "TIME",
     "TIMESTAMP",
     "TIMESTAMP_NTZ",
+    "TIME_WINDOW",
     "UUID",
     "VOID",
     "VOID_NAMESPACE",
@@ -67,6 +77,7 @@ __all__ = [
     "DuplicateSerializerError",
     "EnumSerializer",
     "GenericTypeForbiddenError",
+    "GlobalWindow",
     "HierarchySerializer",
     "InvalidSnapshotError",
     "ListSerializer",
@@ -80,6 +91,7 @@ __all__ = [
     "RowSerializer",
     "SerializerSnapshot",
     "SetSerializer",
+    "TimeWindow",
     "TimedDict",
     "TimedList",
     "TtlListSerializer",
