@@ -393,32 +393,23 @@ class _Changes:
 
     def write(self, folder: OperatorFolder, compression: str) -> SavedState:
         before = self._before
-        if not len(self):
-            # The chain as it is: an epoch that changes nothing makes no chain longer, and no base due.
-            return SavedState(
-                before.segments,
-                before.deltas,
-                None,
-                self._synchronous_ms,
-                0,
-                before.bases,
-                None,
-                before.native,
-            )
-        metas = {meta.name: meta for meta in self._keyed.metas()}
-        path, key_groups = folder.data_path(self._identity), self._keyed.key_groups
-        delta = write_delta(folder.storage, path, key_groups, metas, self._changes, compression)
-        deltas = (*before.deltas, delta)
-        return SavedState(
+        # The chain as it is: an epoch that changes nothing makes no chain longer, and no base due.
+        saved = SavedState(
             before.segments,
-            deltas,
+            before.deltas,
             None,
             self._synchronous_ms,
-            delta.bytes,
+            0,
             before.bases,
             None,
             before.native,
         )
+        if not len(self):
+            return saved
+        metas = {meta.name: meta for meta in self._keyed.metas()}
+        path, key_groups = folder.data_path(self._identity), self._keyed.key_groups
+        delta = write_delta(folder.storage, path, key_groups, metas, self._changes, compression)
+        return replace(saved, deltas=(*before.deltas, delta), bytes=delta.bytes)
 
     def __len__(self) -> int:
         return sum(map(len, self._changes.values()))
