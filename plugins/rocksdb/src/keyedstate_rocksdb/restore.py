@@ -10,6 +10,7 @@ from pathlib import Path
 from keyedstate.backend import (
     AnyStateTable,
     BackendContext,
+    FullRestoreOperation,
     NativeHandle,
     RestoreOperation,
     StateHandle,
@@ -18,7 +19,7 @@ from keyedstate.backend import (
 )
 from keyedstate.backend.ordered import OrderedTable, RowLayout, store_of
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate_rocksdb.options import BACKEND, BATCH_BYTES, BATCH_ENTRIES, RESTORE_OVERLAP
+from keyedstate_rocksdb.options import BACKEND, RESTORE_OVERLAP
 from keyedstate_rocksdb.store import DATABASE, RocksStore
 
 CreateTable = Callable[[StateMeta, BackendContext], AnyStateTable]
@@ -62,13 +63,7 @@ class RocksRestoreOperation(RestoreOperation):
         for native in self._native:
             if native is not base:
                 self._copy(native)
-        for canonical in self._canonical:
-            wanted = canonical.key_groups.intersection(context.key_groups)
-            for meta in canonical.states:
-                table = self._table(meta)
-                for key_group in wanted:
-                    for batch in canonical.entries(meta.name, key_group):
-                        table.restore_entries(key_group, batch)
+        FullRestoreOperation(self._canonical, context, lambda meta, _: self._table(meta)).restore()
         return self._tables
 
     def _table(self, meta: StateMeta) -> OrderedTable:  # type: ignore[type-arg]
@@ -108,18 +103,8 @@ class RocksRestoreOperation(RestoreOperation):
                 table = self._table(meta)
                 if meta.name not in handle.base_entries:
                     continue
-                rows: dict[bytes, bytes | None] = {}
-                size = 0
                 for key, value in other.open_space(meta.name).scan(*table.codec.layout.range_of(wanted)):
-                    rows[key] = value
-                    size += len(key) + len(value)
-                    if (
-                        len(rows) >= self._context.options[BATCH_ENTRIES.name]
-                        or size >= (self._context.options[BATCH_BYTES.name])
-                    ):
-                        table.buffer.put_many(rows)
-                        rows, size = {}, 0
-                table.buffer.put_many(rows)
+                    table.buffer.put(key, value)
                 table.holds(None)
                 numbers = handle.details["numbers"]
                 table.codec.next_number = max(table.codec.next_number, numbers[meta.name])
