@@ -17,9 +17,6 @@ N = TypeVar("N")
 V = TypeVar("V")
 C = TypeVar("C", bound=EntryCodec)
 
-#: The time of what gets its own a moment later.
-_NO_TIME = 2**63 - 1
-
 
 class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
     """Several rows per entry."""
@@ -39,13 +36,11 @@ class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
         for row in [row for row, _ in self.buffer.scan(address)]:
             self.buffer.put(row, None, address)
 
-    def note(self, address: bytes, present: bool) -> None:
-        """Note an address that is changed row by row."""
-        self.presence.note(address, present)
-
     def write(self, address: bytes, rows: Rows) -> None:
-        """Write rows of an address."""
-        self._put_rows(address, rows)
+        """Write rows of an address, beside those that it has."""
+        if rows:
+            self.presence.note(address, True)
+            self._put_rows(address, rows)
 
 
 class ListTable(_GroupedTable[K, N, ListCodec]):
@@ -55,6 +50,10 @@ class ListTable(_GroupedTable[K, N, ListCodec]):
         """Return what appends to the list; also where there is none, since that is not looked up."""
         address = self._address(key_group, key, namespace)
         return TimedAppender(self, address) if self.codec.timed else Appender(self, address)
+
+    def append(self, address: bytes, elements: Iterable[Any], stamps: Iterable[int] | None = None) -> None:
+        """Append elements, with their times where those are kept."""
+        self.write(address, self.codec.chunks(address, elements, stamps))
 
 
 class Appender:
@@ -78,10 +77,7 @@ class Appender:
 
     def extend(self, elements: Iterable[Any]) -> None:
         """Append several elements."""
-        rows = self._table.codec.chunks(self._address, elements, None)
-        if rows:
-            self._table.note(self._address, True)
-            self._table.write(self._address, rows)
+        self._table.append(self._address, elements)
 
 
 class TimedAppender:
@@ -114,10 +110,7 @@ class TimedAppender:
         elements, self._elements = self._elements, []
         if len(elements) != len(stamps):
             raise ValueError(f"{len(elements)} elements and {len(stamps)} times were appended to a list")
-        if elements:
-            rows = self._table.codec.chunks(self._address, elements, stamps)
-            self._table.note(self._address, True)
-            self._table.write(self._address, rows)
+        self._table.append(self._address, elements, stamps)
 
 
 class Stamps:
@@ -192,16 +185,15 @@ class StoredMap(MutableMapping[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         row, data = self._codec.row(self._address, key), self._codec.encode(value)
-        self._table.note(self._address, True)
+        self._table.presence.note(self._address, True)
         self._table.buffer.put(row, data, self._address)
 
     def update(self, entries: Mapping[Any, Any]) -> None:  # type: ignore[override]
         """Write several entries."""
         row, encode = self._codec.row, self._codec.encode
-        rows: Rows = {row(self._address, key): encode(item) for key, item in entries.items()}
-        if rows:
-            self._table.note(self._address, True)
-            self._table.write(self._address, rows)
+        self._table.write(
+            self._address, {row(self._address, key): encode(item) for key, item in entries.items()}
+        )
 
     def __delitem__(self, key: Any) -> None:
         row, buffer = self._codec.row(self._address, key), self._table.buffer
@@ -268,9 +260,7 @@ class TimedStoredMap(StoredMap):
         for key, stamp in stamps.items():
             value = self._given.pop(key) if key in self._given else self[key]
             rows[codec.row(self._address, key)] = codec.encode(value, stamp)
-        if rows:
-            self._table.note(self._address, True)
-            self._table.write(self._address, rows)
+        self._table.write(self._address, rows)
 
     def read_stamps(self) -> dict[Any, int]:
         """Return all times."""

@@ -68,14 +68,14 @@ class Presence:
             if addresses:
                 self.count = None
             return
-        new = [address for address in addresses if address not in running]
-        unknown = [address for address in new if self._before(address) is None]
-        found = dict(zip(unknown, self._exist(unknown), strict=True)) if unknown else {}
-        for address in new:
-            known = self._before(address)
-            if known is None:
-                known = _EXISTED | _PRESENT if found[address] else 0
-            running[address] = known
+        known = {address: self._before(address) for address in addresses if address not in running}
+        unknown = [address for address, bits in known.items() if bits is None]
+        if unknown:
+            for address, found in zip(unknown, self._exist(unknown), strict=True):
+                known[address] = _EXISTED | _PRESENT if found else 0
+        for address, bits in known.items():
+            assert bits is not None, "looked up by now"
+            running[address] = bits
         for address in addresses:
             self.note(address, present)
 
