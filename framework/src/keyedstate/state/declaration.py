@@ -9,6 +9,10 @@ from keyedstate.state.errors import InvalidDescriptorError, StateNotBoundError
 H = TypeVar("H")
 D = TypeVar("D", bound="Declaration[Any]")
 
+#: What the names of states begin with that the framework keeps beside those of users; Flink's
+#: ``InternalTimeServiceManagerImpl.TIMER_STATE_PREFIX``.
+RESERVED_PREFIX = "_timer_state/"
+
 
 class Declaration(Generic[H]):
     """A declared state; `H` is its handle.
@@ -23,6 +27,10 @@ class Declaration(Generic[H]):
         given: object = name
         if not isinstance(given, str) or not given:
             raise InvalidDescriptorError(name, "its name must be a non-empty string")
+        if name.startswith(RESERVED_PREFIX):
+            raise InvalidDescriptorError(
+                name, f"names that begin with {RESERVED_PREFIX!r} are those of timers; choose another one"
+            )
         self.name = name
         self._attribute = name
 

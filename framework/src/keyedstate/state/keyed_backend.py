@@ -23,6 +23,7 @@ from keyedstate.backend import (
     NativeSnapshot,
     NativeSnapshotStrategy,
     StateHandle,
+    StateKind,
     StateMeta,
     TableChanges,
 )
@@ -103,6 +104,9 @@ class KeyedStateBackend:
         #: To be called once per record, after the current key is set and before its states are used; None
         #: where no state has a time to live, so that records cost nothing then.
         self.on_record: Callable[[], None] | None = None
+        #: Writes into tables what somebody, as the timer queues, keeps beside them; called before anything
+        #: looks at all tables.
+        self.write_back: Callable[[], None] = lambda: None
 
     @classmethod
     def open(
@@ -227,6 +231,16 @@ class KeyedStateBackend:
     # -- time -----------------------------------------------------------------------------------------
 
     @property
+    def clock(self) -> Clock:
+        """What gives processing time."""
+        return self._clock
+
+    @property
+    def has_event_time(self) -> bool:
+        """Whether the operator knows the event time of its rows."""
+        return self._has_event_time
+
+    @property
     def watermark(self) -> int:
         """The event time in milliseconds up to which all rows have come; `BEFORE_TIME` at first."""
         return self._watermark
@@ -318,14 +332,7 @@ class KeyedStateBackend:
             line = self._event_time if in_event_time else self._processing_time
             expiry = StateExpiry(descriptor.ttl, meta.kind, line)
             meta = replace(meta, expiry=expiry.for_backend())
-        table = self._tables.get(meta.name)
-        if table is None:
-            table = self._backend.create_state_table(meta, self._context)
-        else:
-            table = self._adopted(table, meta, UNKNOWN_TIME if expiry is None else expiry.time.stamp)
-        changed = self._changed.get(meta.name)
-        if changed is None or table is not self._tables[meta.name]:
-            changed = table if self._tracker is None else self._tracker.track(table)
+        table, changed = self._table_for(meta, UNKNOWN_TIME if expiry is None else expiry.time.stamp)
         handle: state_base.StateHandle
         if expiry is None:
             handle = descriptor.create_handle(changed, self.current)
@@ -346,6 +353,39 @@ class KeyedStateBackend:
             elif self.on_record is None:
                 self.on_record = self._move_processing_time
         return handle
+
+    def internal_table(self, name: str, namespace_serializer: TypeSerializer[Any]) -> AnyStateTable:
+        """Return the table of a set of (key, namespace) that the framework keeps: entries without values.
+
+        It is in every snapshot and delta as the tables of states are, and belongs to no handle.
+
+        Parameters
+        ----------
+        name : str
+            Beginning with `RESERVED_PREFIX`, so that no declared state has it.
+        namespace_serializer : TypeSerializer
+
+        Raises
+        ------
+        StateKindMismatchError, StateMigrationError, MissingCapabilityError
+            As `get_state`.
+        """
+        meta = StateMeta(name, StateKind.VALUE, self._key_serializer, namespace_serializer, VOID)
+        self._backend.require(meta.kind.capability, name)
+        self._tables[name], self._changed[name] = self._table_for(meta, UNKNOWN_TIME)
+        return self._changed[name]
+
+    def _table_for(self, meta: StateMeta, stamp: int) -> tuple[AnyStateTable, AnyStateTable]:
+        """Return the table of a state, new or as it was restored, and the one through which it is changed."""
+        table = self._tables.get(meta.name)
+        if table is None:
+            table = self._backend.create_state_table(meta, self._context)
+        else:
+            table = self._adopted(table, meta, stamp)
+        changed = self._changed.get(meta.name)
+        if changed is None or table is not self._tables[meta.name]:
+            changed = table if self._tracker is None else self._tracker.track(table)
+        return table, changed
 
     def _check_same_ttl(self, descriptor: StateDescriptor[Any]) -> None:
         """Refuse a second look-up whose settings would be ignored."""
@@ -407,11 +447,13 @@ class KeyedStateBackend:
         """
         if namespace is None:
             raise NullNamespaceError(state)
+        self.write_back()
         table = self._tables.get(state)
         return iter(()) if table is None else table.keys(namespace)
 
     def get_keys_and_namespaces(self, state: str) -> Iterator[tuple[Any, Any]]:
         """Yield each (key, namespace) of a state once; nothing for an unknown state."""
+        self.write_back()
         table = self._tables.get(state)
         return iter(()) if table is None else table.keys_and_namespaces()
 
@@ -445,10 +487,12 @@ class KeyedStateBackend:
 
     def num_entries(self) -> int:
         """Return the number of entries over all states."""
+        self.write_back()
         return sum(len(table) for table in self._tables.values())
 
     def entries_by_state(self) -> dict[str, int]:
         """Return the number of entries of each state."""
+        self.write_back()
         return {name: len(table) for name, table in self._tables.items()}
 
     def metas(self) -> list[StateMeta]:
@@ -468,6 +512,7 @@ class KeyedStateBackend:
         The task must be run or cancelled; until then it may hold on to memory.  Where the backend does
         not claim asynchronous snapshots, run it before the next change.
         """
+        self.write_back()
         if self._expiries:
             # What a filtered snapshot leaves out is what is expired when it is taken.
             self._move_time()
@@ -491,6 +536,7 @@ class KeyedStateBackend:
         """
         if not isinstance(self._strategy, NativeSnapshotStrategy):
             return None
+        self.write_back()
         return self._strategy.prepare_native(checkpoint_id, self._tables)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -501,6 +547,7 @@ class KeyedStateBackend:
         ValueError
             Where the instance was not opened to track changes, or the epoch is not above the one before.
         """
+        self.write_back()
         self._tracked().begin_epoch(epoch)
 
     def changes_since(self, epoch: int) -> dict[str, TableChanges[Any, Any, Any]]:
@@ -513,6 +560,7 @@ class KeyedStateBackend:
         UnknownChangesError
             Where changes are known since a later epoch only.
         """
+        self.write_back()
         return self._tracked().changes_since(epoch)
 
     def forget_changes(self, epoch: int) -> None:
@@ -545,6 +593,7 @@ class KeyedStateBackend:
 
     def end_epoch(self) -> None:
         """Remove what expiry indexes and the backend know to be expired; let key groups be spilled."""
+        self.write_back()
         if self._expiries:
             self._move_time()
         for name, expiry in self._expiries.items():

@@ -1,0 +1,48 @@
+"""What the timer services of one operator share: processing time, and whether everything comes to an end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from keyedstate.state import END_OF_TIME, Clock
+
+
+class TimerClock:
+    """The processing time by which timers are judged.
+
+    Parameters
+    ----------
+    clock : callable
+        Gives processing time until some is set.
+
+    Attributes
+    ----------
+    ending : bool
+        Whether the timers of the end of all time are firing, when registering is ignored.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.ending = False
+        self._clock = clock
+        self._processing_time: int | None = None
+
+    @property
+    def processing_time(self) -> int:
+        """The processing time in milliseconds that was set last; the clock's where none was."""
+        return self._clock() if self._processing_time is None else self._processing_time
+
+    def set_processing_time(self, time: int) -> None:
+        """Move processing time forward; it never goes back."""
+        before = self._processing_time
+        self._processing_time = time if before is None else max(time, before)
+
+    @contextlib.contextmanager
+    def firing(self, until: int) -> Iterator[None]:
+        """Let timers up to a time fire."""
+        before = self.ending
+        self.ending = before or until == END_OF_TIME
+        try:
+            yield
+        finally:
+            self.ending = before

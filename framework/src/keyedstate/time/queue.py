@@ -1,0 +1,285 @@
+"""The timers of one service and one time domain: a table that is the truth, and an index in time order.
+
+The table holds one entry per timer, at the timer's key and the namespace (time, namespace), without a value;
+so snapshots, deltas, savepoints, rescaling and every backend know timers without a line about them.  The
+index is in memory and is made from the table when the service is.  Changes stay in the index until
+`write_back`, which the keyed backend calls before it captures its tables: a timer that comes and goes within
+an epoch never reaches the table.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+from keyedstate.backend import AnyStateTable
+from keyedstate.types import INT64, VOID, VOID_NAMESPACE, TypeSerializer, tuple_of
+
+#: Entries that are read at once when the index is made.
+_BATCH_ENTRIES = 4096
+#: So many places in the heap that have lost their timers are not worth a new heap.
+_FEW_PLACES = 128
+
+#: Time and namespace: where the timers of many keys lie together.
+Place = tuple[int, Any]
+#: The key group of each key that has a timer at a place.  The first one registered comes first.
+Bucket = dict[Any, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DueTimers:
+    """The timers of many keys at one time and in one namespace.
+
+    Attributes
+    ----------
+    time : int
+        In milliseconds since 1970 UTC.
+    namespace : object
+    keys : sequence
+    key_groups : sequence of int
+        The key group of each key.
+    """
+
+    time: int
+    namespace: Any
+    keys: Sequence[Any]
+    key_groups: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def table_namespace(namespace_serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+    """Return the namespace type of the table of timers: the time, with the namespace where there are any."""
+    return INT64 if namespace_serializer is VOID else tuple_of(INT64, namespace_serializer)
+
+
+class TimerQueue:
+    """A set of timers in time order (Flink's ``KeyGroupedInternalPriorityQueue``).
+
+    Parameters
+    ----------
+    table : StateTable
+        Its namespaces are those of `table_namespace`; nobody else changes it.
+    bare : bool
+        Whether they are times alone.
+    """
+
+    # A timer is either in `_stored`, where the table has it too, or in `_fresh`, where it has not; in `_gone`
+    # are those that only the table still has.  No bucket of these is empty.  Each place of the first two is
+    # in the heap, perhaps twice.  A place in the heap may have lost its timers, but not the first one there.
+
+    def __init__(self, table: AnyStateTable, *, bare: bool) -> None:
+        self._table = table
+        self._bare = bare
+        self._stored: dict[Place, Bucket] = {}
+        self._fresh: dict[Place, Bucket] = {}
+        self._gone: dict[Place, Bucket] = {}
+        #: Time, a number that makes every element another one, and the namespace.
+        self._heap: list[tuple[int, int, Any]] = []
+        self._numbers = 0
+        self._load()
+
+    def _load(self) -> None:
+        table, stored = self._table, self._stored
+        if not len(table):
+            return
+        snapshot = table.snapshot()
+        try:
+            for key_group in table.key_groups:
+                for batch in snapshot.batches(key_group, _BATCH_ENTRIES):
+                    places: Iterable[Place] = batch.namespaces
+                    if self._bare:
+                        places = zip(batch.namespaces, repeat(VOID_NAMESPACE))
+                    for place, key in zip(places, batch.keys, strict=True):
+                        bucket = stored.get(place)
+                        if bucket is None:
+                            stored[place] = bucket = {}
+                        bucket[key] = key_group
+        finally:
+            snapshot.release()
+        self._make_heap()
+
+    def write_back(self) -> None:
+        """Write into the table what has changed since the last time."""
+        table, stored = self._table, self._stored
+        for place, bucket in self._gone.items():
+            if len(bucket) == 1:
+                ((key, key_group),) = bucket.items()
+                table.remove(key_group, key, self._table_place(place))
+            else:
+                table.remove_many(bucket.values(), bucket, self._table_place(place))
+        self._gone = {}
+        nothing = VOID_NAMESPACE
+        for place, bucket in self._fresh.items():
+            if len(bucket) == 1:
+                ((key, key_group),) = bucket.items()
+                table.put(key_group, key, self._table_place(place), nothing)
+            else:
+                table.put_many(bucket.values(), bucket, self._table_place(place), [nothing] * len(bucket))
+            known = stored.get(place)
+            if known is None:
+                stored[place] = bucket
+            else:
+                known.update(bucket)
+        self._fresh = {}
+
+    def _table_place(self, place: Place) -> Any:
+        return place[0] if self._bare else place
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def add(self, time: int, namespace: Any, key: Any, key_group: int) -> bool:
+        """Add a timer, unless it is there; return whether the earliest time is a new one by that."""
+        place = time, namespace
+        stored = self._stored.get(place)
+        if stored is not None and key in stored:
+            return False
+        fresh = self._fresh.get(place)
+        if fresh is not None:
+            fresh.setdefault(key, key_group)
+            return False
+        if place in self._gone:
+            self._add_many(place, {key: key_group})
+        else:
+            self._fresh[place] = {key: key_group}
+            if stored is None:
+                self._enter(place)
+        return stored is None and self._heap[0][1] == self._numbers
+
+    def add_at(self, time: int, namespace: Any, keys: Iterable[Any], key_groups: Iterable[int]) -> None:
+        """Add the timers of many keys at one time, which costs little more than a set's update."""
+        added = dict(zip(keys, key_groups, strict=True))
+        if added:
+            self._add_many((time, namespace), added)
+
+    def _add_many(self, place: Place, added: Bucket) -> None:
+        stored = self._stored.get(place)
+        fresh = self._fresh.get(place)
+        if stored is None and fresh is None:
+            self._enter(place)
+        if stored is not None:
+            for key in stored.keys() & added.keys():
+                del added[key]
+        gone = self._gone.get(place)
+        if gone is not None:
+            back = {key: gone.pop(key) for key in gone.keys() & added.keys()}
+            if not gone:
+                del self._gone[place]
+            if back:
+                # The table has them still.
+                self._stored.setdefault(place, {}).update(back)
+                for key in back:
+                    del added[key]
+        if added:
+            if fresh is None:
+                self._fresh[place] = added
+            else:
+                fresh.update(added)
+
+    def remove(self, time: int, namespace: Any, key: Any) -> bool:
+        """Remove a timer; return whether it was there."""
+        return self._take((time, namespace), key) is not None
+
+    def _take(self, place: Place, key: Any) -> int | None:
+        """Remove a timer and return its key group; None where it is not there."""
+        key_group: int | None = None
+        fresh = self._fresh.get(place)
+        if fresh is not None:
+            key_group = fresh.pop(key, None)
+            if not fresh:
+                del self._fresh[place]
+        if key_group is None:
+            stored = self._stored.get(place)
+            if stored is None:
+                return None
+            key_group = stored.pop(key, None)
+            if key_group is None:
+                return None
+            if not stored:
+                del self._stored[place]
+            gone = self._gone.get(place)
+            if gone is None:
+                self._gone[place] = {key: key_group}
+            else:
+                gone[key] = key_group
+        if place not in self._stored and place not in self._fresh:
+            self._left()
+        return key_group
+
+    # -- in the order of time -----------------------------------------------------------------------------
+
+    def first_time(self) -> int | None:
+        """Return the time of the earliest timer, or None where there is none."""
+        return self._heap[0][0] if self._heap else None
+
+    def poll(self, until: int) -> Iterator[tuple[int, Any, Any, int]]:
+        """Remove and yield each timer up to a time: its time, namespace, key and key group.
+
+        What is added meanwhile counts, and so does what is removed.  Whoever stops early may call again.
+        """
+        take = self._take
+        while self._heap and self._heap[0][0] <= until:
+            time, _, namespace = self._heap[0]
+            place = time, namespace
+            for key in list(self._at(place)):
+                key_group = take(place, key)
+                if key_group is not None:
+                    yield time, namespace, key, key_group
+
+    def poll_together(self, until: int) -> Iterator[DueTimers]:
+        """Remove and yield the timers up to a time, those of one time and namespace at once."""
+        while self._heap and self._heap[0][0] <= until:
+            time, _, namespace = self._heap[0]
+            place = time, namespace
+            due = dict(self._at(place))
+            self._fresh.pop(place, None)
+            stored = self._stored.pop(place, None)
+            if stored is not None:
+                gone = self._gone.setdefault(place, stored)
+                if gone is not stored:
+                    gone.update(stored)
+            self._left()
+            yield DueTimers(time, namespace, list(due), list(due.values()))
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return sum(map(len, self._stored.values())) + sum(map(len, self._fresh.values()))
+
+    def __iter__(self) -> Iterator[tuple[int, Any, Any, int]]:
+        """Yield each timer once, in no order: its time, namespace, key and key group."""
+        for buckets in (self._stored, self._fresh):
+            for (time, namespace), bucket in buckets.items():
+                for key, key_group in bucket.items():
+                    yield time, namespace, key, key_group
+
+    def _at(self, place: Place) -> Bucket:
+        """Return the timers of a place."""
+        stored, fresh = self._stored.get(place), self._fresh.get(place)
+        if stored is not None and fresh is not None:
+            return {**stored, **fresh}
+        return stored or fresh or {}
+
+    # -- the heap -----------------------------------------------------------------------------------------
+
+    def _enter(self, place: Place) -> None:
+        self._numbers += 1
+        heapq.heappush(self._heap, (place[0], self._numbers, place[1]))
+
+    def _left(self) -> None:
+        """Clear the heap's head of places that have lost their timers, and all of it where most have."""
+        heap, stored, fresh = self._heap, self._stored, self._fresh
+        while heap and (place := (heap[0][0], heap[0][2])) not in stored and place not in fresh:
+            heapq.heappop(heap)
+        if len(heap) > _FEW_PLACES + 2 * (len(stored) + len(fresh)):
+            self._make_heap()
+
+    def _make_heap(self) -> None:
+        places = dict.fromkeys(self._stored) | dict.fromkeys(self._fresh)
+        self._heap = [(time, number, namespace) for number, (time, namespace) in enumerate(places)]
+        heapq.heapify(self._heap)
+        self._numbers = len(places)

@@ -1,0 +1,417 @@
+"""The timer service: registering, deleting and firing timers of the keys of one keyed backend.
+
+Flink's ``InternalTimerService``, under its names and rules: a timer is
+(time, key, namespace) in one of two time domains, registering it again changes nothing, and it fires once,
+when its domain's time has come, with its key as the current key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import index
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from keyedstate.state import BEFORE_TIME, END_OF_TIME, KeyedStateBackend
+from keyedstate.state.declaration import RESERVED_PREFIX
+from keyedstate.time.clock import TimerClock
+from keyedstate.time.errors import (
+    InvalidTimerNamespaceError,
+    InvalidTimerTimeError,
+    KeyGroupOfTimerError,
+    NoEventTimeError,
+)
+from keyedstate.time.queue import DueTimers, TimerQueue, table_namespace
+from keyedstate.types import VOID, TypeSerializer, ValueTypeError
+
+#: What the names of the tables begin with: ``EVENT_TIMER_PREFIX`` and ``PROCESSING_TIMER_PREFIX`` of Flink's
+#: ``InternalTimeServiceManagerImpl``.
+EVENT_TIMERS = RESERVED_PREFIX + "event_"
+PROCESSING_TIMERS = RESERVED_PREFIX + "processing_"
+
+
+class Timer(NamedTuple):
+    """A timer that is due, or is shown.
+
+    Attributes
+    ----------
+    time : int
+        In milliseconds since 1970 UTC.
+    key : object
+    namespace : object
+        `keyedstate.types.VOID_NAMESPACE` where the service has none.
+    """
+
+    time: int
+    key: Any
+    namespace: Any
+
+
+class TimerTarget(Protocol):
+    """What is told of timers that are due (Flink's ``Triggerable``); the current key is the timer's."""
+
+    def on_event_time(self, timer: Timer) -> None:
+        """Handle an event-time timer."""
+
+    def on_processing_time(self, timer: Timer) -> None:
+        """Handle a processing-time timer."""
+
+
+class TimerService:
+    """The timers of one name; made by `TimerServices.service`.
+
+    Methods that name no key work on the backend's current key.  Times are whole milliseconds since 1970 UTC;
+    one that has passed fires at the next advance of its domain.
+
+    Attributes
+    ----------
+    name : str
+    fired : int
+        Timers that have fired since the service was made.
+    """
+
+    def __init__(
+        self,
+        clock: TimerClock,
+        backend: KeyedStateBackend,
+        name: str,
+        namespace_serializer: TypeSerializer[Any],
+        target: TimerTarget,
+    ) -> None:
+        self.name = name
+        self.fired = 0
+        self.target = target
+        self.namespace_serializer = namespace_serializer
+        self._clock = clock
+        self._backend = backend
+        self._current = backend.current
+        self._has_event_time = backend.has_event_time
+        self._is_namespace = namespace_serializer.is_value
+        self._canonical = namespace_serializer.canonical if namespace_serializer.needs_canonical else None
+        self._event, self._processing = (
+            TimerQueue(
+                backend.internal_table(prefix + name, table_namespace(namespace_serializer)),
+                bare=namespace_serializer is VOID,
+            )
+            for prefix in (EVENT_TIMERS, PROCESSING_TIMERS)
+        )
+
+    # -- the times ----------------------------------------------------------------------------------------
+
+    @property
+    def current_watermark(self) -> int:
+        """The event time up to which all rows have come; -2**63 where none is known."""
+        return self._backend.watermark
+
+    @property
+    def current_processing_time(self) -> int:
+        """The processing time that timers are judged by: in a job, that of the epoch."""
+        return self._clock.processing_time
+
+    # -- one timer ----------------------------------------------------------------------------------------
+
+    def register_event_time_timer(self, namespace: Any, time: int) -> None:
+        """Register a timer that fires when the watermark reaches a time.
+
+        Raises
+        ------
+        InvalidTimerTimeError, InvalidTimerNamespaceError
+        NoEventTimeError
+            Where the operator does not know the event time of its rows.
+        NoCurrentKeyError
+        """
+        if not self._has_event_time:
+            raise NoEventTimeError(self.name)
+        self._add(self._event, namespace, time)
+
+    def delete_event_time_timer(self, namespace: Any, time: int) -> None:
+        """Delete a timer; one that is not there is no error."""
+        self._remove(self._event, namespace, time)
+
+    def register_processing_time_timer(self, namespace: Any, time: int) -> None:
+        """Register a timer that fires when processing time reaches a time.
+
+        Raises
+        ------
+        InvalidTimerTimeError, InvalidTimerNamespaceError, NoCurrentKeyError
+        """
+        self._add(self._processing, namespace, time)
+
+    def delete_processing_time_timer(self, namespace: Any, time: int) -> None:
+        """Delete a timer; one that is not there is no error."""
+        self._remove(self._processing, namespace, time)
+
+    def _add(self, queue: TimerQueue, namespace: Any, time: int) -> None:
+        if time.__class__ is not int or not BEFORE_TIME <= time <= END_OF_TIME:
+            time = _checked_time(time)
+        if not self._is_namespace(namespace):
+            self._refuse(namespace)
+        if self._canonical is not None:
+            namespace = self._canonical(namespace)
+        if not self._clock.ending:
+            queue.add(time, namespace, self._current.key, self._current.key_group)
+
+    def _remove(self, queue: TimerQueue, namespace: Any, time: int) -> None:
+        if not self._is_namespace(namespace):
+            self._refuse(namespace)
+        if self._canonical is not None:
+            namespace = self._canonical(namespace)
+        queue.remove(_checked_time(time), namespace, self._current.key)
+
+    # -- the timers of many keys --------------------------------------------------------------------------
+
+    def register_event_time_timers(
+        self,
+        keys: Iterable[Any],
+        key_groups: Sequence[int] | npt.NDArray[Any] | None,
+        namespaces: Any,
+        times: int | Sequence[int] | npt.NDArray[Any],
+    ) -> None:
+        """Register a timer of each of several keys; the current key plays no part.
+
+        Parameters
+        ----------
+        keys : iterable
+            A key may come more than once.
+        key_groups : sequence of int, ndarray of integers, or None
+            The key group of each key; None to have them computed.
+        namespaces : object or list
+            One for all, or a list with one of each.
+        times : int, sequence or ndarray of int
+            One for all, or one of each.  One for all, in one namespace, costs little more than the update of
+            a set.
+
+        Raises
+        ------
+        InvalidTimerTimeError, InvalidTimerNamespaceError, NoEventTimeError
+        ValueTypeError, ValueError
+            As `KeyContext.locate`, and for columns of unequal length; no timer is registered.
+        """
+        if not self._has_event_time:
+            raise NoEventTimeError(self.name)
+        self._add_many(self._event, keys, key_groups, namespaces, times)
+
+    def register_processing_time_timers(
+        self,
+        keys: Iterable[Any],
+        key_groups: Sequence[int] | npt.NDArray[Any] | None,
+        namespaces: Any,
+        times: int | Sequence[int] | npt.NDArray[Any],
+    ) -> None:
+        """Register a timer of each of several keys, as `register_event_time_timers` does."""
+        self._add_many(self._processing, keys, key_groups, namespaces, times)
+
+    def delete_event_time_timers(
+        self,
+        keys: Iterable[Any],
+        key_groups: Sequence[int] | npt.NDArray[Any] | None,
+        namespaces: Any,
+        times: int | Sequence[int] | npt.NDArray[Any],
+    ) -> None:
+        """Delete a timer of each of several keys, those that are there; arguments as for registering."""
+        self._remove_many(self._event, keys, key_groups, namespaces, times)
+
+    def delete_processing_time_timers(
+        self,
+        keys: Iterable[Any],
+        key_groups: Sequence[int] | npt.NDArray[Any] | None,
+        namespaces: Any,
+        times: int | Sequence[int] | npt.NDArray[Any],
+    ) -> None:
+        """Delete a timer of each of several keys, those that are there; arguments as for registering."""
+        self._remove_many(self._processing, keys, key_groups, namespaces, times)
+
+    def _add_many(
+        self, queue: TimerQueue, keys: Iterable[Any], key_groups: Any, namespaces: Any, times: Any
+    ) -> None:
+        found, groups = self._current.locate(keys, key_groups)
+        one_time = isinstance(times, int) or np.ndim(times) == 0
+        if one_time and not isinstance(namespaces, list):
+            time, namespace = _checked_time(times), self._namespace(namespaces)
+            if not self._clock.ending:
+                queue.add_at(time, namespace, found, groups)
+            return
+        rows = self._rows(found, groups, namespaces, times)
+        if not self._clock.ending:
+            add = queue.add
+            for time, namespace, key, key_group in rows:
+                add(time, namespace, key, key_group)
+
+    def _remove_many(
+        self, queue: TimerQueue, keys: Iterable[Any], key_groups: Any, namespaces: Any, times: Any
+    ) -> None:
+        found, groups = self._current.locate(keys, key_groups)
+        remove = queue.remove
+        for time, namespace, key, _ in self._rows(found, groups, namespaces, times):
+            remove(time, namespace, key)
+
+    def _rows(
+        self, keys: list[Any], groups: list[int], namespaces: Any, times: Any
+    ) -> Iterable[tuple[int, Any, Any, int]]:
+        """Return the timers of a bulk call one by one, each checked before the first is used."""
+        if isinstance(times, int) or np.ndim(times) == 0:
+            found_times = [_checked_time(times)] * len(keys)
+        else:
+            found_times = times.tolist() if isinstance(times, np.ndarray) else list(times)
+            if set(map(type, found_times)) - {int} or not _fit(found_times):
+                found_times = list(map(_checked_time, found_times))
+        if isinstance(namespaces, list):
+            found_namespaces = list(map(self._namespace, namespaces))
+        else:
+            found_namespaces = [self._namespace(namespaces)] * len(keys)
+        if not len(keys) == len(found_times) == len(found_namespaces):
+            raise ValueError(
+                f"{len(keys)} keys, {len(found_times)} times and {len(found_namespaces)} namespaces for "
+                f"timers of {self.name!r}; give one of each for every timer, or one time and one namespace "
+                "for all"
+            )
+        return zip(found_times, found_namespaces, keys, groups, strict=True)
+
+    def _namespace(self, namespace: Any) -> Any:
+        if not self._is_namespace(namespace):
+            self._refuse(namespace)
+        return namespace if self._canonical is None else self._canonical(namespace)
+
+    def _refuse(self, namespace: Any) -> None:
+        try:
+            self.namespace_serializer.check(namespace)
+        except ValueTypeError as error:
+            raise InvalidTimerNamespaceError(self.name, namespace, str(error)) from None
+
+    # -- firing -------------------------------------------------------------------------------------------
+
+    def advance_watermark(self, time: int) -> None:
+        """Move event time forward and tell the target of each timer that is due, in the order of time.
+
+        Timers that the target registers meanwhile fire too if they are due.  At the final watermark,
+        `END_OF_TIME`, they are ignored: a timer that always registers the next one would never end (Flink's
+        ``BatchExecutionInternalTimeService``).
+        """
+        self._backend.advance_watermark(time)
+        for timer in self.due_event_time_timers():
+            self.target.on_event_time(timer)
+
+    def advance_processing_time(self, time: int) -> None:
+        """Move processing time forward and tell the target of each timer that is due."""
+        self._clock.set_processing_time(time)
+        for timer in self.due_processing_time_timers():
+            self.target.on_processing_time(timer)
+
+    def due_event_time_timers(self) -> Iterator[Timer]:
+        """Take and yield the timers up to the current watermark, each with its key as the current key.
+
+        Whoever stops early loses none: another call goes on.
+        """
+        return self._due(self._event, self._backend.watermark)
+
+    def due_processing_time_timers(self) -> Iterator[Timer]:
+        """Take and yield the timers up to the current processing time, as `due_event_time_timers` does."""
+        return self._due(self._processing, self.current_processing_time)
+
+    def _due(self, queue: TimerQueue, until: int) -> Iterator[Timer]:
+        current = self._current
+        with self._clock.firing(until):
+            for time, namespace, key, key_group in queue.poll(until):
+                current.key, current.key_group = key, key_group
+                self.fired += 1
+                yield Timer(time, key, namespace)
+
+    def due_event_time_timers_together(self) -> Iterator[DueTimers]:
+        """Take and yield the timers up to the current watermark, those of one time and namespace at once.
+
+        The current key is not touched.
+        """
+        return self._due_together(self._event, self._backend.watermark)
+
+    def due_processing_time_timers_together(self) -> Iterator[DueTimers]:
+        """Take and yield the timers up to the current processing time, many at once."""
+        return self._due_together(self._processing, self.current_processing_time)
+
+    def _due_together(self, queue: TimerQueue, until: int) -> Iterator[DueTimers]:
+        with self._clock.firing(until):
+            for due in queue.poll_together(until):
+                self.fired += len(due)
+                yield due
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    def num_event_time_timers(self, namespace: Any = None) -> int:
+        """Return the number of event-time timers, of one namespace or of all."""
+        return _count(self._event, namespace)
+
+    def num_processing_time_timers(self, namespace: Any = None) -> int:
+        """Return the number of processing-time timers, of one namespace or of all."""
+        return _count(self._processing, namespace)
+
+    def for_each_event_time_timer(self, function: Callable[[Any, int], None]) -> None:
+        """Call ``function(namespace, time)`` for each event-time timer, with its key as the current key.
+
+        They are listed first, so the function may register and delete.  The current key is put back.
+        """
+        self._for_each(self._event, function)
+
+    def for_each_processing_time_timer(self, function: Callable[[Any, int], None]) -> None:
+        """Call ``function(namespace, time)`` for each processing-time timer, as for event time."""
+        self._for_each(self._processing, function)
+
+    def _for_each(self, queue: TimerQueue, function: Callable[[Any, int], None]) -> None:
+        current = self._current
+        before = current.key, current.key_group
+        try:
+            for time, namespace, current.key, current.key_group in list(queue):
+                function(namespace, time)
+        finally:
+            current.key, current.key_group = before
+
+    def event_time_timers(self, key_group: int) -> set[Timer]:
+        """Return the event-time timers of a key group of this instance.
+
+        Raises
+        ------
+        KeyGroupOfTimerError
+        """
+        return self._of_group(self._event, key_group)
+
+    def processing_time_timers(self, key_group: int) -> set[Timer]:
+        """Return the processing-time timers of a key group of this instance.
+
+        Raises
+        ------
+        KeyGroupOfTimerError
+        """
+        return self._of_group(self._processing, key_group)
+
+    def _of_group(self, queue: TimerQueue, key_group: int) -> set[Timer]:
+        if key_group not in self._backend.key_groups:
+            raise KeyGroupOfTimerError(key_group, self._backend.key_groups)
+        return {Timer(time, key, namespace) for time, namespace, key, group in queue if group == key_group}
+
+    def write_back(self) -> None:
+        """Write into the tables what has changed since the last time."""
+        self._event.write_back()
+        self._processing.write_back()
+
+
+def _count(queue: TimerQueue, namespace: Any) -> int:
+    if namespace is None:
+        return len(queue)
+    return sum(1 for _, found, _, _ in queue if found == namespace)
+
+
+def _fit(times: list[int]) -> bool:
+    return not times or (min(times) >= BEFORE_TIME and max(times) <= END_OF_TIME)
+
+
+def _checked_time(time: Any) -> int:
+    """Return a time as a plain integer, or refuse it."""
+    try:
+        if isinstance(time, (bool, np.bool_)):
+            raise TypeError
+        found = index(time)
+    except TypeError:
+        raise InvalidTimerTimeError(time) from None
+    if not BEFORE_TIME <= found <= END_OF_TIME:
+        raise InvalidTimerTimeError(time)
+    return found

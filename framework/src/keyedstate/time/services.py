@@ -1,0 +1,83 @@
+"""All timer services over one keyed backend, which share its times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyedstate.state import KeyedStateBackend
+from keyedstate.time.clock import TimerClock
+from keyedstate.time.errors import TimerServiceMismatchError
+from keyedstate.time.service import TimerService, TimerTarget
+from keyedstate.types import VOID, TypeSerializer
+
+
+class TimerServices:
+    """All timer services over one keyed backend (Flink's ``InternalTimeServiceManager``).
+
+    Parameters
+    ----------
+    backend : KeyedStateBackend
+        It has one `TimerServices` at a time: another one takes the place of the first, whose timers that were
+        not captured are gone.
+    """
+
+    def __init__(self, backend: KeyedStateBackend) -> None:
+        self._backend = backend
+        self._clock = TimerClock(backend.clock)
+        self._services: dict[str, TimerService] = {}
+        backend.write_back = self._write_back
+
+    def service(
+        self,
+        name: str,
+        target: TimerTarget,
+        namespace_serializer: TypeSerializer[Any] = VOID,
+    ) -> TimerService:
+        """Return the service of a name, with the timers that were restored; make it at the first look-up.
+
+        Parameters
+        ----------
+        name : str
+        target : TimerTarget
+            Is told of the service's timers from now on.
+        namespace_serializer : TypeSerializer, optional
+            Without it `VOID_NAMESPACE` is the only namespace.
+
+        Raises
+        ------
+        TimerServiceMismatchError
+            Where the service has another type of namespaces.
+        StateMigrationError
+            Where restored timers have keys or namespaces of another type (TM-14).
+        """
+        known = self._services.get(name)
+        if known is None:
+            known = TimerService(self._clock, self._backend, name, namespace_serializer, target)
+            self._services[name] = known
+        elif known.namespace_serializer != namespace_serializer:
+            raise TimerServiceMismatchError(name, known.namespace_serializer, namespace_serializer)
+        known.target = target
+        return known
+
+    @property
+    def processing_time(self) -> int:
+        """The processing time that was set last; what the backend's clock says where none was."""
+        return self._clock.processing_time
+
+    def set_processing_time(self, time: int) -> None:
+        """Move processing time forward without firing; it never goes back."""
+        self._clock.set_processing_time(time)
+
+    def advance_watermark(self, time: int) -> None:
+        """Move event time forward and fire what is due, service by service."""
+        for service in list(self._services.values()):
+            service.advance_watermark(time)
+
+    def advance_processing_time(self, time: int) -> None:
+        """Move processing time forward and fire what is due, service by service."""
+        for service in list(self._services.values()):
+            service.advance_processing_time(time)
+
+    def _write_back(self) -> None:
+        for service in self._services.values():
+            service.write_back()

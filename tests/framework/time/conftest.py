@@ -1,0 +1,146 @@
+"""Keyed backends with timer services over every backend, and their way through checkpoint files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keyedstate import types
+from keyedstate.backend import StateHandle, StateMeta
+from keyedstate.checkpoint import ChainHandle, SegmentHandle, SegmentWriter, write_delta
+from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.config import Configuration
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.plugins import PluginRegistry
+from keyedstate.state import KeyedStateBackend, ManualClock
+from keyedstate.time import Timer, TimerService, TimerServices
+
+GROUPS = 100
+
+
+class Recorder:
+    """Notes what fires, with the current key; may do more for a test."""
+
+    def __init__(self, backend: KeyedStateBackend) -> None:
+        self.backend = backend
+        self.events: list[tuple[int, Any, Any]] = []
+        self.processing: list[tuple[int, Any, Any]] = []
+        self.then: Any = None
+
+    def on_event_time(self, timer: Timer) -> None:
+        assert self.backend.current.key is timer.key
+        self.events.append(tuple(timer))
+        if self.then is not None:
+            self.then(timer)
+
+    def on_processing_time(self, timer: Timer) -> None:
+        assert self.backend.current.key is timer.key
+        self.processing.append(tuple(timer))
+        if self.then is not None:
+            self.then(timer)
+
+
+class Instance:
+    """One instance of an operator with a timer service ``timers`` whose namespaces are strings."""
+
+    def __init__(self, backend: KeyedStateBackend) -> None:
+        self.backend = backend
+        self.services = TimerServices(backend)
+        self.target = Recorder(backend)
+        self.timers: TimerService = self.services.service("timers", self.target, types.STRING)
+
+    def event(self, key: Any, namespace: str, *times: int) -> None:
+        self.backend.set_current_key(key)
+        for time in times:
+            self.timers.register_event_time_timer(namespace, time)
+
+    def processing(self, key: Any, namespace: str, *times: int) -> None:
+        self.backend.set_current_key(key)
+        for time in times:
+            self.timers.register_processing_time_timer(namespace, time)
+
+    def all_event_timers(self) -> set[Timer]:
+        return {timer for group in self.backend.key_groups for timer in self.timers.event_time_timers(group)}
+
+
+class Backends:
+    """Opens keyed backends and moves their state through real files."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder
+        self.clock = ManualClock(1000)
+        self._storage = CheckpointStorage.open(str(folder))
+        self._opened: list[KeyedStateBackend] = []
+        self._numbers = itertools.count()
+
+    def backend(
+        self,
+        handles: Sequence[StateHandle] = (),
+        groups: KeyGroupRange | None = None,
+        key: types.TypeSerializer[Any] = types.STRING,
+        name: str | None = None,
+        event_time: bool = True,
+    ) -> KeyedStateBackend:
+        config = Configuration({"backend": name or self.name})
+        registry = PluginRegistry(config)
+        plugin = registry.choose()
+        backend = KeyedStateBackend.open(
+            plugin,
+            key_serializer=key,
+            key_groups=groups or KeyGroupRange(0, GROUPS - 1),
+            max_parallelism=GROUPS,
+            options=config.plugin_options(registry.options, plugin.name),
+            handles=handles,
+            local_base=self.folder,
+            track_changes=True,
+            clock=self.clock,
+            event_time=event_time,
+        )
+        self._opened.append(backend)
+        return backend
+
+    def instance(self, *args: Any, **options: Any) -> Instance:
+        return Instance(self.backend(*args, **options))
+
+    def snapshot(self, backend: KeyedStateBackend) -> SegmentHandle:
+        path = f"segment-{next(self._numbers)}.seg"
+        writer = SegmentWriter(self._storage, path, backend.key_groups)
+        backend.snapshot(next(self._numbers)).run(writer)
+        return SegmentHandle.open(self._storage, writer.finish())
+
+    def delta(self, backend: KeyedStateBackend, since: int) -> SegmentHandle:
+        """Write what has changed since an epoch as an incremental checkpoint does."""
+        path = f"delta-{next(self._numbers)}.seg"
+        changes = backend.changes_since(since)
+        metas = {meta.name: meta for meta in backend.metas()}
+        written = write_delta(self._storage, path, backend.key_groups, metas, changes)
+        for changed in changes.values():
+            changed.release()
+        return SegmentHandle.open(self._storage, written)
+
+    def chain(
+        self, base: SegmentHandle, deltas: Sequence[SegmentHandle], backend: KeyedStateBackend
+    ) -> ChainHandle:
+        """Return the state of a base and its deltas, which are those of a backend."""
+        return ChainHandle(base, deltas, [StateMeta.from_json(meta.to_json()) for meta in backend.metas()])
+
+    def close(self) -> None:
+        for backend in self._opened:
+            backend.close()
+
+
+@pytest.fixture
+def backends(backend_name: str, tmp_path: Path) -> Iterator[Backends]:
+    made = Backends(backend_name, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def instance(backends: Backends) -> Instance:
+    return backends.instance()

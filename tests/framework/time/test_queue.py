@@ -1,0 +1,253 @@
+"""The queue of timers: a set in the order of time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from keyedstate import types
+from keyedstate.time import TimerQueue
+from keyedstate.time.queue import table_namespace
+
+NS = types.VOID_NAMESPACE
+FOREVER = 2**63 - 1
+
+
+@pytest.fixture
+def queue(backends):
+    return make_queue(backends)
+
+
+def make_queue(backends, namespace=types.VOID, backend=None):
+    backend = backends.backend(key=types.INT64) if backend is None else backend
+    table = backend.internal_table("_timer_state/event_test", table_namespace(namespace))
+    queue = TimerQueue(table, bare=namespace is types.VOID)
+    backend.write_back = queue.write_back
+    return queue
+
+
+def drained(queue):
+    return list(queue.poll(FOREVER))
+
+
+def test_timers_come_in_the_order_of_time_and_the_first_one_is_always_the_next(queue):
+    """PQ-01."""
+    generator = random.Random(7)
+    elements = {(generator.randrange(-(2**63), 2**63), generator.randrange(64)) for _ in range(900)}
+    some = [(time, generator.randrange(64)) for time, _ in generator.sample(sorted(elements), 100)]
+    earliest = None
+    for time, key in [*elements, *some]:
+        new_first = earliest is None or time < earliest
+        assert queue.add(time, NS, key, key % 100) is new_first
+        earliest = time if new_first else earliest
+    elements.update(some)
+    found = []
+    for left in range(len(elements), 0, -1):
+        assert len(queue) == left
+        first = queue.first_time()
+        time, _, key, key_group = next(queue.poll(FOREVER))
+        assert time == first and key_group == key % 100
+        found.append((time, key))
+    assert sorted(found) == sorted(elements)
+    assert [time for time, _ in found] == sorted(time for time, _ in elements)
+    assert len(queue) == 0
+
+
+def test_an_empty_queue_has_no_first_time_and_gives_nothing(queue):
+    """PQ-03, PQ-04."""
+    assert queue.first_time() is None and drained(queue) == [] and len(queue) == 0
+    queue.add(5, NS, 1, 1)
+    assert queue.first_time() == 5 and len(queue) == 1
+    drained(queue)
+    assert queue.first_time() is None and len(queue) == 0
+
+
+def test_the_same_timer_is_there_once_however_often_and_by_whatever_way_it_is_added(queue):
+    """PQ-05, TM-11."""
+    keys = list(range(10))
+    queue.add_at(3, NS, keys, keys)
+    queue.add_at(3, NS, keys, keys)
+    for key in keys:
+        queue.add(3, NS, key, key)
+    queue.write_back()
+    queue.add_at(3, NS, [*keys, *keys], [*keys, *keys])
+    queue.add(3, NS, 4, 4)
+    assert len(queue) == 10
+    assert Counter(key for _, _, key, _ in drained(queue)) == Counter(keys)
+
+
+def test_looking_at_all_timers_shows_each_once_and_takes_none(queue):
+    """PQ-06, PQ-09."""
+    for key in range(20):
+        queue.add(key % 3, NS, key, key)
+        if key == 10:
+            queue.write_back()
+    shown = list(queue)
+    assert sorted(key for _, _, key, _ in shown) == list(range(20))
+    assert len(queue) == 20
+    iterator = iter(queue)
+    for _ in range(20):
+        next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_adding_says_whether_the_earliest_time_is_new_and_removing_whether_the_timer_was_there(queue):
+    """PQ-07."""
+    assert queue.add(5, NS, 1, 1) is True
+    assert queue.add(7, NS, 1, 1) is False
+    assert queue.add(3, NS, 1, 1) is True
+    assert queue.remove(3, NS, 2) is False
+    assert queue.remove(4, NS, 1) is False
+    assert queue.remove(3, NS, 1) is True
+    assert queue.remove(3, NS, 1) is False
+    assert queue.first_time() == 5
+    # What was removed is no longer before it.
+    assert queue.add(4, NS, 1, 1) is True
+
+
+def test_timers_that_are_all_removed_leave_an_empty_queue(queue):
+    """PQ-08."""
+    for key in range(300):
+        queue.add(key, NS, key, key % 100)
+        if key % 2:
+            queue.write_back()
+    for key in range(300):
+        assert queue.remove(key, NS, key)
+    assert len(queue) == 0 and queue.first_time() is None and drained(queue) == []
+
+
+def test_a_queue_keeps_the_order_while_its_changes_go_to_the_table(backends):
+    """PQ-11: what is on the disk is indexed again, whatever the number of timers."""
+    backend = backends.backend(key=types.INT64)
+    queue = make_queue(backends, backend=backend)
+    generator = random.Random(3)
+    times = [generator.randrange(-(10**6), 10**6) for _ in range(500)]
+    for number, time in enumerate(times):
+        queue.add(time, NS, number, number % 100)
+        if number % 50 == 0:
+            queue.write_back()
+    polled = [next(queue.poll(FOREVER))[0] for _ in range(100)]
+    queue.write_back()
+    again = make_queue(backends, backend=backend)
+    assert again.first_time() == queue.first_time()
+    polled += [time for time, *_ in drained(again)]
+    assert polled == sorted(times)
+    again.write_back()
+    assert backend.entries_by_state() == {"_timer_state/event_test": 0}
+
+
+def test_registering_and_removing_over_and_over_does_not_make_the_queue_grow(queue):
+    for time in range(10_000):
+        queue.add(time, NS, 1, 1)
+        queue.remove(time - 1, NS, 1)
+    assert len(queue) == 1
+    assert len(queue._heap) < 1000
+    assert drained(queue) == [(9_999, NS, 1, 1)]
+
+
+def test_timers_of_one_time_and_namespace_are_taken_together(backends):
+    queue = make_queue(backends, types.STRING)
+    queue.add_at(5, "a", [1, 2], [1, 2])
+    queue.write_back()
+    queue.add_at(5, "a", [2, 3], [2, 3])
+    queue.add(4, "b", 9, 9)
+    queue.add(6, "a", 1, 1)
+    together = [(due.time, due.namespace, due.keys, due.key_groups) for due in queue.poll_together(5)]
+    assert together == [(4, "b", [9], [9]), (5, "a", [1, 2, 3], [1, 2, 3])]
+    assert [*queue] == [(6, "a", 1, 1)]
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """The queue against a plain set, and the table against both when it is written back."""
+
+    backends = None
+
+    def __init__(self):
+        super().__init__()
+        self.backend = self.backends.backend(key=types.INT64)
+        self.queue = make_queue(self.backends, types.STRING, self.backend)
+        self.model = set()
+
+    timers = st.tuples(st.integers(-3, 8), st.sampled_from("ab"), st.integers(0, 4))
+
+    @rule(timer=timers)
+    def add(self, timer):
+        first = min((time for time, *_ in self.model), default=None)
+        expected = timer not in self.model and (first is None or timer[0] < first)
+        assert self.queue.add(*timer, timer[2] * 7) is expected
+        self.model.add(timer)
+
+    @rule(time=st.integers(-3, 8), keys=st.lists(st.integers(0, 4)))
+    def add_at(self, time, keys):
+        self.queue.add_at(time, "a", keys, [key * 7 for key in keys])
+        self.model.update((time, "a", key) for key in keys)
+
+    @rule(timer=timers)
+    def remove(self, timer):
+        assert self.queue.remove(*timer) is (timer in self.model)
+        self.model.discard(timer)
+
+    @rule(until=st.integers(-4, 8), most=st.integers(1, 5))
+    def poll(self, until, most):
+        polled = [found for found, _ in zip(self.queue.poll(until), range(most), strict=False)]
+        # The one that was taken out when the loop ended is gone, too: zip asks the queue first.
+        self._taken([(time, namespace, key) for time, namespace, key, _ in polled], until)
+
+    def _taken(self, polled, until):
+        left = {tuple(found[:3]) for found in self.queue}
+        gone = self.model - left
+        assert set(polled) <= gone and left <= self.model and len(gone) - len(polled) <= 1
+        assert all(time <= until for time, *_ in gone)
+        times = [time for time, *_ in polled]
+        assert times == sorted(times)
+        if gone and left:
+            assert max(time for time, *_ in gone) <= min(time for time, *_ in left)
+        self.model = left
+
+    @rule(until=st.integers(-4, 8))
+    def poll_together(self, until):
+        polled = [
+            (due.time, due.namespace, key) for due in self.queue.poll_together(until) for key in due.keys
+        ]
+        assert len(polled) == len(set(polled))
+        assert set(polled) == {timer for timer in self.model if timer[0] <= until}
+        self.model -= set(polled)
+
+    @rule()
+    def write_back(self):
+        self.queue.write_back()
+        stored = {(time, ns, key) for key, (time, ns) in self.backend.get_keys_and_namespaces(TABLE)}
+        assert stored == self.model
+
+    @rule()
+    def restart(self):
+        self.queue.write_back()
+        self.queue = make_queue(self.backends, types.STRING, self.backend)
+
+    @invariant()
+    def agrees(self):
+        assert {found[:3] for found in self.queue} == self.model
+        assert len(self.queue) == len(self.model)
+        assert self.queue.first_time() == min((time for time, *_ in self.model), default=None)
+        assert all(key_group == key * 7 for *_, key, key_group in self.queue)
+
+
+TABLE = "_timer_state/event_test"
+
+
+def test_the_queue_is_a_set_in_the_order_of_time_whatever_is_done_with_it(backends):
+    """PQ-01, PQ-05, PQ-07."""
+
+    class Machine(QueueMachine):
+        pass
+
+    Machine.backends = backends
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+    )
