@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyedstate.types import from_arrow_type
+from keyedstate.types import TypeSerializer, from_arrow_type
 
 Integers = npt.NDArray[np.int64]
 
@@ -75,18 +75,46 @@ class GroupedRows:
         np.cumsum(np.bincount(self.codes, minlength=len(self)), out=bounds[1:])
         return bounds
 
+    def present(self, column: pa.Array) -> tuple[Integers, npt.NDArray[Any]]:
+        """Return the key numbers of the rows in which a column is not null, and its values there."""
+        if not column.null_count:
+            return self.codes, column.to_numpy(zero_copy_only=False)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        return self.codes[valid], column.drop_null().to_numpy(zero_copy_only=False)
+
+    def aggregated(self, column: pa.Array, function: str) -> pa.ChunkedArray:
+        """Return what one of Arrow's hash aggregations gives for each key, in the order of the keys.
+
+        Parameters
+        ----------
+        column : pyarrow.Array
+            A value for each row.
+        function : str
+            As in `pyarrow.TableGroupBy.aggregate`, such as "sum".
+
+        Raises
+        ------
+        pyarrow.ArrowNotImplementedError
+            Where Arrow has no such aggregation of the column's type.
+        """
+        table = pa.table({"key": self.codes, "value": column})
+        made = table.group_by("key", use_threads=False).aggregate([("value", function)])
+        return made.column(f"value_{function}").take(pc.sort_indices(made.column("key")))
+
 
 def keys_of(columns: Sequence[pa.Array]) -> list[Any]:
     """Return the keys of rows, in canonical form: the values of a column, or tuples of several."""
-    lists = []
-    for column in columns:
-        serializer = from_arrow_type(column.type)
-        values = serializer.from_arrow(column)
-        if serializer.needs_canonical:
-            canonical = serializer.canonical
-            values = [None if value is None else canonical(value) for value in values]
-        lists.append(values)
+    lists = [canonical_values(column, from_arrow_type(column.type)) for column in columns]
     return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+
+
+def canonical_values(column: pa.Array, serializer: TypeSerializer[Any]) -> list[Any]:
+    """Return the values of a column in canonical form, None for nulls."""
+    values = serializer.from_arrow(column)
+    if not serializer.needs_canonical:
+        return values
+    canonical = serializer.canonical
+    return [None if value is None else canonical(value) for value in values]
 
 
 def _canonical_column(column: pa.Array) -> pa.Array:

@@ -17,7 +17,7 @@ from keyedstate.runtime.aggregates.declaration import (
     values_type,
     wrong_type,
 )
-from keyedstate.runtime.grouping import GroupedRows
+from keyedstate.runtime.grouping import GroupedRows, canonical_values
 from keyedstate.types import TypeSerializer, list_of
 
 
@@ -74,10 +74,8 @@ class _Collected(BoundAggregate):
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
         (column,) = columns
-        values = self._type.from_arrow(column.take(pa.array(rows.rows_by_key)))
-        if self._distinct and self._type.needs_canonical:
-            canonical = self._type.canonical
-            values = [None if value is None else canonical(value) for value in values]
+        column = column.take(pa.array(rows.rows_by_key))
+        values = canonical_values(column, self._type) if self._distinct else self._type.from_arrow(column)
         bounds = rows.bounds.tolist()
         made: Part = []
         for start, end in pairwise(bounds):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import decimal
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyedstate.runtime.aggregates.declaration import (
     Aggregate,
@@ -140,8 +140,8 @@ class _Mean(BoundAggregate):
         return [_counts(column, rows).tolist(), _sums(column, rows)]
 
     def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
-        add = _DECIMALS.add if pa.types.is_decimal(self.result_type) else _add
-        return [merged(stored[0], new[0], _add), merged(stored[1], new[1], add)]
+        add = _DECIMALS.add if pa.types.is_decimal(self.result_type) else operator.add
+        return [merged(stored[0], new[0], operator.add), merged(stored[1], new[1], add)]
 
     def results(self, parts: list[Part]) -> pa.Array:
         if not pa.types.is_decimal(self.result_type):
@@ -206,7 +206,7 @@ class _Moments(BoundAggregate):
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
         column = columns[0].cast(pa.float64(), safe=False)
-        codes, values = _present(column, rows)
+        codes, values = rows.present(column)
         count = np.bincount(codes, minlength=len(rows))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             means = np.bincount(codes, weights=values, minlength=len(rows)) / count
@@ -250,18 +250,6 @@ def _both_moments(
     )
 
 
-def _add(one: Any, other: Any) -> Any:
-    return one + other
-
-
-def _present(column: pa.Array, rows: GroupedRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Return the key numbers of the rows that have a value, and the values."""
-    if not column.null_count:
-        return rows.codes, column.to_numpy(zero_copy_only=False)
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    return rows.codes[valid], column.drop_null().to_numpy(zero_copy_only=False)
-
-
 def _counts(column: pa.Array | None, rows: GroupedRows) -> npt.NDArray[np.int64]:
     """Return for each key the number of its rows, or of its values in a column."""
     codes = rows.codes
@@ -277,7 +265,7 @@ def _sums(column: pa.Array, rows: GroupedRows) -> Part:
     """
     if pa.types.is_decimal(column.type):
         return _decimal_sums(column, rows)
-    codes, values = _present(column, rows)
+    codes, values = rows.present(column)
     if pa.types.is_floating(column.type):
         sums: Part = np.bincount(codes, weights=values, minlength=len(rows)).tolist()
     else:
@@ -304,10 +292,8 @@ def _integer_sums(codes: npt.NDArray[np.int64], values: npt.NDArray[Any], keys: 
 def _decimal_sums(column: pa.Array, rows: GroupedRows) -> Part:
     digits = column.type.precision + len(str(len(column)))
     if digits <= 38:
-        table = pa.table({"key": rows.codes, "value": column.cast(pa.decimal128(digits, column.type.scale))})
-        made = table.group_by("key", use_threads=False).aggregate([("value", "sum")])
-        in_order = pc.sort_indices(made.column("key"))
-        sums: Part = made.column("value_sum").take(in_order).to_pylist()
+        wide = column.cast(pa.decimal128(digits, column.type.scale))
+        sums: Part = rows.aggregated(wide, "sum").to_pylist()
         return sums
     sums = [None] * len(rows)
     for code, value in zip(rows.codes.tolist(), column.to_pylist(), strict=True):

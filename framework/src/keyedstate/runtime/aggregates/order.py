@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyedstate.runtime.aggregates.declaration import (
     Aggregate,
@@ -70,12 +69,10 @@ class _Extreme(SingleValue):
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
         (column,) = columns
         function = "max" if self._largest else "min"
-        table = pa.table({"key": rows.codes, "value": column})
         try:
-            made = table.group_by("key", use_threads=False).aggregate([("value", function)])
+            found = rows.aggregated(column, function)
         except pa.ArrowNotImplementedError:  # older versions of pyarrow for text, for example
             return [self._by_value(column, rows)]
-        found = made.column(f"value_{function}").take(pc.sort_indices(made.column("key")))
         values = self.serializer.from_arrow(found)
         if self._largest and pa.types.is_floating(column.type):
             # Arrow leaves out NaN where there is another number.
@@ -226,8 +223,7 @@ class _Truth(SingleValue):
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
         (column,) = columns
-        known = rows.codes[column.is_valid().to_numpy(zero_copy_only=False)]
-        values = column.drop_null().to_numpy(zero_copy_only=False)
+        known, values = rows.present(column)
         deciding = np.bincount(known[values != self._all], minlength=len(rows)) > 0
         there = np.bincount(known, minlength=len(rows)) > 0
         truth = (~deciding if self._all else deciding).tolist()
