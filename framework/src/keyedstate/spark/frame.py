@@ -387,17 +387,18 @@ class KeyedFrame:
         chosen = choose_backend(config)
         _check_states(function, chosen.generic_types, event_time)
         stored = None
-        folder = self._folder(spark, config) if keeps_state else None
-        if folder is not None:
-            check_executors(spark, config, chosen, CheckpointStorage.open(config[CHECKPOINT_DIR], config))
+        storage = self._storage(spark, config) if keeps_state else None
+        folder = None if storage is None else OperatorFolder(storage, self.uid)
+        if storage is not None and folder is not None:
+            check_executors(spark, config, chosen, storage)
             owner = folder.read_owner() or expected_owner(config, folder)
             stored = None if owner is None else owner.max_parallelism
         parallelism, max_parallelism = self._parallelism(config, stored)
         place, acknowledging = None, None
-        if folder is not None:
+        if storage is not None and folder is not None:
             place = StatePlace(
                 uid=folder.uid,
-                directory=CheckpointStorage.open(config[CHECKPOINT_DIR], config).uri,
+                directory=storage.uri,
                 compression=config[CHECKPOINT_COMPRESSION],
                 each_epoch=self._df.isStreaming,
             )
@@ -464,13 +465,13 @@ class KeyedFrame:
                 ".broadcast()",
             )
 
-    def _folder(self, spark: SparkSession, config: Configuration) -> OperatorFolder | None:
-        """Return where the operator's checkpoints go; None where it keeps none."""
+    def _storage(self, spark: SparkSession, config: Configuration) -> CheckpointStorage | None:
+        """Return where the folders with operators' checkpoints are; None where the operator keeps none."""
         if self._uid is None:
             return None
         if not self._df.isStreaming and epoch_on_driver(spark.sparkContext) is None:
             return None
-        return OperatorFolder(CheckpointStorage.open(config[CHECKPOINT_DIR], config), self._uid)
+        return CheckpointStorage.open(config[CHECKPOINT_DIR], config)
 
 
 def _check_states(function: KeyedFunction, generic_types: bool, event_time: EventTime | None) -> None:
