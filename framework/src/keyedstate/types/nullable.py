@@ -83,6 +83,11 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
             return None
         return None if source.read_boolean() else self.inner_serializer.deserialize(source)
 
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[T | None]:
+        if self.inner_serializer.tells_null or not all(one.startswith(b"\0") for one in data):
+            return super().from_bytes_many(data)
+        return self.inner_serializer.from_bytes_many([one[1:] for one in data])  # type: ignore[return-value]
+
     def reads(self, arrow_type: pa.DataType) -> bool:
         return True  # the inner serializer judges
 

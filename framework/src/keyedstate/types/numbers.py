@@ -155,6 +155,7 @@ class Int8Serializer(_IntegerSerializer):
 
     type_name = "int8"
     constraint = "an int from -128 to 127"
+    fixed_code = "b"
     _struct = struct.Struct(">b")
     _array_code = "b"
     _low, _high = -(2**7), 2**7 - 1
@@ -170,6 +171,7 @@ class Int16Serializer(_IntegerSerializer):
 
     type_name = "int16"
     constraint = "an int from -32768 to 32767"
+    fixed_code = "h"
     _struct = struct.Struct(">h")
     _array_code = "h"
     _low, _high = -(2**15), 2**15 - 1
@@ -185,6 +187,7 @@ class Int32Serializer(_IntegerSerializer):
 
     type_name = "int32"
     constraint = "an int from -2147483648 to 2147483647"
+    fixed_code = "i"
     _struct = struct.Struct(">i")
     _array_code = "i"
     _low, _high = -(2**31), 2**31 - 1
@@ -200,6 +203,7 @@ class Int64Serializer(_IntegerSerializer):
 
     type_name = "int64"
     constraint = "an int from -9223372036854775808 to 9223372036854775807"
+    fixed_code = "q"
     _struct = struct.Struct(">q")
     _array_code = "q"
     _low, _high = -(2**63), 2**63 - 1
@@ -278,6 +282,7 @@ class Float64Serializer(_FloatSerializer):
 
     type_name = "float64"
     constraint = "a float"
+    fixed_code = "d"
 
     @property
     def arrow_type(self) -> pa.DataType:

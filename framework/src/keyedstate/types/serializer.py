@@ -59,6 +59,9 @@ class TypeSerializer(ABC, Generic[T]):
     tells_null : bool
         Whether no value's bytes begin with a byte 1, so that it can stand for None: `nullable` then adds no
         flag of its own (Flink's ``NullableSerializer.wrapIfNullIsNotSupported``).
+    fixed_code : str or None
+        The code of module ``struct`` for what every value's bytes are, with the highest byte first, so that
+        many can be read and written at once; None where they are no single number.
     """
 
     type_name: str
@@ -67,6 +70,7 @@ class TypeSerializer(ABC, Generic[T]):
     needs_canonical: bool = False
     null_is_value: bool = False
     tells_null: bool = False
+    fixed_code: str | None = None
 
     @property
     @abstractmethod

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from array import array as machine_array
 from collections.abc import Collection, Sequence
+from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ _UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 _SHORT_HEADS = [bytes((length + 1,)) for length in range(0x7F)]
 #: A UTF-16 unit of 16 bits takes up to three groups of seven bits.
 _UNIT_BYTES = 3
+_FIRST = itemgetter(0)
 
 
 def write_string(value: str | None, out: DataOutputView) -> None:
@@ -119,6 +122,15 @@ class StringSerializer(SingletonSerializer[str]):
         if max(map(len, values), default=0) < len(_SHORT_HEADS) and "".join(values).isascii():
             return [_SHORT_HEADS[len(value)] + value.encode() for value in values]
         return super().to_bytes_many(values)
+
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[str]:
+        # Of a short string the first byte is the length of all its bytes.
+        ends = list(accumulate(map(len, data)))
+        joined = b"".join(data)
+        if not joined.isascii() or not all(data) or list(map(_FIRST, data)) != list(map(len, data)):
+            return super().from_bytes_many(data)
+        text = joined.decode()
+        return [text[start + 1 : end] for start, end in zip((0, *ends), ends, strict=False)]
 
     @property
     def arrow_type(self) -> pa.DataType:

@@ -7,9 +7,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
-from operator import itemgetter
+from operator import add, itemgetter
+from struct import Struct
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
@@ -36,6 +38,7 @@ V = TypeVar("V")
 
 _STAMP, _VALUE = itemgetter(0), itemgetter(1)
 _LONG = range(-(2**63), 2**63)
+_STAMP_BYTES = Struct(">q").pack
 
 
 class TtlSerializer(ContainerSerializer["tuple[int, T]"], Generic[T]):
@@ -104,6 +107,17 @@ class TtlSerializer(ContainerSerializer["tuple[int, T]"], Generic[T]):
 
     def deserialize(self, source: DataInputView) -> tuple[int, T]:
         return source.read_long(), self.value_serializer.deserialize(source)
+
+    def to_bytes_many(self, values: Sequence[tuple[int, T]]) -> list[bytes]:
+        stamps = map(_STAMP_BYTES, map(_STAMP, values))
+        made = self.value_serializer.to_bytes_many(list(map(_VALUE, values)))
+        return list(map(add, stamps, made))
+
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[tuple[int, T]]:
+        if min(map(len, data), default=8) < 8:
+            return super().from_bytes_many(data)
+        stamps = np.frombuffer(b"".join([one[:8] for one in data]), ">i8").tolist()
+        return list(zip(stamps, self.value_serializer.from_bytes_many([one[8:] for one in data]), strict=True))
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(

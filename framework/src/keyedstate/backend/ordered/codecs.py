@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 from keyedstate.backend.meta import StateKind, StateMeta
-from keyedstate.backend.ordered.layout import RowLayout, whole
+from keyedstate.backend.ordered.layout import RowLayout
 from keyedstate.backend.ordered.store import RowReader, end_of
 from keyedstate.memory import DataInputView, DataOutputView
 from keyedstate.types import TimedDict, TimedList, TtlListSerializer, TtlMapSerializer
@@ -21,6 +22,8 @@ from keyedstate.types import TimedDict, TimedList, TtlListSerializer, TtlMapSeri
 #: Elements of a list that are written together share a row up to so many bytes.
 _CHUNK_BYTES = 64 << 10
 _SEQUENCE_BYTES = 8
+#: Rows of single values that are read at once, from the first ones to the last.
+_FIRST_ROWS, _MOST_ROWS = 16, 1024
 
 Row: TypeAlias = tuple[bytes, bytes]
 Rows: TypeAlias = dict[bytes, "bytes | None"]
@@ -91,11 +94,13 @@ class ValueCodec(EntryCodec):
         return {address: self.encode(value)}
 
     def entries(self, rows: Iterable[Row]) -> Iterator[Entry]:
-        parse, decode = self.layout.parse, self.decode
-        for row, data in rows:
-            key, namespace, end = parse(row)
-            whole(row, end)
-            yield row, key, namespace, decode(data)
+        rows, size = iter(rows), _FIRST_ROWS
+        # The first ones are few: often no more are wanted.
+        while found := list(islice(rows, size)):
+            addresses, data = zip(*found, strict=True)
+            keys, namespaces = self.layout.parse_many(list(addresses))
+            yield from zip(addresses, keys, namespaces, self.decode_many(data), strict=True)
+            size = min(2 * size, _MOST_ROWS)
 
     def read_many(self, reader: RowReader, addresses: Sequence[bytes]) -> list[Any]:
         return self.decode_many(reader.get_many(addresses))

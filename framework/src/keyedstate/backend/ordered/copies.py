@@ -70,9 +70,9 @@ class CopiedChanges(TableChanges[Any, Any, Any]):
         for part in _parts(self._removed.get(key_group, []), size):
             yield AddressBatch(*self._parsed(part))
 
-    def _parsed(self, addresses: Sequence[bytes]) -> tuple[list[Any], list[Any]]:
-        parsed = list(map(self._codec.layout.parse, addresses))
-        return [entry[1] for entry in parsed], [entry[0] for entry in parsed]
+    def _parsed(self, addresses: list[bytes]) -> tuple[list[Any], list[Any]]:
+        keys, namespaces = self._codec.layout.parse_many(addresses)
+        return namespaces, keys
 
     def release(self) -> None:
         """Release the copy."""

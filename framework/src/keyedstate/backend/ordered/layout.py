@@ -15,9 +15,13 @@ from typing import Any
 from keyedstate.backend.meta import StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.memory import CorruptDataError, DataInputView
+from keyedstate.types import VOID_NAMESPACE
+from keyedstate.types.void import VoidSerializer
 
 #: Up to so many key groups take one byte (Flink's ``CompositeKeySerializationUtils``).
 _ONE_BYTE_GROUPS = 128
+#: The bytes of the namespace of states that have none.
+_VOID = b"\0"
 
 
 class RowLayout:
@@ -77,6 +81,21 @@ class RowLayout:
         key = self._key.deserialize(source)
         namespace = self._namespace.deserialize(source)
         return key, namespace, source.position
+
+    def parse_many(self, rows: list[bytes]) -> tuple[list[Any], list[Any]]:
+        """Return the keys and the namespaces of the keys of several rows, in which nothing follows these.
+
+        Raises
+        ------
+        CorruptDataError
+        """
+        if isinstance(self._namespace, VoidSerializer) and all(row.endswith(_VOID) for row in rows):
+            keys = self._key.from_bytes_many([row[self._width : -1] for row in rows])
+            return keys, [VOID_NAMESPACE] * len(rows)
+        parsed = list(map(self.parse, rows))
+        for row, (_, _, end) in zip(rows, parsed, strict=True):
+            whole(row, end)
+        return [key for key, _, _ in parsed], [namespace for _, namespace, _ in parsed]
 
 
 def whole(row: bytes, end: int) -> None:
