@@ -106,7 +106,7 @@ def test_what_is_expired_leaves_the_disk_without_being_read(tmp_path: Path, clea
         found = 0
         for table in backend._tables.values():
             rows = table.buffer._space.rows
-            table.buffer.flush()
+            table.write_back()
             rows.flush(wait=True)
             rows.compact_range(None, None)
             found += len(list(rows.items()))

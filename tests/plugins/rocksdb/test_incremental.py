@@ -145,7 +145,7 @@ def test_exactly_the_files_that_no_retained_checkpoint_uses_are_gone(job: Job) -
             for key in keys:
                 instance.set_current_key(key)
                 state.update(next(number))
-                instance._tables["numbers"].buffer.flush()
+                instance._tables["numbers"].write_back()
                 rows.flush(wait=True)
 
         return change

@@ -11,6 +11,7 @@ import pytest
 from rocksdb_incremental import Job, tables_of
 
 from keyedstate import types
+from keyedstate.backend import StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import ValueState
 from keyedstate.testing import open_instance
@@ -50,7 +51,7 @@ def test_a_budget_is_divided_between_the_cache_and_what_is_to_be_flushed() -> No
 
 
 def test_all_databases_of_a_process_share_one_budget(tmp_path: Path) -> None:
-    options = {"rocksdb.memory-budget": 12 * MIB}
+    options = {"rocksdb.memory-budget": 24 * MIB}
     instances = [opened(tmp_path, options) for _ in range(2)]
     memories = []
     for instance in instances:
@@ -62,7 +63,7 @@ def test_all_databases_of_a_process_share_one_budget(tmp_path: Path) -> None:
     assert first.write_buffers.get_buffer_size() == 4 * MIB
     assert first.write_buffers.enabled()
     assert first.write_buffers.get_usage() > 0
-    other = opened(tmp_path, {"rocksdb.memory-budget": 13 * MIB})
+    other = opened(tmp_path, {"rocksdb.memory-budget": 26 * MIB})
     other.table(META)
     assert other.context.resources["ordered store"]._tuning.memory is not first
     for instance in (*instances, other):
@@ -70,7 +71,7 @@ def test_all_databases_of_a_process_share_one_budget(tmp_path: Path) -> None:
 
 
 def test_a_budget_bounds_what_waits_in_memory(tmp_path: Path) -> None:
-    options = {"rocksdb.memory-budget": 12 * MIB, "rocksdb.write-buffer-size": 1 * MIB}
+    options = {"rocksdb.memory-budget": 24 * MIB, "rocksdb.write-buffer-size": 1 * MIB}
     instance = opened(tmp_path, options)
     table = instance.table(META)
     for round_ in range(20):
@@ -94,7 +95,7 @@ def test_a_budget_that_one_step_of_a_buffer_exceeds_is_warned_of(
 ) -> None:
     """As in Flink, it is logged and no more."""
     with caplog.at_level(logging.WARNING):
-        instance = opened(tmp_path, {"rocksdb.memory-budget": 16 * MIB})
+        instance = opened(tmp_path, {"rocksdb.memory-budget": 32 * MIB})
         instance.table(META).put(0, "a", 1, [1])
     assert "raise rocksdb.memory-budget or lower rocksdb.write-buffer-size" in caplog.text
     instance.close()
@@ -195,3 +196,27 @@ def test_many_small_checkpoints_leave_few_files(tmp_path: Path) -> None:
     job.restart()
     assert sorted(job.instances[0].get_keys("numbers")) == list(range(50))
     job.close()
+
+
+def test_entries_are_kept_as_objects_in_their_share_of_the_budget(tmp_path: Path) -> None:
+    numbers = StateMeta("numbers", StateKind.VALUE, types.INT64, types.VOID, types.INT64)
+    for options, size in (
+        ({"rocksdb.memory-budget": 20 * MIB}, 10 * MIB),
+        ({"rocksdb.memory-budget": 20 * MIB, "rocksdb.memory-object-ratio": 0.25}, 5 * MIB),
+        ({"rocksdb.memory-object-ratio": 0}, None),
+        ({"rocksdb.memory-budget": 0}, None),
+    ):
+        instance = opened(tmp_path, options)
+        table = instance.table(numbers)
+        table.put_many([0] * 600, range(600), types.VOID_NAMESPACE, range(600))
+        objects = instance.context.resources["ordered store"].objects
+        assert (None if objects is None else objects.size) == size
+        rows = table.buffer._space.rows
+        assert len(list(rows.items())) == (600 if size is None else 0), "written when they have to be"
+        table.write_back()
+        assert len(list(rows.items())) == 600
+        instance.close()
+    instance = opened(tmp_path, {"rocksdb.memory-budget": 6 * MIB})
+    with pytest.raises(SmallBudgetError, match=f"needs {8 * MIB} at the least"):
+        instance.table(numbers)
+    instance.close()

@@ -27,6 +27,7 @@ from keyedstate.types.structs import Default, StructSerializer
 _KIND_BITS = 2
 #: What NumPy calls the numbers of `TypeSerializer.fixed_code`.
 _NUMPY_CODES = {"b": "i1", "h": "i2", "i": "i4", "q": "i8", "d": "f8"}
+_CLASSES = {"b": int, "h": int, "i": int, "q": int, "d": float}
 
 
 def row_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
@@ -138,7 +139,7 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
             kinds = set(map(type, column))
             if type(None) in kinds or (float in kinds and np.isnan(column).any()):
                 return super().to_bytes_many(values)  # None has no bytes, and every NaN the same ones
-            if kinds != {bare.python_type}:
+            if kinds != {_CLASSES[bare.fixed_code]}:  # type: ignore[index]
                 return super().to_bytes_many(values)
         mask = bytes(self._mask_bytes)
         try:

@@ -117,7 +117,9 @@ class TtlSerializer(ContainerSerializer["tuple[int, T]"], Generic[T]):
         if min(map(len, data), default=8) < 8:
             return super().from_bytes_many(data)
         stamps = np.frombuffer(b"".join([one[:8] for one in data]), ">i8").tolist()
-        return list(zip(stamps, self.value_serializer.from_bytes_many([one[8:] for one in data]), strict=True))
+        return list(
+            zip(stamps, self.value_serializer.from_bytes_many([one[8:] for one in data]), strict=True)
+        )
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(

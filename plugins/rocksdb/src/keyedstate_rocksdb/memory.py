@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from rocksdict import Cache, WriteBufferManager
 
+from keyedstate.backend.ordered import ObjectMemory
 from keyedstate_rocksdb.errors import SmallBudgetError
 
 _log = logging.getLogger(__name__)
@@ -49,11 +50,16 @@ class SharedMemory:
     cache : Cache
     write_buffers : WriteBufferManager
         What it holds counts in the cache.
+    objects : ObjectMemory or None
+        For entries as Python objects; its share is taken off the budget before.
     """
 
-    def __init__(self, budget: int, write_ratio: float) -> None:
+    def __init__(self, budget: int, write_ratio: float, object_ratio: float) -> None:
+        objects = int(budget * object_ratio)
+        self.objects = ObjectMemory(objects) if objects else None
+        budget -= objects
         if budget < _LEAST:
-            raise SmallBudgetError(budget, _LEAST)
+            raise SmallBudgetError(budget + objects, int(_LEAST / (1 - min(object_ratio, 0.99))))
         self._write_bytes = write_buffer_bytes(budget, write_ratio)
         self.cache = Cache(cache_bytes(budget, write_ratio))
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
@@ -73,6 +79,6 @@ class SharedMemory:
 
 
 @lru_cache(maxsize=8)
-def shared_memory(budget: int, write_ratio: float) -> SharedMemory:
+def shared_memory(budget: int, write_ratio: float, object_ratio: float) -> SharedMemory:
     """Return the memory of this process for a budget; the same one each time."""
-    return SharedMemory(budget, write_ratio)
+    return SharedMemory(budget, write_ratio, object_ratio)

@@ -46,6 +46,12 @@ MEMORY_BUDGET = integer(
 WRITE_RATIO = fraction(
     "rocksdb.memory-write-ratio", 0.5, "Share of the memory budget that may hold what is to be flushed."
 )
+OBJECT_RATIO = fraction(
+    "rocksdb.memory-object-ratio",
+    0.5,
+    "Share of the memory budget that may hold entries as Python objects, so that those which are used again "
+    "are neither read nor written; 0 for none. RocksDB gets the rest.",
+)
 SWEEP = integer(
     "rocksdb.expiry-sweep-entries",
     SWEEP_ENTRIES,
@@ -126,6 +132,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     RESTORE_OVERLAP,
     MEMORY_BUDGET,
     WRITE_RATIO,
+    OBJECT_RATIO,
     SWEEP,
     SMALL_FILES,
     PREDEFINED,

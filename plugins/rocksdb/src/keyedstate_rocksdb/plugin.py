@@ -56,9 +56,10 @@ def keyedstate_create_state_table(
     meta: StateMeta, context: BackendContext
 ) -> OrderedTable[Any, Any, Any, Any]:
     """Return an empty table over a new column family."""
-    space = store_of(context, RocksStore).open_space(meta.name)
+    store = store_of(context, RocksStore)
+    space = store.open_space(meta.name)
     buffer = WriteBuffer(space, context.options[BATCH_ENTRIES.name], context.options[BATCH_BYTES.name])
-    table = create_ordered_table(meta, context.key_groups, context.max_parallelism, buffer)
+    table = create_ordered_table(meta, context.key_groups, context.max_parallelism, buffer, store.objects)
     table.sweep_entries = context.options[SWEEP.name]
     return table
 

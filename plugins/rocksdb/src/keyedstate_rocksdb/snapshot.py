@@ -47,7 +47,7 @@ class RocksSnapshotStrategy(NativeSnapshotStrategy):
         numbers: dict[str, int] = {}
         for name, table in tables.items():
             assert isinstance(table, OrderedTable), "a table of this plugin"
-            table.buffer.flush()
+            table.write_back()
             numbers[name] = table.codec.next_number
         store = store_of(self._context, RocksStore)
         folder = self._context.local_dir / f"checkpoint-{uuid.uuid4().hex}"

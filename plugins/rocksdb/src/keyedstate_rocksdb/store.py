@@ -22,7 +22,7 @@ from rocksdict import (
 )
 
 from keyedstate.backend import BackendContext
-from keyedstate.backend.ordered import OrderedStore, RowCopy, RowSpace
+from keyedstate.backend.ordered import ObjectMemory, OrderedStore, RowCopy, RowSpace
 from keyedstate_rocksdb.errors import opened
 from keyedstate_rocksdb.options import SMALL_FILES
 from keyedstate_rocksdb.tuning import Tuning
@@ -78,6 +78,12 @@ class RocksStore(OrderedStore):
         state = family.removeprefix(_FAMILY)
         space = self._spaces[state] = RocksSpace(self.database, rows, family, self._write_options)
         return space
+
+    @property
+    def objects(self) -> ObjectMemory | None:
+        """What entries of tables may be cached in."""
+        memory = self._tuning.memory
+        return None if memory is None else memory.objects
 
     @property
     def database(self) -> Rdict:

@@ -10,7 +10,15 @@ from rocksdict import BlockBasedOptions, Cache, DBCompactionStyle, DBCompression
 
 from keyedstate_rocksdb.errors import OptionsFactoryError, UnknownChoiceError
 from keyedstate_rocksdb.memory import SharedMemory, shared_memory
-from keyedstate_rocksdb.options import FACTORY, MEMORY_BUDGET, MIB, PREDEFINED, TUNING, WRITE_RATIO
+from keyedstate_rocksdb.options import (
+    FACTORY,
+    MEMORY_BUDGET,
+    MIB,
+    OBJECT_RATIO,
+    PREDEFINED,
+    TUNING,
+    WRITE_RATIO,
+)
 
 #: Flink's ``RocksDBConfigurableOptions``.
 _DEFAULTS: dict[str, Any] = {
@@ -93,7 +101,9 @@ class Tuning:
                 raise UnknownChoiceError(TUNING[name].name, self.values[name], known)
         self.memory: SharedMemory | None = None
         if options[MEMORY_BUDGET.name]:
-            self.memory = shared_memory(options[MEMORY_BUDGET.name], options[WRITE_RATIO.name])
+            self.memory = shared_memory(
+                options[MEMORY_BUDGET.name], options[WRITE_RATIO.name], options[OBJECT_RATIO.name]
+            )
             self.memory.check_buffers(self.values["write_buffer_bytes"])
         self._factory = _factory(options[FACTORY.name])
 

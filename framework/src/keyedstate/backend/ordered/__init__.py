@@ -6,6 +6,7 @@ buffer of a state's space from the hook that creates tables.  `FullSnapshotStrat
 """
 
 from keyedstate.backend.ordered.buffer import BATCH_BYTES, BATCH_ROWS, WriteBuffer
+from keyedstate.backend.ordered.cache import ObjectMemory
 from keyedstate.backend.ordered.collections import create_ordered_table
 from keyedstate.backend.ordered.layout import RowLayout
 from keyedstate.backend.ordered.store import (
@@ -22,6 +23,7 @@ __all__ = [
     "BATCH_BYTES",
     "BATCH_ROWS",
     "SWEEP_ENTRIES",
+    "ObjectMemory",
     "OrderedStore",
     "OrderedTable",
     "RowCopy",

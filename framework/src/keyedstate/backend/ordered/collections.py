@@ -7,6 +7,8 @@ from typing import Any, Generic, TypeVar
 
 from keyedstate.backend.meta import StateKind, StateMeta
 from keyedstate.backend.ordered.buffer import WriteBuffer
+from keyedstate.backend.ordered.cache import ObjectMemory, weight_of
+from keyedstate.backend.ordered.cached import CachedValueTable
 from keyedstate.backend.ordered.codecs import EntryCodec, ListCodec, MapCodec, Rows
 from keyedstate.backend.ordered.table import OrderedTable, ValueTable
 from keyedstate.keygroups import KeyGroupRange
@@ -318,13 +320,29 @@ class StoredStamps(MutableMapping[Any, int]):
 
 
 def create_ordered_table(
-    meta: StateMeta, key_groups: KeyGroupRange, max_parallelism: int, buffer: WriteBuffer
+    meta: StateMeta,
+    key_groups: KeyGroupRange,
+    max_parallelism: int,
+    buffer: WriteBuffer,
+    memory: ObjectMemory | None = None,
 ) -> OrderedTable[Any, Any, Any, Any]:
-    """Return the table for a state's kind over the buffer of its space."""
+    """Return the table for a state's kind over the buffer of its space.
+
+    Parameters
+    ----------
+    meta : StateMeta
+    key_groups : KeyGroupRange
+    max_parallelism : int
+    buffer : WriteBuffer
+    memory : ObjectMemory, optional
+        What entries of single values may be cached in, where their type allows it.
+    """
     match meta.kind:
         case StateKind.LIST:
             return ListTable(meta, key_groups, max_parallelism, buffer)
         case StateKind.MAP:
             return MapTable(meta, key_groups, max_parallelism, buffer)
+        case _ if memory is not None and weight_of(meta.value_serializer) is not None:
+            return CachedValueTable(meta, key_groups, max_parallelism, buffer, memory)
         case _:
             return ValueTable(meta, key_groups, max_parallelism, buffer)

@@ -3,12 +3,106 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+A = TypeVar("A")
 
 #: What is known of a touched address: that it had an entry when the epoch began, and that it has one now.
 _EXISTED, _PRESENT = 1, 2
+_GROUP_SHIFT = 2
 
 
-class Presence:
+class Touched(Generic[A]):
+    """The touched addresses of a table, epoch by epoch.
+
+    Attributes
+    ----------
+    count : int or None
+        The number of entries, or None where it is not known.
+    """
+
+    def __init__(self) -> None:
+        #: By epoch, ascending; the last one is the running one, and `running` too.
+        self._epochs: dict[int, dict[A, int]] = {}
+        self.running: dict[A, int] | None = None
+        self.count: int | None = 0
+
+    def begin(self, epoch: int) -> None:
+        """Begin an epoch; raises ValueError where epochs do not ascend."""
+        last = next(reversed(self._epochs), None)
+        if last is not None and epoch <= last:
+            raise ValueError(f"epoch {epoch} cannot begin after epoch {last}; epochs ascend")
+        self.running = self._epochs[epoch] = {}
+
+    def forget(self, epoch: int) -> None:
+        """Drop what is known of epochs up to one, but not of the running one."""
+        running = next(reversed(self._epochs), None)
+        for number in [number for number in self._epochs if number <= epoch and number != running]:
+            del self._epochs[number]
+
+    def codes_since(self, epoch: int) -> dict[A, int]:
+        """Return what is known of the addresses that epochs above one have touched, the caller's own."""
+        touched = [known for number, known in self._epochs.items() if number > epoch]
+        if len(touched) == 1:
+            return dict(touched[0])
+        codes: dict[A, int] = {}
+        for known in touched:
+            for address, code in known.items():
+                codes[address] = code & ~_EXISTED | codes.get(address, code) & _EXISTED
+        return codes
+
+
+class TouchedKeys(Touched[Any]):
+    """Touched addresses of which the table says, with each change, whether they had an entry.
+
+    A code is the key group and, in the two lowest bits, what is known.
+    """
+
+    def note(self, key: Any, key_group: int, existed: bool, present: bool) -> None:
+        """Note an address that had an entry, or none, and has one now, or none."""
+        assert self.running is not None
+        code = self.running.get(key)
+        if code is None:
+            code = key_group << _GROUP_SHIFT | existed
+        self.running[key] = code | _PRESENT if present else code & ~_PRESENT
+
+    def note_many(
+        self, keys: Sequence[Any], key_groups: Sequence[int], existed: Sequence[bool], present: bool
+    ) -> None:
+        """Note several addresses that all have an entry now, or all have none."""
+        running = self.running
+        assert running is not None
+        if self.count is not None:
+            changed = {key for key, had in zip(keys, existed, strict=True) if had is not present}
+            self.count += len(changed) if present else -len(changed)
+        if running.keys().isdisjoint(keys):
+            bits = _PRESENT if present else 0
+            codes = [
+                group << _GROUP_SHIFT | had | bits for group, had in zip(key_groups, existed, strict=True)
+            ]
+            running.update(zip(keys, codes, strict=True))
+        else:
+            for each in zip(keys, key_groups, existed, strict=True):
+                self.note(*each, present)
+
+    @staticmethod
+    def kinds(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the places of what was written, and of what was removed."""
+        return (
+            np.flatnonzero(codes & _PRESENT),
+            np.flatnonzero(codes & (_PRESENT | _EXISTED) == _EXISTED),
+        )
+
+    @staticmethod
+    def groups(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the key groups."""
+        return codes >> _GROUP_SHIFT
+
+
+class Presence(Touched[bytes]):
     """The touched addresses of a table, epoch by epoch.
 
     While epochs are counted, an address is looked up when it is first touched, and the number of entries is
@@ -21,32 +115,15 @@ class Presence:
     """
 
     def __init__(self, exist: Callable[[Sequence[bytes]], list[bool]]) -> None:
+        super().__init__()
         self._exist = exist
-        #: By epoch, ascending; the last one is the running one, and `_running` too.
-        self._epochs: dict[int, dict[bytes, int]] = {}
-        self._running: dict[bytes, int] | None = None
-        #: The number of entries, or None where it is not known.
-        self.count: int | None = 0
-
-    def begin(self, epoch: int) -> None:
-        """Begin an epoch; raises ValueError where epochs do not ascend."""
-        last = next(reversed(self._epochs), None)
-        if last is not None and epoch <= last:
-            raise ValueError(f"epoch {epoch} cannot begin after epoch {last}; epochs ascend")
-        self._running = self._epochs[epoch] = {}
-
-    def forget(self, epoch: int) -> None:
-        """Drop what is known of epochs up to one, but not of the running one."""
-        running = next(reversed(self._epochs), None)
-        for number in [number for number in self._epochs if number <= epoch and number != running]:
-            del self._epochs[number]
 
     def note(self, address: bytes, present: bool) -> bool | None:
         """Note, before it is changed, an address that will have an entry or will have none.
 
         Returns whether it has one now; None where that is not known.
         """
-        running = self._running
+        running = self.running
         if running is None:
             self.count = None
             return None
@@ -63,7 +140,7 @@ class Presence:
 
     def note_many(self, addresses: Sequence[bytes], present: bool) -> None:
         """Note several addresses, looked up at once."""
-        running = self._running
+        running = self.running
         if running is None:
             if addresses:
                 self.count = None
@@ -81,9 +158,9 @@ class Presence:
 
     def known(self, address: bytes) -> bool | None:
         """Return whether an address has an entry, or None where only a look can tell."""
-        if self._running is None:
+        if self.running is None:
             return None
-        bits = self._running.get(address)
+        bits = self.running.get(address)
         if bits is None:
             bits = self._before(address)
         return None if bits is None else bool(bits & _PRESENT)
@@ -91,7 +168,7 @@ class Presence:
     @property
     def tracks(self) -> bool:
         """Whether epochs are counted."""
-        return self._running is not None
+        return self.running is not None
 
     def added(self, entries: int) -> None:
         """Count new entries that are no change of an epoch."""
@@ -100,20 +177,15 @@ class Presence:
 
     def since(self, epoch: int) -> tuple[list[bytes], list[bytes]]:
         """Return the addresses that epochs above one have written and removed."""
-        known: dict[bytes, int] = {}
-        for number, touched in self._epochs.items():
-            if number > epoch:
-                for address, bits in touched.items():
-                    first = known.get(address, bits)
-                    known[address] = first & _EXISTED | bits & _PRESENT
+        known = self.codes_since(epoch)
         written = [address for address, bits in known.items() if bits & _PRESENT]
-        removed = [address for address, bits in known.items() if bits == _EXISTED]
+        removed = [address for address, bits in known.items() if bits & (_EXISTED | _PRESENT) == _EXISTED]
         return written, removed
 
     def _before(self, address: bytes) -> int | None:
         """Return what is known of an address from the epochs before the running one."""
         for touched in reversed(self._epochs.values()):
-            if touched is not self._running:
+            if touched is not self.running:
                 bits = touched.get(address)
                 if bits is not None:
                     return _EXISTED | _PRESENT if bits & _PRESENT else 0

@@ -202,8 +202,12 @@ class OrderedTable(
 
     # -- snapshots, restores, changes --------------------------------------------------------------
 
-    def _reading_codec(self) -> EntryCodec:
-        return codec_of(self._meta.duplicate(), self._max_parallelism)
+    def write_back(self) -> None:
+        """Write all that is held in memory to the space."""
+        self.buffer.flush()
+
+    def _reading_codec(self) -> C:
+        return codec_of(self._meta.duplicate(), self._max_parallelism)  # type: ignore[return-value]
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Capture the present entries in a consistent copy of the rows."""
@@ -248,21 +252,25 @@ class OrderedTable(
         expiry = self._meta.expiry
         if expiry is None:
             return
-        changed: list[tuple[bytes, Any]] = []
+        changed: list[tuple[int, K, N, Any]] = []
         seen, last = 0, b""
-        for last, _, _, stored in islice(self._entries_from(self._swept), self.sweep_entries):
+        for last, key, namespace, stored in islice(self._swept_from(self._swept), self.sweep_entries):
             seen += 1
             living = None if stored is None else expiry.live(stored)
             if living is not stored:
-                changed.append((last, living))
+                changed.append((self._group_of(last), key, namespace, living))
         following = end_of(last) if seen == self.sweep_entries else None
         self._swept = following or b""
         # Only now: rows must not be written while they are scanned.
-        for address, living in changed:
+        for key_group, key, namespace, living in changed:
             if living is None:
-                self._delete(address)
+                self.remove(key_group, key, namespace)
             else:
-                self._replace(address, living)
+                self.put(key_group, key, namespace, living)
+
+    def _swept_from(self, row: bytes) -> Iterator[Entry]:
+        """Yield the entries to be looked at, from a row on; those from the first one begin a pass."""
+        return self._entries_from(row)
 
     # -- other serializers -------------------------------------------------------------------------
 

@@ -1,0 +1,495 @@
+"""The table of single values behind a cache of objects: entries that are used again cost no bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, repeat
+from operator import itemgetter
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from keyedstate.backend.changes import AddressBatch, TableChanges
+from keyedstate.backend.meta import StateMeta
+from keyedstate.backend.ordered.buffer import WriteBuffer
+from keyedstate.backend.ordered.cache import (
+    ABSENT_ENTRY,
+    NONE_VALUE,
+    CacheKey,
+    EntryCache,
+    Mark,
+    ObjectMemory,
+)
+from keyedstate.backend.ordered.codecs import Entry, ValueCodec
+from keyedstate.backend.ordered.presence import TouchedKeys
+from keyedstate.backend.ordered.store import RowCopy, end_of
+from keyedstate.backend.ordered.table import ValueTable
+from keyedstate.backend.table import EntryBatch, TableSnapshot
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.types import VOID_NAMESPACE
+from keyedstate.types.void import VoidSerializer
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+U = TypeVar("U")
+
+_NAMESPACE, _KEY = itemgetter(0), itemgetter(1)
+
+
+class CachedValueTable(ValueTable[K, N, V]):
+    """Value, reducing and aggregating state whose values are immutable.
+
+    Parameters
+    ----------
+    meta : StateMeta
+        Of whose values and keys `weight_of` says what they weigh.
+    key_groups : KeyGroupRange
+    max_parallelism : int
+    buffer : WriteBuffer
+    memory : ObjectMemory
+        What the cache is a part of.
+
+    Notes
+    -----
+    Rows are behind the cache by what is dirty in it, so that whatever reads rows writes that first, or lays
+    it over them.
+    """
+
+    def __init__(
+        self,
+        meta: StateMeta,
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        buffer: WriteBuffer,
+        memory: ObjectMemory,
+    ) -> None:
+        self.touched = TouchedKeys()
+        super().__init__(meta, key_groups, max_parallelism, buffer)
+        self.cache = EntryCache(memory, meta, self._write_rows)
+
+    def adopt(self, meta: StateMeta) -> None:
+        """Read and write with other serializers from now on."""
+        super().adopt(meta)
+        #: Whether a key alone says which entry it is.
+        self._by_key = isinstance(meta.namespace_serializer, VoidSerializer)
+
+    def replace_meta(self, meta: StateMeta) -> None:
+        """Adopt serializers that read and write the bytes that are there, as other objects maybe."""
+        self.write_back()
+        self.cache.clear()
+        super().replace_meta(meta)
+        self.cache.adopt(meta)
+
+    def rewrite(
+        self,
+        meta: StateMeta,
+        of_keys: Callable[[Any], Any] | None,
+        of_namespaces: Callable[[Any], Any] | None,
+        of_values: Callable[[Any], Any] | None,
+    ) -> None:
+        """Write every entry anew."""
+        self.write_back()
+        self.cache.clear()
+        super().rewrite(meta, of_keys, of_namespaces, of_values)
+        self.cache.adopt(meta)
+
+    def _load(self, key_group: int, key: K, namespace: N, cached: CacheKey) -> Any:
+        """Return what there is of a key that is not among the younger entries."""
+        found = self.cache.find(cached)
+        if found is None:
+            found = self._stored(self.buffer.get(self._address(key_group, key, namespace)))
+            self.cache.add(cached, found)
+        return found
+
+    def _stored(self, data: bytes | None) -> Any:
+        return ABSENT_ENTRY if data is None else self._from_bytes(data) if data else NONE_VALUE
+
+    def _write_rows(self, keys: list[CacheKey], key_groups: list[int], values: list[Any]) -> None:
+        """Write what leaves the cache."""
+        rows = _addresses(self.codec, self._by_key, key_groups, keys)
+        if Mark in set(map(type, values)):
+            absent = [value is ABSENT_ENTRY for value in values]
+            self.buffer.put_many({row: None for row, gone in zip(rows, absent, strict=True) if gone})
+            rows = [row for row, gone in zip(rows, absent, strict=True) if not gone]
+            values = [None if value is NONE_VALUE else value for value in values if value is not ABSENT_ENTRY]
+        self.buffer.put_columns(rows, self.codec.encode_many(values))
+
+    # -- one entry ------------------------------------------------------------------------------------------
+
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, or None."""
+        cached: Any = key if self._by_key else (namespace, key)
+        found = self.cache.young.get(cached)
+        if found is None:
+            found = self._load(key_group, key, namespace, cached)
+        return None if found.__class__ is Mark else found
+
+    def contains(self, key_group: int, key: K, namespace: N) -> bool:
+        """Return whether there is an entry, also one that holds None."""
+        cached: Any = key if self._by_key else (namespace, key)
+        found = self.cache.young.get(cached)
+        if found is None:
+            found = self._load(key_group, key, namespace, cached)
+        return found is not ABSENT_ENTRY
+
+    def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
+        """Write a value in the place of what was there."""
+        self._set(key_group, key, namespace, NONE_VALUE if value is None else value)
+
+    def remove(self, key_group: int, key: K, namespace: N) -> None:
+        """Remove the entry if there is one."""
+        self._set(key_group, key, namespace, ABSENT_ENTRY)
+
+    def _set(self, key_group: int, key: K, namespace: N, new: Any) -> None:
+        cached: Any = key if self._by_key else (namespace, key)
+        cache, touched = self.cache, self.touched
+        running = touched.running
+        if running is None:
+            touched.count = None
+        else:
+            old = cache.young.get(cached)
+            if old is None:
+                old = self._load(key_group, key, namespace, cached)
+            if old is ABSENT_ENTRY:
+                if new is ABSENT_ENTRY:
+                    return
+                if touched.count is not None:
+                    touched.count += 1
+            elif new is ABSENT_ENTRY and touched.count is not None:
+                touched.count -= 1
+            touched.note(cached, key_group, old is not ABSENT_ENTRY, new is not ABSENT_ENTRY)
+        if cache.weighs:
+            cache.weigh((cached,), (new,))
+        cache.young[cached] = new
+        cache.dirty[cached] = key_group
+        if len(cache.young) > cache.room:
+            cache.fit()
+
+    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
+        """Write a value and return the one it replaces, or None."""
+        old = self.get(key_group, key, namespace)
+        self.put(key_group, key, namespace, value)
+        return old
+
+    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Remove the entry and return its value, or None."""
+        old = self.get(key_group, key, namespace)
+        self.remove(key_group, key, namespace)
+        return old
+
+    def transform(
+        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
+    ) -> None:
+        """Write what the function makes of the old value; it is called first, since it may raise."""
+        self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
+
+    # -- several entries ------------------------------------------------------------------------------------
+
+    def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
+        """Look several keys up at once."""
+        cached = self._cached(keys, namespace)
+        found = self._find_many(key_groups, cached)
+        if Mark in set(map(type, found)):
+            return [None if value.__class__ is Mark else value for value in found]
+        return found
+
+    def _cached(self, keys: Iterable[K], namespace: N) -> list[CacheKey]:
+        if not self._by_key:
+            return list(zip(repeat(namespace), keys))
+        return keys if type(keys) is list else list(keys)
+
+    def _find_many(self, key_groups: Iterable[int], cached: list[CacheKey]) -> list[Any]:
+        """Return what there is of several keys, read at once where it is not cached."""
+        found = self.cache.find_many(cached)
+        groups = key_groups if type(key_groups) is list else list(key_groups)
+        if len(groups) != len(cached):
+            raise ValueError(
+                f"{len(groups)} key groups and {len(cached)} keys; give one of each for every entry"
+            )
+        if type(None) in set(map(type, found)):
+            places = [place for place, value in enumerate(found) if value is None]
+            keys = [cached[place] for place in places]
+            rows = _addresses(self.codec, self._by_key, [groups[place] for place in places], keys)
+            data = self.buffer.get_many(rows)
+            values = self.codec.decode_many(data)
+            if type(None) in set(map(type, values)):
+                values = [
+                    value if one else ABSENT_ENTRY if one is None else NONE_VALUE
+                    for value, one in zip(values, data, strict=True)
+                ]
+            for place, value in zip(places, values, strict=True):
+                found[place] = value
+            self.cache.add_many(keys, values)
+        return found
+
+    def put_many(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
+    ) -> None:
+        """Write several keys; of a repeated one the last value counts."""
+        new: list[Any] = list(values)
+        cached = self._cached(keys, namespace)
+        if len(new) != len(cached):
+            raise ValueError(f"{len(cached)} keys and {len(new)} values; give one of each for every entry")
+        if type(None) in set(map(type, new)):
+            new = [NONE_VALUE if value is None else value for value in new]
+        self._set_many(list(key_groups), cached, new, True)
+
+    def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
+        """Remove several keys."""
+        cached = self._cached(keys, namespace)
+        self._set_many(list(key_groups), cached, [ABSENT_ENTRY] * len(cached), False)
+
+    def _set_many(self, groups: list[int], cached: list[CacheKey], new: list[Any], present: bool) -> None:
+        cache, touched = self.cache, self.touched
+        if touched.running is not None:
+            old = self._find_many(groups, cached)
+            touched.note_many(cached, groups, [value is not ABSENT_ENTRY for value in old], present)
+        else:
+            if len(groups) != len(cached):
+                raise ValueError(
+                    f"{len(groups)} key groups and {len(cached)} keys; give one of each for every entry"
+                )
+            if cached:
+                touched.count = None
+        if cache.weighs:
+            cache.weigh(cached, new)
+        cache.young.update(zip(cached, new, strict=True))
+        cache.dirty.update(zip(cached, groups, strict=True))
+        if len(cache.young) > cache.room:
+            cache.fit()
+
+    # -- all entries ----------------------------------------------------------------------------------------
+
+    def write_back(self) -> None:
+        """Write all that is held in memory to the space."""
+        self.cache.write_back()
+        self.buffer.flush()
+
+    def holds(self, entries: int | None) -> None:
+        """Learn how many entries there are, where rows came in another way; None where nobody knows."""
+        self.touched.count = entries
+
+    def __len__(self) -> int:
+        if self.touched.count is None:
+            self.touched.count = sum(1 for _ in self._addresses())
+        return self.touched.count
+
+    def _addresses(self) -> Iterator[tuple[K, N]]:
+        self.cache.write_back()
+        return super()._addresses()
+
+    def _entries_from(self, row: bytes) -> Iterator[Entry]:
+        self.cache.write_back()
+        return super()._entries_from(row)
+
+    def _swept_from(self, row: bytes) -> Iterator[Entry]:
+        """Yield the entries to be looked at; what was changed since the pass began is not looked at in it."""
+        if not row:
+            return self._entries_from(row)
+        dirty, by_key = self.cache.dirty, self._by_key
+        entries = super()._entries_from(row)
+        return (entry for entry in entries if (entry[1] if by_key else (entry[2], entry[1])) not in dirty)
+
+    # -- snapshots, restores, changes -----------------------------------------------------------------------
+
+    def snapshot(self) -> TableSnapshot[K, N, V]:
+        """Capture a consistent copy of the rows, and what has to be laid over it."""
+        dirty = self.cache.dirty
+        laid_over = (list(dirty), list(dirty.values()), self.cache.peek_many(list(dirty)))
+        return LaidOverEntries(self._reading_codec(), self._by_key, self.buffer.copy(), *laid_over)
+
+    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        """Add entries that the table does not hold yet."""
+        cached: list[Any] = (
+            list(batch.keys) if self._by_key else list(zip(batch.namespaces, batch.keys, strict=True))
+        )
+        self.cache.forget(cached)
+        if self.touched.running is not None:
+            groups = [key_group] * len(cached)
+            self.touched.note_many(cached, groups, [False] * len(cached), True)
+        elif self.touched.count is not None:
+            self.touched.count += len(cached)
+        self._insert(key_group, batch)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Count every change from now on to an epoch."""
+        self.touched.begin(epoch)
+        # Others may have come that want their part of the memory.
+        self.cache.fit()
+
+    def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
+        """Capture the changed keys with their values, and a copy of the rows of those that are not cached."""
+        codes = self.touched.codes_since(epoch)
+        cached = list(codes)
+        values = self.cache.peek_many(cached)
+        copy = self.buffer.copy() if type(None) in set(map(type, values)) else None
+        numbers = np.fromiter(codes.values(), np.int64, len(codes))
+        return TouchedChanges(self._reading_codec(), self._by_key, copy, cached, numbers, values)
+
+    def forget_changes(self, epoch: int) -> None:
+        """Free what is known of the changes up to and including an epoch."""
+        self.touched.forget(epoch)
+
+
+class LaidOverEntries(TableSnapshot[Any, Any, Any]):
+    """The entries of a copy of rows, and over them what was not written to the rows yet.
+
+    Parameters
+    ----------
+    codec : ValueCodec
+        For the thread that reads.
+    by_key : bool
+        Whether `keys` are keys; otherwise pairs of a namespace and a key.
+    copy : RowCopy
+    keys, key_groups, values : list
+        What is laid over.
+    """
+
+    def __init__(
+        self,
+        codec: ValueCodec,
+        by_key: bool,
+        copy: RowCopy,
+        keys: list[CacheKey],
+        key_groups: list[int],
+        values: list[Any],
+    ) -> None:
+        self._codec = codec
+        self._by_key = by_key
+        self._copy = copy
+        self._over = list(zip(key_groups, keys, values, strict=True))
+        self._by_group: dict[int, tuple[list[CacheKey], list[Any]]] | None = None
+
+    def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
+        """Yield the entries of one key group."""
+        if self._by_group is None:
+            self._by_group = {}
+            for group, key, value in self._over:
+                keys, values = self._by_group.setdefault(group, ([], []))
+                keys.append(key)
+                values.append(value)
+        keys, values = self._by_group.get(key_group, ([], []))
+        hidden = set(_addresses(self._codec, self._by_key, [key_group] * len(keys), keys))
+        prefix = self._codec.layout.group_prefix(key_group)
+        rows = self._copy.scan(prefix, end_of(prefix))
+        if hidden:
+            rows = (row for row in rows if row[0] not in hidden)
+        entries: Iterator[Entry] = self._codec.entries(rows)
+        while found := list(islice(entries, size)):
+            _, stored_keys, namespaces, stored = zip(*found, strict=True)
+            yield EntryBatch(namespaces, stored_keys, stored)
+        places = [place for place, value in enumerate(values) if value is not ABSENT_ENTRY]
+        for start in range(0, len(places), size):
+            some = places[start : start + size]
+            addresses = _split([keys[place] for place in some], self._by_key)
+            yield EntryBatch(*addresses, [_plain(values[place]) for place in some])
+
+    def release(self) -> None:
+        """Release the copy, and what was laid over it."""
+        self._over, self._by_group = [], None
+        self._copy.release()
+
+
+class TouchedChanges(TableChanges[Any, Any, Any]):
+    """The keys that epochs have touched, with their values; what was not cached is read when it is asked for.
+
+    Parameters
+    ----------
+    codec : ValueCodec
+        For the thread that reads.
+    by_key : bool
+    copy : RowCopy or None
+        Where some values are None: they are in its rows.
+    keys : list
+    codes : ndarray of int64
+        As `TouchedKeys` gives them.
+    values : list
+    """
+
+    def __init__(
+        self,
+        codec: ValueCodec,
+        by_key: bool,
+        copy: RowCopy | None,
+        keys: list[CacheKey],
+        codes: npt.NDArray[np.int64],
+        values: list[Any],
+    ) -> None:
+        self._codec = codec
+        self._by_key = by_key
+        self._copy = copy
+        self._keys = keys
+        self._values = values
+        written, removed = TouchedKeys.kinds(codes)
+        self._groups = TouchedKeys.groups(codes)
+        #: The places of what was written and removed, in the order of key groups.
+        self._places = [
+            places[np.argsort(self._groups[places], kind="stable")] for places in (written, removed)
+        ]
+
+    def __len__(self) -> int:
+        """Return how many keys were written or removed."""
+        return sum(map(len, self._places))
+
+    def _parts(self, kind: int, key_group: int, size: int) -> Iterator[list[int]]:
+        places = self._places[kind]
+        groups = self._groups[places]
+        first, last = np.searchsorted(groups, [key_group, key_group + 1]).tolist()
+        for start in range(first, last, size):
+            yield places[start : min(start + size, last)].tolist()
+
+    def written(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
+        """Yield the entries of one key group that were written."""
+        for part in self._parts(0, key_group, size):
+            keys = [self._keys[place] for place in part]
+            values = [self._values[place] for place in part]
+            if self._copy is not None:
+                self._fill(key_group, keys, values)
+            yield EntryBatch(*_split(keys, self._by_key), list(map(_plain, values)))
+
+    def _fill(self, key_group: int, keys: list[CacheKey], values: list[Any]) -> None:
+        assert self._copy is not None
+        places = [place for place, value in enumerate(values) if value is None]
+        wanted = [keys[place] for place in places]
+        rows = _addresses(self._codec, self._by_key, [key_group] * len(places), wanted)
+        for place, value in zip(places, self._codec.decode_many(self._copy.get_many(rows)), strict=True):
+            values[place] = value
+
+    def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[Any, Any]]:
+        """Yield the addresses of one key group that were removed."""
+        for part in self._parts(1, key_group, size):
+            yield AddressBatch(*_split([self._keys[place] for place in part], self._by_key))
+
+    def release(self) -> None:
+        """Release everything."""
+        self._keys, self._values = [], []
+        self._places = [places[:0] for places in self._places]
+        if self._copy is not None:
+            self._copy.release()
+
+
+def _plain(value: Any) -> Any:
+    return None if value.__class__ is Mark else value
+
+
+def _split(cached: list[CacheKey], by_key: bool) -> tuple[list[Any], list[Any]]:
+    """Return the namespaces and the keys of what is cached under keys."""
+    if by_key:
+        return [VOID_NAMESPACE] * len(cached), cached
+    return list(map(_NAMESPACE, cached)), list(map(_KEY, cached))
+
+
+def _addresses(codec: ValueCodec, by_key: bool, key_groups: list[int], cached: list[CacheKey]) -> list[bytes]:
+    """Return the keys of the rows of what is cached under keys."""
+    layout = codec.layout
+    if by_key:
+        return layout.addresses(key_groups, cached, VOID_NAMESPACE)
+    namespaces = set(map(_NAMESPACE, cached))
+    if len(namespaces) == 1:
+        return layout.addresses(key_groups, list(map(_KEY, cached)), namespaces.pop())
+    return [
+        layout.address(group, key, namespace)
+        for group, (namespace, key) in zip(key_groups, cached, strict=True)
+    ]

@@ -1,0 +1,289 @@
+"""A cache of objects over rows: whatever its size, a table is what it is without one."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ordered_dict_space import DictSpace
+
+from keyedstate import types
+from keyedstate.backend import Expiry, StateKind, StateMeta
+from keyedstate.backend.ordered import ObjectMemory, WriteBuffer, create_ordered_table
+from keyedstate.backend.ordered.cache import weight_of
+from keyedstate.backend.ordered.cached import CachedValueTable
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.types import accumulators_of, nullable
+
+VOID = types.VOID_NAMESPACE
+GROUPS = 4
+ALL = KeyGroupRange(0, GROUPS - 1)
+NUMBERS = StateMeta("numbers", StateKind.VALUE, types.INT64, types.VOID, types.INT64)
+TEXTS = StateMeta("texts", StateKind.VALUE, nullable(types.STRING), types.INT64, nullable(types.STRING))
+
+
+def table_of(meta: StateMeta, size: int | None, rows: int = 500) -> tuple[Any, DictSpace]:
+    space = DictSpace()
+    memory = None if size is None else ObjectMemory(size)
+    return create_ordered_table(meta, ALL, GROUPS, WriteBuffer(space, rows=rows), memory), space
+
+
+def group_of(key: Any) -> int:
+    return 0 if key is None else len(key) % GROUPS if isinstance(key, str) else int(key) % GROUPS
+
+
+def entries_of(snapshot: Any) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for group in ALL:
+        for batch in snapshot.batches(group, 3):
+            for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
+                assert group_of(key) == group
+                assert (namespace, key) not in found, "each entry exactly once"
+                found[namespace, key] = value
+    snapshot.release()
+    return found
+
+
+def changes_of(table: Any, epoch: int) -> tuple[int, dict[Any, Any], set[Any]]:
+    changes = table.changes_since(epoch)
+    written: dict[Any, Any] = {}
+    removed: set[Any] = set()
+    for group in ALL:
+        for batch in changes.written(group, 3):
+            for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
+                assert group_of(key) == group
+                written[namespace, key] = value
+        for addresses in changes.removed(group, 3):
+            removed.update(zip(addresses.namespaces, addresses.keys, strict=True))
+    size = len(changes)
+    changes.release()
+    return size, written, removed
+
+
+def operations(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any], spaces: list[Any]) -> Any:
+    many = st.lists(keys, max_size=12)
+    return st.lists(
+        st.one_of(
+            st.tuples(
+                st.sampled_from(["get", "contains", "remove", "remove_and_get_old"]),
+                keys,
+                st.sampled_from(spaces),
+            ),
+            st.tuples(
+                st.sampled_from(["put", "put_and_get_old", "transform"]),
+                keys,
+                st.sampled_from(spaces),
+                values,
+            ),
+            st.tuples(st.sampled_from(["get_many", "remove_many"]), many, st.sampled_from(spaces)),
+            st.tuples(
+                st.just("put_many"),
+                st.lists(st.tuples(keys, values), max_size=12),
+                st.sampled_from(spaces),
+            ),
+            st.tuples(
+                st.sampled_from(
+                    ["begin", "forget", "changes", "len", "snapshot", "keys", "write back", "visit"]
+                )
+            ),
+        ),
+        max_size=40,
+    )
+
+
+class Pair:
+    """One table with a cache and one without, of which the same is asked."""
+
+    def __init__(self, meta: StateMeta, size: int, tracks: bool) -> None:
+        self.tables = [table_of(meta, each, rows=4)[0] for each in (None, size)]
+        self.epoch = 0
+        if tracks:
+            self.ask("begin")
+
+    def ask(self, name: str, *arguments: Any) -> None:
+        if name == "begin":
+            self.epoch += 1
+        plain, cached = (self._answer(table, name, *arguments) for table in self.tables)
+        assert cached == plain, name
+
+    def _answer(self, table: Any, name: str, *arguments: Any) -> Any:
+        match name:
+            case "begin":
+                return table.begin_epoch(self.epoch)
+            case "forget":
+                return table.forget_changes(self.epoch - 1)
+            case "changes":
+                return [changes_of(table, epoch) for epoch in (self.epoch - 1, self.epoch - 2)]
+            case "len":
+                return len(table)
+            case "snapshot":
+                return entries_of(table.snapshot())
+            case "keys":
+                return sorted(map(repr, table.keys_and_namespaces()))
+            case "write back":
+                return table.write_back()
+            case "visit":
+                visitor, found = table.visitor(3), []
+                while step := visitor.next_entries():
+                    found += [repr(entry) for entry in step]
+                return sorted(found)
+            case "put_many":
+                pairs, namespace = arguments
+                keys = [key for key, _ in pairs]
+                return table.put_many(
+                    map(group_of, keys), iter(keys), namespace, (value for _, value in pairs)
+                )
+            case "get_many" | "remove_many":
+                keys, namespace = arguments
+                return getattr(table, name)(list(map(group_of, keys)), keys, namespace)
+            case "transform":
+                key, namespace, value = arguments
+                return table.transform(group_of(key), key, namespace, value, lambda old, new: old or new)
+            case _:
+                key, namespace, *value = arguments
+                return getattr(table, name)(group_of(key), key, namespace, *value)
+
+
+SIZES = st.sampled_from([0, 1_500, 4_000, 1_000_000])
+CHECKED = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@CHECKED
+@given(operations(st.integers(0, 20), st.integers(0, 5), [VOID]), SIZES, st.booleans())
+def test_numbers_are_what_they_are_without_a_cache(work: Any, size: int, tracks: bool) -> None:
+    pair = Pair(NUMBERS, size, tracks)
+    for operation in work:
+        pair.ask(*operation)
+    for last in ("changes", "snapshot", "len", "keys"):
+        pair.ask(last)
+
+
+@CHECKED
+@given(
+    operations(
+        st.one_of(st.none(), st.text("aé", max_size=3)),
+        st.one_of(st.none(), st.text("xy", max_size=300)),
+        [1, 2],
+    ),
+    SIZES,
+    st.booleans(),
+)
+def test_texts_and_nones_in_namespaces_are_what_they_are_without_a_cache(
+    work: Any, size: int, tracks: bool
+) -> None:
+    pair = Pair(TEXTS, size, tracks)
+    for operation in work:
+        pair.ask(*operation)
+    for last in ("changes", "snapshot", "len", "keys"):
+        pair.ask(last)
+
+
+def test_what_is_cached_is_neither_read_nor_written() -> None:
+    table, space = table_of(NUMBERS, 1 << 20)
+    table.begin_epoch(1)
+    keys = list(range(1_000))
+    groups = list(map(group_of, keys))
+    table.put_many(groups, keys, VOID, keys)
+    reads = space.reads
+    for epoch in range(2, 6):
+        table.begin_epoch(epoch)
+        table.forget_changes(epoch - 1)
+        assert table.get_many(groups, keys, VOID) == [key + epoch - 2 for key in keys]
+        table.put_many(groups, keys, VOID, [key + epoch - 1 for key in keys])
+        table.put(*(2, 2, VOID, 1 + epoch))
+        assert table.get(2, 2, VOID) == 1 + epoch
+        assert changes_of(table, epoch - 1)[0] == 1_000
+    assert (space.reads, space.batches, space.rows) == (reads, [], {})
+    table.write_back()
+    assert len(space.rows) == 1_000
+
+
+def test_a_cache_keeps_to_its_part_of_the_memory() -> None:
+    memory = ObjectMemory(300_000)
+    tables = [create_ordered_table(NUMBERS, ALL, GROUPS, WriteBuffer(DictSpace()), memory) for _ in range(2)]
+    first, second = tables
+    for key in range(5_000):
+        first.put(group_of(key), key, VOID, key)
+        assert memory.used <= memory.size + 1_000
+    assert first.cache.used > memory.size // 3, "it may have what the other one leaves"
+    for key in range(5_000):
+        second.put(group_of(key), key, VOID, key)
+    first.begin_epoch(1)
+    assert memory.used <= memory.size
+    assert second.cache.used > memory.size // 5
+    for table in tables:
+        assert table.get_many([group_of(key) for key in range(5_000)], range(5_000), VOID) == list(
+            range(5_000)
+        )
+    del first, tables, table
+    gc.collect()
+    assert memory.used == second.cache.used
+
+
+def test_large_values_count_with_their_size() -> None:
+    meta = StateMeta("texts", StateKind.VALUE, types.INT64, types.VOID, types.STRING)
+    table, space = table_of(meta, 1_000_000)
+    for key in range(100):
+        table.put(group_of(key), key, VOID, f"{key:04}" * 25_000)
+    assert table.cache.used <= 1_000_000
+    assert len(space.rows) >= 70, "a batch of 2 MiB waits"
+    assert [table.get(group_of(key), key, VOID)[:4] for key in range(100)] == [f"{n:04}" for n in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("serializer", "cached"),
+    [
+        (types.INT64, True),
+        (nullable(types.FLOAT64), True),
+        (accumulators_of({"n": nullable(types.INT64), "s": nullable(types.STRING)}), True),
+        (types.FLOAT32, False),
+        (types.list_of(types.INT64), False),
+        (types.tuple_of(types.INT64, types.list_of(types.INT64)), False),
+    ],
+)
+def test_only_what_nobody_changes_and_what_comes_back_as_it_was_is_cached(
+    serializer: Any, cached: bool
+) -> None:
+    meta = StateMeta("state", StateKind.VALUE, types.INT64, types.VOID, serializer)
+    assert (weight_of(serializer) is not None) is cached
+    assert isinstance(table_of(meta, 1_000_000)[0], CachedValueTable) is cached
+
+
+def test_entries_that_expire_leave_the_rows_also_where_they_never_left_the_cache() -> None:
+    """TTL-17."""
+    now = [0]
+    timed = types.ttl.TtlSerializer(types.INT64, "processing")
+    expiry = Expiry(100, lambda: now[0], lambda stored: stored if stored[0] + 100 > now[0] else None)
+    meta = StateMeta("timed", StateKind.VALUE, types.INT64, types.VOID, timed, expiry=expiry)
+    table, space = table_of(meta, 1 << 20)
+    assert isinstance(table, CachedValueTable)
+    table.sweep_entries = 10
+    for key in range(50):
+        table.put(group_of(key), key, VOID, (0, key))
+    for _ in range(3):
+        table.drop_expired()
+    now[0] = 60
+    for key in range(5):
+        table.put(group_of(key), key, VOID, (60, key))
+    now[0] = 110
+    for _ in range(12):
+        table.drop_expired()
+    assert sorted(key for key, _ in table.keys_and_namespaces()) == list(range(5))
+    now[0] = 200
+    for _ in range(12):
+        table.drop_expired()
+    table.write_back()
+    assert space.rows == {}
+
+
+def test_entries_are_read_as_what_the_program_declares_after_a_change_of_type() -> None:
+    old = StateMeta("n", StateKind.VALUE, types.INT64, types.VOID, types.INT32)
+    table, _ = table_of(old, 1 << 20)
+    table.put(1, 1, VOID, 5)
+    table.rewrite(StateMeta("n", StateKind.VALUE, types.INT64, types.VOID, types.INT64), None, None, None)
+    table.put(2, 2, VOID, 2**40)
+    assert [table.get(group, group, VOID) for group in (1, 2)] == [5, 2**40]
+    assert entries_of(table.snapshot()) == {(VOID, 1): 5, (VOID, 2): 2**40}
