@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="operations of the copy-on-write map's model test; 0 is the number the test itself chooses",
     )
+    parser.addoption("--soak", action="store_true", help="the long forms of tests that have one")
 
 
 def chosen_backends() -> list[str]:
@@ -69,6 +70,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+
+
+@pytest.fixture
+def soak(request: pytest.FixtureRequest) -> bool:
+    """Whether the long form of the test is asked for."""
+    return bool(request.config.getoption("--soak"))
 
 
 @pytest.fixture(scope="session")

@@ -266,9 +266,6 @@ class Acting(KeyedProcessFunction):
         if row.key == "loop":
             while True:
                 pass
-        if row.key == "print":
-            for _ in range(1000):
-                print("x" * 10_000)  # noqa: T201 - the point of it
         if row.key == "wrong type":
             yield row.key, "no number"
         yield row.key, 1
@@ -304,10 +301,6 @@ def test_an_epoch_that_takes_too_long_ends_its_host(start: Callable[..., HostedJ
         job.attempt(1, ["loop"])
     wait_until(lambda: not host.is_alive)
     assert job.epoch(1, ["fine"]) == [("fine", 1)]
-
-
-def test_a_function_that_prints_a_lot_is_only_slow(start: Callable[..., HostedJob]) -> None:
-    assert start(Acting()).epoch(0, ["print"]) == [("print", 1)]
 
 
 class Stuck(Counting):
@@ -560,38 +553,12 @@ def test_sockets_have_short_paths_whatever_the_temporary_folder_is(
     assert folder.path.parent.parent == Path("/tmp")
 
 
-# -- how they end ----------------------------------------------------------------------------------
+# -- how they end: more of it in test_host_soak.py ---------------------------------------------------
 
 
 def left_behind(job: HostedJob) -> list[str]:
     """Return what there is below the folder of a job's sockets."""
     return [str(path) for path in job.sockets.rglob("*")]
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, "end of input"])
-def test_hosts_end_with_the_process_that_they_work_for(
-    start: Callable[..., HostedJob], how: signal.Signals | str
-) -> None:
-    job = start(parallelism=2)
-    job.epoch(0, ["a"])
-    hosts = job.processes()
-    assert len(hosts) == 2
-    if isinstance(how, str):
-        assert job.parent.stdin is not None
-        job.parent.stdin.close()
-    else:
-        job.parent.send_signal(how)
-    job.parent.wait()
-    wait_until(lambda: not any(host.is_alive for host in hosts))
-    assert left_behind(job) == []
-
-
-def test_a_host_that_nobody_needs_ends(start: Callable[..., HostedJob]) -> None:
-    job = start(idle_ms=200)
-    job.epoch(0, ["a"])
-    wait_until(lambda: not job.processes())
-    assert left_behind(job) == []
-    assert job.epoch(1, ["a"]) == [("a", 2)]
 
 
 def test_what_a_killed_host_leaves_is_cleared_away_by_the_next(start: Callable[..., HostedJob]) -> None:
@@ -606,20 +573,6 @@ def test_what_a_killed_host_leaves_is_cleared_away_by_the_next(start: Callable[.
     assert job.anchor.name in " ".join(left_behind(job))
     other.epoch(0, ["a"])
     assert job.anchor.name not in " ".join(left_behind(job))
-
-
-def test_fifty_starts_and_stops_leave_nothing(start: Callable[..., HostedJob]) -> None:
-    """The hosts do not get as far as importing anything: they are told to end while they start, or kill."""
-    job = start()
-    for number in range(50):
-        with job.hosts.connect(number):
-            pass
-    hosts = job.processes()
-    assert len(hosts) == 50
-    job.parent.kill()
-    job.parent.wait()
-    wait_until(lambda: not any(host.is_alive for host in hosts), 120)
-    assert left_behind(job) == []
 
 
 def test_tasks_that_come_at_once_start_one_host(start: Callable[..., HostedJob]) -> None:
