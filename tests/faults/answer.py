@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +15,16 @@ import pyarrow.parquet
 
 from faults.flight_log import DELAY, DESTINATIONS, FLIGHTS, OPERATORS
 from keyedstate.checkpoint import (
+    CheckpointError,
     CheckpointStorage,
     OperatorFolder,
+    Savepoint,
     TaskIdentity,
     find_restore_point,
     handles_for,
 )
+from keyedstate.checkpoint.reading import reader_of
+from keyedstate.checkpoint.stored import StoredState
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
@@ -78,6 +83,33 @@ def judge(run: Path, state: str, operators: Iterable[str], settings: Mapping[str
             verdict, operator, expected, _read_state(run, state, operator, Configuration(settings))
         )
     return verdict
+
+
+def judge_savepoint(verdict: Verdict, run: Path, operators: Iterable[str]) -> None:
+    """Compare the savepoint that was taken of a run with the batch answer over the epochs that it is of."""
+    place = run / "state" / "savepoint"
+    try:
+        savepoint = Savepoint.open(place)
+        savepoint.verify()
+    except CheckpointError as error:
+        verdict.lost.append(f"the savepoint: {error}")
+        return
+    assert savepoint.spark is not None
+    # Each epoch had one of the files.
+    files = sorted((run / "input").glob("*.parquet"))[: savepoint.spark.epoch + 1]
+    flights = pa.concat_tables(map(pyarrow.parquet.read_table, files))
+    for operator in operators:
+        expected = {key: count for key, (count, _, _) in batch_answer(flights, OPERATORS[operator]).items()}
+        reader = reader_of(StoredState.open(place, operator), FLIGHTS.name)
+        found: dict[str | None, int] = {}
+        for batch in itertools.chain.from_iterable(map(reader.read, reader.slices())):
+            found |= zip(batch[OPERATORS[operator]].to_pylist(), batch["value"].to_pylist(), strict=True)
+        low, high = [], []
+        for key in expected.keys() | found.keys():
+            if expected.get(key, 0) != found.get(key, 0):
+                (high if found.get(key, 0) > expected.get(key, 0) else low).append(str(key))
+        _add(verdict.lost, f"{operator}: savepoint of epoch {savepoint.spark.epoch}, state of", low)
+        _add(verdict.duplicated, f"{operator}: savepoint of epoch {savepoint.spark.epoch}, state of", high)
 
 
 def batch_answer(flights: pa.Table, key: str) -> dict[str | None, Figures]:

@@ -16,6 +16,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -26,6 +27,7 @@ from typing import Any
 
 #: A run's folder, and a path below its state folder.
 _PLACE = re.compile(r"(/.*?/run-\d{4})/state/(.+)")
+_RUN = re.compile(r"/.*?/run-\d{4}")
 _ZOMBIE_DEADLINE_S = 60
 #: After which a slow attempt goes on though Spark has started no other one.
 _RIVAL_DEADLINE_S = 30
@@ -40,6 +42,32 @@ def install(role: str) -> None:
     if not _role:
         sys.addaudithook(_watch)
     _role = role
+
+
+def watch_frames() -> None:
+    """Watch what this process, which is a host, hears and says: each frame is a step, beside those of files.
+
+    The steps are ``hears``, ``says`` and ``has said``; their path is ``frames/`` and the name of the frame.
+    """
+    from keyedstate.spark.hosts import server
+
+    run = _RUN.match(os.environ.get("SPARK_LOCAL_DIRS", ""))
+    if run is None:
+        return
+    place = f"{run[0]}/state/frames"
+    read, send = server._read, server._send
+
+    def hear(reader: server.FrameReader) -> server.Frame:
+        frame = read(reader)
+        reached("hears", f"{place}/{frame.type.name}")
+        return frame
+
+    def say(connection: socket.socket, kind: server.FrameType, content: Any = b"") -> None:
+        reached("says", f"{place}/{kind.name}")
+        send(connection, kind, content)
+        reached("has said", f"{place}/{kind.name}")
+
+    server._read, server._send = hear, say
 
 
 def reached(step: str, path: str, temporary: str = "") -> None:

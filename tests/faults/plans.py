@@ -28,7 +28,8 @@ class Step:
     ----------
     name : str
     role : str
-        ``worker`` or ``driver``.  What workers do is done by hosts in a run that has these.
+        ``worker``, ``driver``, ``savepoint`` for who takes one, or ``host`` for what only these do.  What
+        workers do is done by hosts in a run that has these.
     step, path : str
         As `faults.injection.reached` is told them; the path is a regular expression.
     often : int
@@ -60,6 +61,34 @@ CLEAN_UP = Step("clean-up", "driver", "list", rf"^{_UID}/(data|chk-\d+|attempts.
 SINK = tuple(
     Step(name, "driver", name, "^sink$", EPOCHS)
     for name in ("before the sink", "before the sink commits", "after the sink committed")
+)
+
+#: What a host hears and says, in its order: a plan comes once to each host.
+FRAMES = tuple(
+    Step(name, "host", step, f"^frames/{frame}$", often)
+    for name, step, frame, often in (
+        ("connected", "hears", "HELLO", 2 * EPOCHS),
+        ("before the plan", "says", "NEED_PLAN", 1),
+        ("imports", "hears", "IMPORTS", 1),
+        ("after the plan", "hears", "PLAN", 1),
+        ("before the rows", "says", "READY", 2 * EPOCHS),
+        ("first rows", "hears", "SCHEMA", EPOCHS),
+        ("after the rows", "hears", "END", 2 * EPOCHS),
+        ("before its last word", "says", "DONE", 2 * EPOCHS),
+        ("after its last word", "has said", "DONE", 2 * EPOCHS),
+    )
+)
+#: Of who takes a savepoint, in its order.
+SAVEPOINT = tuple(
+    Step(name, "savepoint", step, path, 1)
+    for name, step, path in (
+        ("hold", "written", f"^{_UID}/holds/"),
+        ("mark", "publish", "^savepoint/_unfinished$"),
+        ("data file", "create", f"^savepoint/{_UID}/data/"),
+        ("an operator's metadata", "publish", f"^savepoint/{_UID}/_metadata$"),
+        ("publication", "publish", "^savepoint/_savepoint$"),
+        ("publication done", "written", "^savepoint/_savepoint$"),
+    )
 )
 
 WORKER_STEPS = (CLAIM, RESTORE_POINT, STARTED, RESTORE, ROWS, BASE, DATA, MANIFEST, ACKNOWLEDGEMENT)
@@ -178,6 +207,16 @@ def _watched(kind: str, **details: Any) -> Callable[[random.Random, Plan], list[
     return build
 
 
+def _savepoint(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
+    """A savepoint that is taken while the query goes on, and killed at a step; the next one replaces it."""
+
+    def build(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+        (fault,) = _at(step, "kill", target="worker")(random_, plan)
+        return [{**fault, "by": "savepoint", "epoch": random_.randrange(EPOCHS - 1)}]
+
+    return build
+
+
 def _stopped(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
     """A driver that is thought dead at a step, and goes on when its successor has come further."""
 
@@ -217,6 +256,14 @@ def _restart(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
     return [{"by": "campaign"}]
 
 
+def _kill_in_restore(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+    """Kill a host that restores: it does so in the first epoch of a driver's second life."""
+    plan.pause_after = random_.randrange(1, EPOCHS)
+    (fault,) = _at(RESTORE, "kill", target="worker")(random_, plan)
+    plan.settings[_HOST] = "resident"
+    return [{**fault, "nth": 0}]
+
+
 def _another_backend(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
     plan.lives = [(parallelism, BACKENDS[n % 2]) for n, (parallelism, _) in enumerate(plan.lives)]
     return _restart(random_, plan)
@@ -241,11 +288,12 @@ def catalogue() -> list[Entry]:
     for step in DRIVER_STEPS:
         kill_driver = _at(step, "kill", target="driver")
         entries.append(Entry(f"kill driver: {step.name}", (LOCAL, LOCAL, CLUSTER), kill_driver, True))
-    for step in HOST_STEPS:
+    for step in (*HOST_STEPS, *FRAMES):
         kill_host = _in_hosts(_at(step, "kill", target="worker"))
         entries.append(Entry(f"kill host: {step.name}", (LOCAL, LOCAL, CLUSTER), kill_host))
         kill_tasks = _in_hosts(_at(step, "kill", target="tasks"))
         entries.append(Entry(f"kill tasks of a host: {step.name}", (LOCAL,), kill_tasks))
+    entries.append(Entry("kill host: restore", (LOCAL,), _kill_in_restore, True))
     any_host = _in_hosts(_watched("random", target="host"))
     entries.append(Entry("kill host: any moment", anywhere, any_host))
     entries.append(Entry("kill driver: Spark's commit", (LOCAL, LOCAL, CLUSTER), _watched("commit"), True))
@@ -270,6 +318,8 @@ def catalogue() -> list[Entry]:
         entries.append(Entry(f"zombie attempt: {step.name}", (LOCAL,), _at(step, "zombie")))
     for step in (PUBLICATION, PUBLISHED, SINK[1]):
         entries.append(Entry(f"zombie run: {step.name}", (LOCAL,), _stopped(step), True))
+    for step in SAVEPOINT:
+        entries.append(Entry(f"kill savepoint: {step.name}", (LOCAL,), _savepoint(step)))
     entries.append(Entry("speculation", (TWO_HOSTS,), _speculation, True))
     entries.append(Entry("two live drivers", (LOCAL,), _watched("second driver"), True))
     entries.append(Entry("restart: another parallelism", anywhere, _another_parallelism, True))

@@ -97,7 +97,7 @@ class _Run:
         (folder / "input").mkdir()
         self._files = self._cut(flights.slice(plan.first_flight, plan.flights))
         self._watched = [fault for fault in plan.faults if fault["by"] not in ("injection", "campaign")]
-        self._injected = [fault for fault in plan.faults if fault["by"] == "injection"]
+        self._injected = [fault for fault in plan.faults if "action" in fault]
         self._disk = self._small_disk()
         (folder / "faults.json").write_text(json.dumps(self._injected))
 
@@ -116,6 +116,8 @@ class _Run:
         settings = {name: value for name, value in self._storage().items() if name != "checkpoint.dir"}
         where = self._storage()["checkpoint.dir"]
         verdict = answer.judge(self._folder, where, self._plan.operators, {"backend": backend, **settings})
+        if any(fault["by"] == "savepoint" and self._has_happened(fault) for fault in self._watched):
+            answer.judge_savepoint(verdict, self._folder, self._plan.operators)
         log = self._folder / "log"
         seconds = time.monotonic() - began
         text = log.read_text(errors="replace")[-6000:] if log.exists() else ""
@@ -182,6 +184,11 @@ class _Run:
         }
         job = {"operators": self._plan.operators, "sink": self._plan.sink, "settings": settings}
         (self._folder / "job.json").write_text(json.dumps(job))
+        self._write_log(f"-- start {self._lives}: {parallelism} tasks, {backend}\n")
+        return self._process("faults.job")
+
+    def _process(self, module: str) -> subprocess.Popen[bytes]:
+        """Start a process that works for the run."""
         path = [
             str(_TESTS),
             str(_TESTS / "faults" / "in_hosts"),
@@ -195,10 +202,8 @@ class _Run:
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         with (self._folder / "log").open("ab") as log:
-            log.write(f"-- start {self._lives}: {parallelism} tasks, {backend}\n".encode())
-            log.flush()
             process = subprocess.Popen(
-                [sys.executable, "-m", "faults.job", str(self._folder)],
+                [sys.executable, "-m", module, str(self._folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -216,6 +221,7 @@ class _Run:
             "commit": self._kill_at_commit,
             "random": self._kill_at_random,
             "second driver": self._start_second,
+            "savepoint": self._take_savepoint,
         }
         while (code := driver.poll()) is None:
             for fault in [fault for fault in waiting if fault["by"] in actions]:
@@ -280,6 +286,14 @@ class _Run:
             return False
         self._note(fault, f"{answer.committed_epochs(self._folder)} epochs are committed")
         self._live(self._start())
+        return True
+
+    def _take_savepoint(self, driver: subprocess.Popen[bytes], fault: dict[str, Any]) -> bool:
+        """Have a savepoint taken that is killed, and another one in its place."""
+        if answer.committed_epochs(self._folder) <= fault["epoch"]:
+            return False
+        for _ in range(2):
+            self._process("faults.savepoint").wait(_OVERTAKING_S)
         return True
 
     def _is_stopped(self, driver: subprocess.Popen[bytes]) -> bool:

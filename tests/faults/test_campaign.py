@@ -99,6 +99,13 @@ def test_a_state_that_counted_twice_shows_in_the_running_count(tmp_path: Path) -
     assert judged(tmp_path, rows).duplicated == ["aircraft: running count of N1 ([1, 3] of 2)"]
 
 
+def test_a_savepoint_that_is_not_there_is_a_lost_one(tmp_path: Path) -> None:
+    verdict = answer.Verdict()
+    answer.judge_savepoint(verdict, tmp_path, ["aircraft"])
+    (lost,) = verdict.lost
+    assert lost.startswith("the savepoint: ")
+
+
 def test_what_happened_is_counted_by_fault_and_a_failed_run_says_how_to_repeat_it() -> None:
     plan = plans.plan_of(1, 0, ["kill driver: manifest"])
     plan.faults = [{"id": "0", "name": "kill driver: manifest"}, {"id": "1", "name": "disk full"}]

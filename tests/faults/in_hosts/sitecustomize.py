@@ -8,3 +8,4 @@ if b"keyedstate.spark.hosts" in Path("/proc/self/cmdline").read_bytes():
     from faults import injection
 
     injection.install("host")
+    injection.watch_frames()

@@ -1,0 +1,29 @@
+"""Takes a savepoint of a run's query while that goes on, to be killed: ``python -m faults.savepoint RUN``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from faults import injection
+from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.config import Configuration
+from keyedstate.spark.savepoint import create_savepoint
+
+#: Its folder, beside those of the operators.
+PLACE = "savepoint"
+_PREFIX = "spark.keyedstate."
+
+
+def main(run: Path) -> None:
+    """Take it, or finish what one that was killed has begun."""
+    injection.install("savepoint")
+    settings = json.loads((run / "job.json").read_text())["settings"]
+    ours = {name.removeprefix(_PREFIX): value for name, value in settings.items() if name.startswith(_PREFIX)}
+    storage = CheckpointStorage.open(ours["checkpoint.dir"], Configuration(ours))
+    create_savepoint(storage.child(PLACE), storage, run / "spark")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
