@@ -239,10 +239,10 @@ def test_starts_epochs_and_stops_leave_no_process_no_socket_and_no_file(
 def test_hosts_that_end_while_they_start_leave_nothing(tmp_path: Path, soak: bool) -> None:
     """They do not get as far as importing anything: they are told to end while they start, or kill."""
     with HostedJob(tmp_path) as job:
-        for number in range(50 if soak else 8):
+        for number in range(50 if soak else 3):
             job.hosts.connect(number).close()
         hosts = job.processes()
-        assert len(hosts) == (50 if soak else 8)
+        assert len(hosts) == (50 if soak else 3)
         job.parent.kill()
         job.parent.wait()
         wait_until(lambda: not any(host.is_alive for host in hosts), 120)
