@@ -87,14 +87,21 @@ class TimerQueue:
         table, stored = self._table, self._stored
         if not len(table):
             return
+        of_key, of_place = table.meta.key_serializer, table.meta.namespace_serializer
         snapshot = table.snapshot()
         try:
             for key_group in table.key_groups:
                 for batch in snapshot.batches(key_group, _BATCH_ENTRIES):
-                    places: Iterable[Place] = batch.namespaces
+                    # A table of bytes makes another NaN of each.
+                    keys: Iterable[Any] = batch.keys
+                    if of_key.needs_canonical:
+                        keys = map(of_key.canonical, keys)
+                    places: Iterable[Any] = batch.namespaces
                     if self._bare:
-                        places = zip(batch.namespaces, repeat(VOID_NAMESPACE))
-                    for place, key in zip(places, batch.keys, strict=True):
+                        places = zip(places, repeat(VOID_NAMESPACE), strict=False)
+                    elif of_place.needs_canonical:
+                        places = map(of_place.canonical, places)
+                    for place, key in zip(places, keys, strict=True):
                         bucket = stored.get(place)
                         if bucket is None:
                             stored[place] = bucket = {}
