@@ -69,7 +69,7 @@ class Model:
 
     def end_epoch(self) -> None:
         if self.largest is not None:
-            self.watermark = max(self.watermark, self.largest - DELAY_MS)
+            self.watermark = max(self.watermark, self.largest - DELAY_MS - 1)
         self.largest = None
 
 

@@ -299,10 +299,10 @@ def test_with_a_delay_the_watermark_follows_the_rows_when_an_epoch_ends(event_se
     harness.process(("cyd", 0, at(3_000)))
     assert harness.watermark == BEFORE_TIME
     harness.end_epoch()
-    assert harness.process(("ann", 0, at(4_500))) == [("ann", 4_500, 4_000)]
-    assert [instance.function.opened_at for instance in harness.instances] == [4_000] * 3
+    assert harness.process(("ann", 0, at(4_500))) == [("ann", 4_500, 3_999)]
+    assert [instance.function.opened_at for instance in harness.instances] == [3_999] * 3
     harness.end_epoch()
-    assert harness.watermark == 4_000
+    assert harness.watermark == 3_999
     harness.advance_watermark(10_000)
     harness.process(("ann", 0, at(10_500)))
     harness.end_epoch()
@@ -317,7 +317,7 @@ def test_the_largest_event_time_of_an_epoch_is_in_snapshots(event_sessions):
     harness.process(("ann", 0, at(7)))
     harness.restore(snapshot)
     harness.end_epoch()
-    assert harness.watermark == -5
+    assert harness.watermark == -6
     assert (snapshot.largest_event_time, harness.snapshot().largest_event_time) == (-5, None)
     assert event_sessions(Times(), delay=0, restore=snapshot).watermark == BEFORE_TIME
 

@@ -145,6 +145,8 @@ class AttemptManifest:
     watermark : int or None
         The event time up to which all rows had come when the epoch began, also where its own rows had none;
         None where that was not known.
+    processing_time : int or None
+        By which timers fired in the epoch, in milliseconds since 1970 UTC.
     sync_ms, write_ms, restore_ms, process_ms : float
         Time of the snapshot's synchronous part, of writing it, of restoring, and of the rows.
     bytes : int
@@ -191,6 +193,7 @@ class AttemptManifest:
     key_columns: tuple[tuple[str, str], ...] = ()
     operator_state: OperatorStateFile | None = None
     watermark: int | None = None
+    processing_time: int | None = None
     deltas: tuple[SegmentFile, ...] = ()
     ttl_ms: Mapping[str, int] = field(default_factory=dict)
     bases: tuple[BaseReport, ...] = ()
@@ -247,6 +250,7 @@ class AttemptManifest:
             "bytes": self.bytes,
             "key_columns": [list(column) for column in self.key_columns],
             "watermark": self.watermark,
+            "processing_time": self.processing_time,
             "ttl_ms": dict(self.ttl_ms),
             "operator_state": None if self.operator_state is None else self.operator_state.to_json(),
             "bases": [base.to_json() for base in self.bases],
@@ -263,11 +267,12 @@ class AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
         # Later than the first files of this format version.
         added = {"operator_state", "watermark", "deltas", "ttl_ms", "bases", "unfinished"}
-        added |= {"state_origin", "host", "task_executor", "native", "latencies"}
+        added |= {"state_origin", "processing_time", "host", "task_executor", "native", "latencies"}
         host = document.get("host")
         operator_state = document.get("operator_state")
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
         fields["watermark"] = document.get("watermark")
+        fields["processing_time"] = document.get("processing_time")
         fields["ttl_ms"] = document.get("ttl_ms", {})
         fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
         fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
@@ -339,10 +344,18 @@ class CheckpointMetadata:
         """The paths of all files that hold the state."""
         return frozenset().union(*(part.data_files for part in self.parts))
 
+    @property
+    def processing_time(self) -> int | None:
+        """The processing time of the epoch, the latest of its tasks'; None where it is not known."""
+        return max(
+            (part.processing_time for part in self.parts if part.processing_time is not None), default=None
+        )
+
     def watermark(self, delay_ms: int | None) -> int | None:
         """Return the event time up to which all rows have come before the next epoch; None where unknown.
 
-        The largest event time of any row less the delay, and no less than the watermark before.
+        A millisecond before the largest event time of any row less the delay, since there may be more rows of
+        just that time (Flink's ``BoundedOutOfOrdernessWatermarks``); and no less than the watermark before.
 
         Parameters
         ----------
@@ -353,7 +366,7 @@ class CheckpointMetadata:
         known = [part.watermark for part in self.parts if part.watermark is not None]
         if delay_ms is not None:
             largest = [part.largest_event_time for part in self.parts]
-            known += [time - delay_ms for time in largest if time is not None]
+            known += [time - delay_ms - 1 for time in largest if time is not None]
         return max(known, default=None)
 
     def __post_init__(self) -> None:

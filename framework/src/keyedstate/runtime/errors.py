@@ -13,21 +13,33 @@ class ProcessFunctionError(KeyedStateError):
     function : str
         The function's class.
     step : str
-        ``open``, ``process``, ``process_batch``, ``end_epoch``, ``process_broadcast`` or ``close``.
+        ``open``, ``process``, ``on_timer``, ``process_batch``, ``on_timers``, ``end_epoch``,
+        ``process_broadcast`` or ``close``.
     key : object
-        The key whose row was being processed; None in the other steps.
+        The key whose row or timer was being processed; None in the other steps.
     epoch : int or None
         None for a batch DataFrame.
+    time : int or None
+        The time of the timer, in ``on_timer``.
     """
 
     def __init__(
-        self, function: str, step: str, key: object, epoch: int | None, error: BaseException
+        self,
+        function: str,
+        step: str,
+        key: object,
+        epoch: int | None,
+        error: BaseException,
+        time: int | None = None,
     ) -> None:
         self.function = function
         self.step = step
         self.key = key
         self.epoch = epoch
-        where = f" for the key {key!r}" if step == "process" else ""
+        self.time = time
+        where = f" for the key {key!r}" if step in ("process", "on_timer") else ""
+        if time is not None:
+            where += f" and its timer at {time}"
         when = "" if epoch is None else f" in epoch {epoch}"
         super().__init__(
             f"{function}.{step}() raised {type(error).__name__}: {error}{where}{when}. "

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 
 from keyedstate.backend import OperatorStateKind
 from keyedstate.runtime.errors import InvalidFunctionError
+from keyedstate.runtime.timers import KeyTimers, TimeDomain
 from keyedstate.state import (
     KeyedStateBackend,
     OperatorStateBackend,
@@ -19,6 +20,7 @@ from keyedstate.state import (
     StateHandle,
     declared_operator_states,
 )
+from keyedstate.time import TimerServices
 
 H = TypeVar("H", bound=StateHandle)
 O = TypeVar("O", bound=OperatorStateHandle)  # noqa: E741 - the handle of an operator state
@@ -42,8 +44,10 @@ class Context:
     __slots__ = (
         "_backend",
         "_function",
+        "_key_timers",
         "_operator_states",
         "_states",
+        "_timers",
         "epoch",
         "key",
         "parallelism",
@@ -62,6 +66,8 @@ class Context:
         self._function = function
         self._backend = backend
         self._operator_states = operator_states
+        self._timers = TimerServices(backend)
+        self._key_timers: KeyTimers | None = None
         #: The keyed states that were registered, by which their handles are told.
         self._states: dict[str, StateDescriptor[Any]] = {}
         self.key: Any = None
@@ -78,6 +84,23 @@ class Context:
     def watermark(self) -> int:
         """The event time in milliseconds up to which all rows have come; -2**63 where none is known."""
         return self._backend.watermark
+
+    @property
+    def timer_service(self) -> KeyTimers:
+        """The timers of the current key.
+
+        Raises
+        ------
+        InvalidFunctionError
+            Where the function does not say what shall happen when one fires.
+        """
+        if self._key_timers is None:
+            raise InvalidFunctionError(
+                type(self._function).__name__,
+                "it uses timers and does not handle any; define on_timer(self, time, ctx), or "
+                "on_timers(self, timers, ctx) where it derives from VectorizedProcessFunction",
+            )
+        return self._key_timers
 
     @overload
     def state(self, descriptor: StateDescriptor[H]) -> H: ...
@@ -99,6 +122,29 @@ class Context:
         handle = self._backend.get_state(descriptor)
         self._states[descriptor.name] = descriptor
         return handle
+
+
+class OnTimerContext(Context):
+    """What a process function is told beside the time of its timer.
+
+    Attributes
+    ----------
+    time_domain : TimeDomain
+        By which time the timer has fired.
+    """
+
+    __slots__ = ("_time", "time_domain")
+
+    def __init__(self, context: Context) -> None:
+        for name in Context.__slots__:
+            setattr(self, name, getattr(context, name))
+        self._time: int | None = None
+        self.time_domain = TimeDomain.EVENT_TIME
+
+    @property
+    def timestamp(self) -> int | None:
+        """The time of the timer in milliseconds since 1970 UTC."""
+        return self._time
 
 
 class BroadcastContext:
@@ -177,6 +223,26 @@ class KeyedProcessFunction(KeyedFunction):
         -------
         iterable of rows, or None
             Usually a generator. A row is a tuple, list or dict of the declared columns.
+        """
+        raise NotImplementedError
+
+    def on_timer(self, time: int, ctx: OnTimerContext) -> Iterable[Any] | None:
+        """Handle a timer that ``ctx.timer_service`` was given for the key, at its time or later.
+
+        Timers fire at the end of an epoch, in the order of their times, those of event time first.  What is
+        registered here and is due fires in the same epoch.  Without this method a function has no timers.
+
+        Parameters
+        ----------
+        time : int
+            The timer's, in milliseconds since 1970 UTC.
+        ctx : OnTimerContext
+            Its key is the timer's.
+
+        Returns
+        -------
+        iterable of rows, or None
+            As of `process`.
         """
         raise NotImplementedError
 

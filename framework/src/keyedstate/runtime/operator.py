@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,18 +18,22 @@ from keyedstate.runtime.function import (
     KeyedBroadcastProcessFunction,
     KeyedFunction,
     KeyedProcessFunction,
+    OnTimerContext,
     check_function,
 )
 from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.output import OutputError, OutputSchema
 from keyedstate.runtime.rows import iterate_rows
-from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction, put_together
+from keyedstate.runtime.timers import USER_TIMERS, AtEnd, KeyTimers, TimeDomain
+from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction, put_together, timer_batch
 from keyedstate.state import (
+    END_OF_TIME,
     KeyedStateBackend,
     OperatorStateBackend,
     declared_operator_states,
     declared_states,
 )
+from keyedstate.time import Timer, TimerService
 from keyedstate.types import TypeSerializer, from_arrow_type, nullable, tuple_of
 
 #: Output rows that are gathered before they become one Arrow batch.
@@ -92,12 +98,15 @@ class KeyedOperator:
     ) -> None:
         check_function(function)
         self._function = function
+        self._has_timers = handles_timers(function)
         self._backend = backend
         self._key_columns = tuple(key_columns)
         self._key_group_column = key_group_column
         self._output = output
         self._operator_states = OperatorStateBackend() if operator_states is None else operator_states
         self._context = Context(function, backend, self._operator_states, epoch, task, parallelism)
+        self._timers = self._context._timers
+        self._user_timers: TimerService | None = None
         self._opened = False
         self._time_column = time_column
         self.largest_event_time: int | None = None
@@ -112,6 +121,10 @@ class KeyedOperator:
             descriptor.bind(self._function, self._context.state(descriptor))
         for operator_state in declared_operator_states(self._function):
             operator_state.bind(self._function, self._context.state(operator_state))
+        if self._has_timers:
+            on_timer = _OnTimer(self._function, self._context)
+            self._user_timers = self._timers.service(USER_TIMERS, on_timer)
+            self._context._key_timers = KeyTimers(self._user_timers)
         self._opened = True
         try:
             self._function.open(self._context)
@@ -126,8 +139,20 @@ class KeyedOperator:
         self.largest_event_time = None
         self.rows_in = self.rows_out = 0
 
-    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def set_processing_time(self, time: int) -> None:
+        """Fix the processing time by which timers are registered and fire, in milliseconds since 1970 UTC."""
+        self._timers.set_processing_time(time)
+
+    def process(
+        self, batches: Iterator[pa.RecordBatch], at_end: AtEnd = AtEnd.EPOCH
+    ) -> Iterator[pa.RecordBatch]:
         """Run the function over every row and yield its output; at the end the epoch is over.
+
+        Parameters
+        ----------
+        batches : iterator of pyarrow.RecordBatch
+        at_end : AtEnd, optional
+            Which timers fire then; those that are due by default.
 
         Raises
         ------
@@ -149,7 +174,7 @@ class KeyedOperator:
             # Operator state would show in which order rows of different keys are handled.
             for batch in filled:
                 yield from self.process_batch(batch)
-        yield from self.end_epoch()
+        yield from self.end_epoch(at_end)
 
     def _by_key(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Any]]]:
         """Yield the rows with those of one key behind each other, and their keys, in smaller batches.
@@ -169,13 +194,82 @@ class KeyedOperator:
         for start in range(0, batch.num_rows, OUTPUT_BATCH_ROWS):
             yield batch.slice(start, OUTPUT_BATCH_ROWS), keys[start : start + OUTPUT_BATCH_ROWS]
 
-    def end_epoch(self) -> Iterator[pa.RecordBatch]:
-        """Yield what the function gives at the end of the epoch, and end it for the backend."""
+    def end_epoch(self, at_end: AtEnd = AtEnd.EPOCH) -> Iterator[pa.RecordBatch]:
+        """Yield what the function and timers give at the end of the epoch, and end it for the backend."""
         function = self._function
+        if at_end is AtEnd.INPUT:
+            self._backend.advance_watermark(END_OF_TIME)
+            self._timers.set_processing_time(END_OF_TIME)
         if isinstance(function, VectorizedProcessFunction):
             self._begin_step()
             yield from self._given("end_epoch", lambda: function.end_epoch(self._context))
+        if at_end is not AtEnd.NOTHING:
+            yield from self.fire_timers()
         self._backend.end_epoch()
+
+    def fire_timers(self) -> Iterator[pa.RecordBatch]:
+        """Fire the timers that are due, by the watermark and by processing time, and yield what they give.
+
+        Raises
+        ------
+        ProcessFunctionError, OutputTypeError
+            As `process`.
+        """
+        function = self._function
+        for domain in TimeDomain:
+            if isinstance(function, VectorizedProcessFunction):
+                if self._user_timers is not None:
+                    yield from self._fire_together(function, self._user_timers, domain)
+            else:
+                yield from self._fire(domain)
+
+    def _fire(self, domain: TimeDomain) -> Iterator[pa.RecordBatch]:
+        """Fire the timers of one domain, one after the other."""
+        context, backend, timers = self._context, self._backend, self._timers
+        in_event_time = domain is TimeDomain.EVENT_TIME
+        due = timers.due_event_time_timers() if in_event_time else timers.due_processing_time_timers()
+        out: list[Any] = []
+        keys: list[Any] = []
+        ends: list[int] = []  # ends[i]: rows of `out` after the timer of keys[i]
+        with contextlib.closing(due):
+            for target, timer in due:
+                context.key = timer.key
+                # The time of a row is what states that expire in event time are stamped with.
+                backend.current.timestamp = timer.time if in_event_time else None
+                if backend.on_record is not None:
+                    backend.on_record()
+                try:
+                    told = target.on_event_time if in_event_time else target.on_processing_time
+                    result = told(timer)
+                    if result is not None:
+                        if result.__class__ in _SINGLE_ROWS:
+                            raise _single_row("on_timer", result)
+                        out.extend(result)
+                except (Exception, SystemExit) as error:
+                    raise self._failure("on_timer", error, timer.time) from error
+                keys.append(timer.key)
+                ends.append(len(out))
+                if len(keys) >= OUTPUT_BATCH_ROWS or len(out) >= OUTPUT_BATCH_ROWS:
+                    if out:
+                        yield self._emit(out, keys, 0, ends)
+                    out, keys, ends = [], [], []
+        if out:
+            yield self._emit(out, keys, 0, ends)
+        backend.current.timestamp = None
+
+    def _fire_together(
+        self, function: VectorizedProcessFunction, service: TimerService, domain: TimeDomain
+    ) -> Iterator[pa.RecordBatch]:
+        """Fire the timers of one domain, many at once."""
+        if domain is TimeDomain.EVENT_TIME:
+            until, due = service.current_watermark, service.due_event_time_timers_together
+        else:
+            until, due = service.current_processing_time, service.due_processing_time_timers_together
+        with self._timers.firing(until):
+            # Anew after each: one that has come to its end sees nothing of what was registered since.
+            while batch := timer_batch(due(), function.batch_rows, domain):
+                self._begin_step()
+                yield from self._given("on_timers", partial(function.on_timers, batch, self._context))
 
     def process_broadcast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run a `KeyedBroadcastProcessFunction` over every row of the broadcast side and yield its output.
@@ -320,10 +414,42 @@ class KeyedOperator:
         self.largest_event_time = max(known, default=None)
         return times
 
-    def _failure(self, step: str, error: BaseException) -> ProcessFunctionError:
+    def _failure(self, step: str, error: BaseException, time: int | None = None) -> ProcessFunctionError:
         return ProcessFunctionError(
-            type(self._function).__name__, step, self._context.key, self._context.epoch, error
+            type(self._function).__name__, step, self._context.key, self._context.epoch, error, time
         )
+
+
+class _OnTimer:
+    """Tells a per-record function of its timers; a vectorised one is asked for many at once."""
+
+    def __init__(self, function: KeyedFunction, context: Context) -> None:
+        self._on_timer = getattr(function, "on_timer", None)
+        self._function_context = context
+        self._context: OnTimerContext | None = None
+
+    def on_event_time(self, timer: Timer) -> Any:
+        return self._tell(timer, TimeDomain.EVENT_TIME)
+
+    def on_processing_time(self, timer: Timer) -> Any:
+        return self._tell(timer, TimeDomain.PROCESSING_TIME)
+
+    def _tell(self, timer: Timer, domain: TimeDomain) -> Any:
+        context = self._context
+        if context is None:
+            context = self._context = OnTimerContext(self._function_context)
+        context.epoch = self._function_context.epoch
+        context.key, context._time, context.time_domain = timer.key, timer.time, domain
+        assert self._on_timer is not None, "a vectorised function is asked for many timers at once"
+        return self._on_timer(timer.time, context)
+
+
+def handles_timers(function: KeyedFunction) -> bool:
+    """Return whether a function says what shall happen when a timer fires."""
+    own: Any = type(function)
+    if isinstance(function, VectorizedProcessFunction):
+        return own.on_timers is not VectorizedProcessFunction.on_timers
+    return isinstance(function, KeyedProcessFunction) and own.on_timer is not KeyedProcessFunction.on_timer
 
 
 def _single_row(step: str, result: object) -> TypeError:

@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from keyedstate.runtime.function import Context, KeyedFunction
 from keyedstate.runtime.grouping import GroupedRows, keys_of
+from keyedstate.runtime.timers import TimeDomain, TimerBatch
+from keyedstate.time import DueTimers
 
 
 class KeyedBatch:
@@ -80,6 +82,24 @@ def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def timer_batch(due: Iterator[DueTimers], size: int, domain: TimeDomain) -> TimerBatch | None:
+    """Take timers until there are at least so many, and return them; None where there are none."""
+    keys: list[Any] = []
+    key_groups: list[int] = []
+    times: list[int] = []
+    counts: list[int] = []
+    for timers in due:
+        keys += timers.keys
+        key_groups += timers.key_groups
+        times.append(timers.time)
+        counts.append(len(timers))
+        if len(keys) >= size:
+            break
+    if not keys:
+        return None
+    return TimerBatch(keys, key_groups, np.repeat(np.array(times, np.int64), counts), domain)
+
+
 class VectorizedProcessFunction(KeyedFunction):
     """Reads batches of rows of many keys, uses states by columns of keys, and gives batches of rows.
 
@@ -113,6 +133,26 @@ class VectorizedProcessFunction(KeyedFunction):
         iterable of pyarrow.RecordBatch or pyarrow.Table, or None
             Usually a generator.  Each has the declared columns, in any order; types are cast where no value
             changes by that.
+        """
+        raise NotImplementedError
+
+    def on_timers(self, timers: TimerBatch, ctx: Context) -> Iterable[pa.RecordBatch | pa.Table] | None:
+        """Handle timers that ``ctx.timer_service`` was given, at their times or later; at least one.
+
+        Called at the end of an epoch, behind `end_epoch`, with the timers of one time domain in the order of
+        their times.  What is registered here and is due comes in a later call.  Without this method a
+        function has no timers.
+
+        Parameters
+        ----------
+        timers : TimerBatch
+        ctx : Context
+            Its ``key`` is None.
+
+        Returns
+        -------
+        iterable of pyarrow.RecordBatch or pyarrow.Table, or None
+            As of `process_batch`.
         """
         raise NotImplementedError
 

@@ -39,7 +39,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.local_copies import with_local_copies
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.runtime import KeyedFunction, KeyedOperator, key_serializer_for
+from keyedstate.runtime import AtEnd, KeyedFunction, KeyedOperator, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.configuration import (
     backend_in_task,
@@ -419,6 +419,8 @@ class Partition:
         self._watermark = self._watermark_of(beginning)
         if self._watermark is not None and self._plan.event_time is not None:
             self._keyed.advance_watermark(self._watermark)
+        self._processing_time = self._processing_time_of(beginning)
+        self._operator.set_processing_time(self._processing_time)
         yield from evaluate(self._operator, broadcast_rows, batches, stays=self._stays)
 
     def finish(
@@ -443,6 +445,7 @@ class Partition:
         manifest = replace(
             self._plan.manifest(beginning.identity, self._keyed, self._operator, saved),
             watermark=self._watermark,
+            processing_time=self._processing_time,
             write_ms=(written - processed) * 1000.0 - saved.synchronous_ms,
             restore_ms=(self._restored - beginning.began) * 1000.0,
             process_ms=(processed - self._restored) * 1000.0,
@@ -469,6 +472,15 @@ class Partition:
         """
         with self._closing:
             self._operator.close()
+
+    def _processing_time_of(self, beginning: Beginning) -> int:
+        """Return the processing time of the epoch: that of its beginning, and none before the last epoch's.
+
+        A repetition has a later one.  That is sound, since its output and its state are taken together.
+        """
+        stored = None if beginning.stored is None else beginning.stored.metadata.processing_time
+        now = self._keyed.clock()
+        return now if stored is None else max(now, stored)
 
     def _watermark_of(self, beginning: Beginning) -> int | None:
         """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
@@ -499,6 +511,7 @@ def evaluate(
     batches: Iterator[pa.RecordBatch],
     *,
     stays: bool = False,
+    at_end: AtEnd = AtEnd.EPOCH,
 ) -> Iterator[pa.RecordBatch]:
     """Run an operator over all its rows; its function is closed also where it, or its reader, gives up.
 
@@ -509,11 +522,13 @@ def evaluate(
         As in `Partition.run`.
     stays : bool, default False
         Whether the function stays open after its last row.
+    at_end : AtEnd, optional
+        Which timers fire behind the last row.
     """
     try:
         operator.open()
         yield from operator.process_broadcast(broadcast_rows)
-        yield from operator.process(batches)
+        yield from operator.process(batches, at_end)
     except BaseException:
         # The first error is the one to report.
         with contextlib.suppress(Exception):

@@ -19,7 +19,7 @@ from keyedstate.checkpoint import Acknowledgement, AttemptManifest, TaskIdentity
 from keyedstate.config import HOSTS_EPOCH_TIMEOUT, HOSTS_IDLE_TIME, HOSTS_MEMORY
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange, operator_index_for_key_group
-from keyedstate.runtime import KeyedOperator, ProcessFunctionError
+from keyedstate.runtime import AtEnd, KeyedOperator, ProcessFunctionError
 from keyedstate.spark.acknowledge import Update, acknowledge
 from keyedstate.spark.broadcast import BroadcastSide
 from keyedstate.spark.configuration import configuration_in_task
@@ -127,7 +127,7 @@ class OperatorPlan:
             return
         with self._bounded(partition) as (backend, _, operator), BatchSpool(local_folder()) as spool:
             sides = self._sides(self._checked(backend.key_groups, batches), spool)
-            yield from evaluate(operator, *sides)
+            yield from evaluate(operator, *sides, at_end=AtEnd.INPUT)
 
     def bootstrap(
         self, batches: Iterator[pa.RecordBatch], save: SaveBounded, partition: int | None = None
@@ -155,7 +155,7 @@ class OperatorPlan:
             with self._bounded(partition) as (backend, states, operator):
                 with BatchSpool(local_folder()) as spool:
                     sides = self._sides(self._checked(backend.key_groups, batches), spool)
-                    for _ in evaluate(operator, *sides):
+                    for _ in evaluate(operator, *sides, at_end=AtEnd.NOTHING):
                         pass
                 return save(partition, backend, states, operator)
         except (ProcessFunctionError, FunctionTransportError) as error:

@@ -7,7 +7,7 @@ when its domain's time has come, with its key as the current key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from operator import index
 from typing import Any, NamedTuple, Protocol
 
@@ -50,12 +50,15 @@ class Timer(NamedTuple):
 
 
 class TimerTarget(Protocol):
-    """What is told of timers that are due (Flink's ``Triggerable``); the current key is the timer's."""
+    """What is told of timers that are due (Flink's ``Triggerable``); the current key is the timer's.
 
-    def on_event_time(self, timer: Timer) -> None:
+    An operator puts out the rows that are returned; the services' own ``advance_...`` methods drop them.
+    """
+
+    def on_event_time(self, timer: Timer) -> Iterable[Any] | None:
         """Handle an event-time timer."""
 
-    def on_processing_time(self, timer: Timer) -> None:
+    def on_processing_time(self, timer: Timer) -> Iterable[Any] | None:
         """Handle a processing-time timer."""
 
 
@@ -299,18 +302,18 @@ class TimerService:
         for timer in self.due_processing_time_timers():
             self.target.on_processing_time(timer)
 
-    def due_event_time_timers(self) -> Iterator[Timer]:
+    def due_event_time_timers(self) -> Generator[Timer, None, None]:
         """Take and yield the timers up to the current watermark, each with its key as the current key.
 
         Whoever stops early loses none: another call goes on.
         """
         return self._due(self._event, self._backend.watermark)
 
-    def due_processing_time_timers(self) -> Iterator[Timer]:
+    def due_processing_time_timers(self) -> Generator[Timer, None, None]:
         """Take and yield the timers up to the current processing time, as `due_event_time_timers` does."""
         return self._due(self._processing, self.current_processing_time)
 
-    def _due(self, queue: TimerQueue, until: int) -> Iterator[Timer]:
+    def _due(self, queue: TimerQueue, until: int) -> Generator[Timer, None, None]:
         current = self._current
         with self._clock.firing(until):
             for time, namespace, key, key_group in queue.poll(until):
@@ -318,18 +321,18 @@ class TimerService:
                 self.fired += 1
                 yield Timer(time, key, namespace)
 
-    def due_event_time_timers_together(self) -> Iterator[DueTimers]:
+    def due_event_time_timers_together(self) -> Generator[DueTimers, None, None]:
         """Take and yield the timers up to the current watermark, those of one time and namespace at once.
 
         The current key is not touched.
         """
         return self._due_together(self._event, self._backend.watermark)
 
-    def due_processing_time_timers_together(self) -> Iterator[DueTimers]:
+    def due_processing_time_timers_together(self) -> Generator[DueTimers, None, None]:
         """Take and yield the timers up to the current processing time, many at once."""
         return self._due_together(self._processing, self.current_processing_time)
 
-    def _due_together(self, queue: TimerQueue, until: int) -> Iterator[DueTimers]:
+    def _due_together(self, queue: TimerQueue, until: int) -> Generator[DueTimers, None, None]:
         with self._clock.firing(until):
             for due in queue.poll_together(until):
                 self.fired += len(due)

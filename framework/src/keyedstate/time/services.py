@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from keyedstate.state import KeyedStateBackend
 from keyedstate.time.clock import TimerClock
 from keyedstate.time.errors import TimerServiceMismatchError
-from keyedstate.time.service import TimerService, TimerTarget
+from keyedstate.time.service import Timer, TimerService, TimerTarget
 from keyedstate.types import VOID, TypeSerializer
 
 
@@ -67,6 +69,22 @@ class TimerServices:
     def set_processing_time(self, time: int) -> None:
         """Move processing time forward without firing; it never goes back."""
         self._clock.set_processing_time(time)
+
+    def due_event_time_timers(self) -> Generator[tuple[TimerTarget, Timer], None, None]:
+        """Take and yield the timers up to the watermark, service by service, each with who is to be told."""
+        for service in list(self._services.values()):
+            for timer in service.due_event_time_timers():
+                yield service.target, timer
+
+    def due_processing_time_timers(self) -> Generator[tuple[TimerTarget, Timer], None, None]:
+        """Take and yield the timers up to the processing time, as `due_event_time_timers` does."""
+        for service in list(self._services.values()):
+            for timer in service.due_processing_time_timers():
+                yield service.target, timer
+
+    def firing(self, until: int) -> AbstractContextManager[None]:
+        """Return a context around firing timers up to a time: at the end of all time none is registered."""
+        return self._clock.firing(until)
 
     def advance_watermark(self, time: int) -> None:
         """Move event time forward and fire what is due, service by service."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -226,29 +226,37 @@ class Harness:
         """What the clock says, in milliseconds since 1970 UTC."""
         return self._time.clock()
 
-    def advance_processing_time(self, duration: Duration) -> None:
+    def advance_processing_time(self, duration: Duration) -> list[tuple[Any, ...]]:
         """Move the clock by ``"30 min"``, a timedelta or milliseconds; negative ones move it back.
+
+        Returns
+        -------
+        list of tuple
+            What the timers give that are due by now.
 
         Raises
         ------
         InvalidDurationError
         HarnessSettingError
             Where the clock is no `ManualClock`.
+        ProcessFunctionError, OutputRowError, OutputTypeError
+            As in `process_all`, for timers.
         """
-        with self._moving_time() as moved:
-            moved.advance(duration)
+        return self._move_time(lambda moved: moved.advance(duration))
 
-    def set_processing_time(self, time: int | dt.datetime) -> None:
-        """Set the clock to milliseconds since 1970 UTC, or to a datetime with a time zone."""
-        with self._moving_time() as moved:
-            moved.set(time)
+    def set_processing_time(self, time: int | dt.datetime) -> list[tuple[Any, ...]]:
+        """Set the clock to milliseconds since 1970 UTC, or to a datetime with a time zone.
+
+        Returns what timers give, as `advance_processing_time` does.
+        """
+        return self._move_time(lambda moved: moved.set(time))
 
     @property
     def watermark(self) -> int:
         """Event time in milliseconds since 1970 UTC; ``clock.BEFORE_TIME`` before the first watermark."""
         return self._time.watermark
 
-    def advance_watermark(self, time: int | dt.datetime) -> None:
+    def advance_watermark(self, time: int | dt.datetime) -> list[tuple[Any, ...]]:
         """Move event time forward to a time; an earlier one changes nothing, as in a job.
 
         Parameters
@@ -256,14 +264,33 @@ class Harness:
         time : int or datetime
             In milliseconds since 1970 UTC, or with a time zone.
 
+        Returns
+        -------
+        list of tuple
+            What the timers give that are due by now, those of processing time too.
+
         Raises
         ------
         HarnessSettingError
             Where the rows have no event time: no column was named.
+        ProcessFunctionError, OutputRowError, OutputTypeError
+            As in `process_all`, for timers.
         """
         self._check_event_time()
-        with self._moving_time() as moved:
-            moved.advance_watermark(time)
+        return self._move_time(lambda moved: moved.advance_watermark(time))
+
+    def end_input(self) -> list[tuple[Any, ...]]:
+        """Move event time and processing time to their end, as the end of a batch DataFrame does.
+
+        Every timer fires, and none that is registered meanwhile.  The clock stays as it is, and the harness
+        is of use for looking at state and for `restore` alone.
+
+        Returns
+        -------
+        list of tuple
+            What the timers give.
+        """
+        return self._collect(instance.end_input() for instance in self._running.open)
 
     # -- epochs -------------------------------------------------------------------------------------------
 
@@ -278,7 +305,8 @@ class Harness:
         Returns
         -------
         list of tuple
-            What a `VectorizedProcessFunction` puts out at the end of the epoch; nothing for others.
+            What a `VectorizedProcessFunction` puts out at the end of the epoch, and what timers give that
+            are due then.
 
         What a function keeps on ``self`` is gone, as after a micro-batch of Spark.  With a delay the
         watermark follows the rows of the epoch.
@@ -412,13 +440,13 @@ class Harness:
                 "Name the column that has it, as in time='ts'.",
             )
 
-    @contextlib.contextmanager
-    def _moving_time(self) -> Iterator[HarnessTime]:
-        """Give the time to be moved, and show it to every instance afterwards."""
+    def _move_time(self, move: Callable[[HarnessTime], None]) -> list[tuple[Any, ...]]:
+        """Let the time be moved, show it to every instance, and return what timers give."""
         instances = self._running.open
-        yield self._time
+        move(self._time)
         for instance in instances:
             instance.show_time()
+        return self._collect(instance.fire_timers() for instance in instances)
 
 
 def _broadcast_rows(function: KeyedFunction, declared: object) -> InputRows | None:

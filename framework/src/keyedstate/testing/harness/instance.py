@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.runtime import KeyedOperator
+from keyedstate.runtime import AtEnd, KeyedOperator
 from keyedstate.runtime.rows import iterate_rows
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 from keyedstate.testing.harness.plan import InstancePlan, copy_of
@@ -111,8 +111,22 @@ class HarnessInstance:
         assert self._operator is not None
         return list(_rows(self._operator.process_broadcast([batch])))
 
+    def fire_timers(self) -> list[tuple[Any, ...]]:
+        """Let the states see the present time, fire the timers that are due and return what they give."""
+        self.show_time()
+        assert self._operator is not None
+        try:
+            return list(_rows(self._operator.fire_timers()))
+        finally:
+            self.backend.current.timestamp = None
+
+    def end_input(self) -> list[tuple[Any, ...]]:
+        """Fire all timers, as at the end of a bounded input, and return what they give."""
+        assert self._operator is not None
+        return list(_rows(self._operator.end_epoch(AtEnd.INPUT)))
+
     def end_epoch(self) -> list[tuple[Any, ...]]:
-        """End the epoch as a task does and return what a vectorised function puts out; it is closed then."""
+        """End the epoch as a task does, close the function, and return what the end and timers give."""
         operator, self._operator = self._operator, None
         if operator is None:
             return []

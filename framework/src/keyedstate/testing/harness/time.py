@@ -62,7 +62,7 @@ class HarnessTime:
     def end_epoch(self) -> None:
         """Let the watermark follow the rows of the epoch, as a job does between two epochs."""
         if self._delay_ms is not None and self.largest_event_time is not None:
-            self.advance_watermark(self.largest_event_time - self._delay_ms)
+            self.advance_watermark(self.largest_event_time - self._delay_ms - 1)
         self.largest_event_time = None
 
     def show_to(self, backend: KeyedStateBackend) -> None:

@@ -1,0 +1,165 @@
+"""Timers as process functions see them: without namespaces, and with a context of their own."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from keyedstate.time import TimerService
+from keyedstate.types import VOID_NAMESPACE
+
+#: The name of the service of a process function (Flink's ``KeyedProcessOperator``).
+USER_TIMERS = "user-timers"
+
+
+class TimeDomain(enum.Enum):
+    """By which time a timer fires (Flink's ``TimeDomain``)."""
+
+    EVENT_TIME = "event-time"
+    PROCESSING_TIME = "processing-time"
+
+
+class AtEnd(enum.Enum):
+    """What happens to timers when the rows that an operator is given have come to their end."""
+
+    #: An epoch is over: those fire whose time has come.
+    EPOCH = "epoch"
+    #: The input is over: all fire.
+    INPUT = "input"
+    #: The state is what is wanted: all are kept.
+    NOTHING = "nothing"
+
+
+class KeyTimers:
+    """The timers of the current key (Flink's ``TimerService``); times are milliseconds since 1970 UTC.
+
+    A timer is a time in one of two domains: registering it again changes nothing, and it fires once, with
+    ``on_timer``.  One whose time has passed fires at the end of the epoch.
+    """
+
+    __slots__ = ("_service",)
+
+    def __init__(self, service: TimerService) -> None:
+        self._service = service
+
+    @property
+    def current_watermark(self) -> int:
+        """The event time up to which all rows have come; -2**63 where none is known."""
+        return self._service.current_watermark
+
+    @property
+    def current_processing_time(self) -> int:
+        """The processing time by which timers fire: one for all rows of an epoch."""
+        return self._service.current_processing_time
+
+    def register_event_time_timer(self, time: int) -> None:
+        """Register a timer that fires when the watermark has reached a time.
+
+        Raises
+        ------
+        InvalidTimerTimeError
+        NoEventTimeError
+            Where the operator does not know the event time of its rows.
+        """
+        self._service.register_event_time_timer(VOID_NAMESPACE, time)
+
+    def delete_event_time_timer(self, time: int) -> None:
+        """Delete a timer; one that is not there is no error."""
+        self._service.delete_event_time_timer(VOID_NAMESPACE, time)
+
+    def register_processing_time_timer(self, time: int) -> None:
+        """Register a timer that fires when processing time has reached a time.
+
+        It fires at the end of the first epoch that begins then or later; where no rows may come, give
+        ``keyed`` a heartbeat.
+        """
+        self._service.register_processing_time_timer(VOID_NAMESPACE, time)
+
+    def delete_processing_time_timer(self, time: int) -> None:
+        """Delete a timer; one that is not there is no error."""
+        self._service.delete_processing_time_timer(VOID_NAMESPACE, time)
+
+    # -- the timers of many keys --------------------------------------------------------------------------
+
+    def register_event_time_timers(
+        self,
+        keys: Iterable[Any],
+        times: int | Sequence[int] | npt.NDArray[Any],
+        key_groups: Sequence[int] | npt.NDArray[Any] | None = None,
+    ) -> None:
+        """Register a timer of each of several keys.
+
+        Parameters
+        ----------
+        keys : iterable
+            The current key, if there is any, plays no part.
+        times : int, sequence or ndarray of int
+            One for all, which costs little more than the update of a set, or one of each.
+        key_groups : sequence of int, optional
+            The key group of each key where the caller knows it.
+
+        Raises
+        ------
+        InvalidTimerTimeError, NoEventTimeError, ValueTypeError, ValueError
+            No timer is registered then.
+        """
+        self._service.register_event_time_timers(keys, key_groups, VOID_NAMESPACE, times)
+
+    def delete_event_time_timers(
+        self,
+        keys: Iterable[Any],
+        times: int | Sequence[int] | npt.NDArray[Any],
+        key_groups: Sequence[int] | npt.NDArray[Any] | None = None,
+    ) -> None:
+        """Delete a timer of each of several keys, where it is there."""
+        self._service.delete_event_time_timers(keys, key_groups, VOID_NAMESPACE, times)
+
+    def register_processing_time_timers(
+        self,
+        keys: Iterable[Any],
+        times: int | Sequence[int] | npt.NDArray[Any],
+        key_groups: Sequence[int] | npt.NDArray[Any] | None = None,
+    ) -> None:
+        """Register a timer of each of several keys, as `register_event_time_timers` does."""
+        self._service.register_processing_time_timers(keys, key_groups, VOID_NAMESPACE, times)
+
+    def delete_processing_time_timers(
+        self,
+        keys: Iterable[Any],
+        times: int | Sequence[int] | npt.NDArray[Any],
+        key_groups: Sequence[int] | npt.NDArray[Any] | None = None,
+    ) -> None:
+        """Delete a timer of each of several keys, where it is there."""
+        self._service.delete_processing_time_timers(keys, key_groups, VOID_NAMESPACE, times)
+
+
+class TimerBatch:
+    """The timers that a vectorised function handles at once, in the order of time.
+
+    Attributes
+    ----------
+    keys : list
+        The key of each timer; one that has several timers comes several times.
+    key_groups : list of int
+        The key group of each, for the bulk methods of states.
+    times : ndarray of int64
+        In milliseconds since 1970 UTC.
+    domain : TimeDomain
+    """
+
+    __slots__ = ("domain", "key_groups", "keys", "times")
+
+    def __init__(
+        self, keys: list[Any], key_groups: list[int], times: npt.NDArray[np.int64], domain: TimeDomain
+    ) -> None:
+        self.keys = keys
+        self.key_groups = key_groups
+        self.times = times
+        self.domain = domain
+
+    def __len__(self) -> int:
+        return len(self.keys)
