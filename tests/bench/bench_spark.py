@@ -8,8 +8,9 @@ of them gets the same few micro-batches, so that a machine that is slow for a wh
 are taken within a round, and the median of the rounds is reported.  Engines that would not finish in time get
 smaller micro-batches; their rows per second are compared.
 
-Some lanes get micro-batches of a few rows: what a micro-batch costs that has next to nothing to do.  One of
-ours is filled with a large state first.
+Some lanes get micro-batches of a few rows, and some of none: what a micro-batch costs that has next to
+nothing to do.  Of ours, some are filled with a large state first.  For these there is processor time, too,
+since on a busy machine a micro-batch mostly waits.
 
 With ``--peers PYTHON``, an interpreter that has Bytewax and Quix Streams, these run in the same rounds.
 """
@@ -34,6 +35,7 @@ from typing import Any
 from streaming import lanes as spark_lanes
 from streaming.events import FILL, write_batch
 from streaming.lanes import HDFS, ROCKSDB, Lane, open_session
+from streaming.processor import mark, processor_seconds
 
 FLOOR = "floor: repartition, count the rows in Python"
 SPARK_HDFS = "Spark groupBy, JVM, HDFS-backed store"
@@ -46,6 +48,8 @@ SMALL_FLOOR = "small: floor, rows through Python, no state"
 SMALL_HDFS = "small: Spark groupBy, HDFS-backed store"
 SMALL_ROCKSDB = "small: Spark groupBy, RocksDB store"
 SMALL_OURS = "small: keyedstate aggregate, {}, {:,} entries"
+EMPTY_FLOOR = "empty: floor, no row through Python, no state"
+EMPTY_OURS = "empty: keyedstate aggregate, {}, {:,} entries"
 #: What each of ours is compared with.
 REFERENCES = (SPARK_HDFS, SPARK_ROCKSDB, SPARK_ROWS)
 _PEERS = Path(__file__).parent / "streaming" / "peers"
@@ -80,31 +84,38 @@ class Peer:
 
 @dataclass
 class Entry:
-    """An engine with its size of micro-batches, and what was measured: rows per second in each round."""
+    """An engine with its size of micro-batches, and what was measured: seconds for one, in each round."""
 
     name: str
     engine: Lane | Peer
     rows: int
     keys: int
-    speeds: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     #: Keys that are given to the engine once, before anything is measured.
     filled: int = 0
+    #: Seconds of all processors for one micro-batch, in each round; empty where it is not told.
+    processor: list[float] = field(default_factory=list)
 
     @property
     def is_small(self) -> bool:
-        return self.name.startswith("small")
+        return self.name.startswith(("small", "empty"))
+
+    @property
+    def speeds(self) -> list[float]:
+        return [self.rows / seconds for seconds in self.seconds]
 
     def report(self, entries: dict[str, Entry]) -> dict[str, Any]:
         if self.is_small:
-            floors = zip(self.speeds, entries[SMALL_FLOOR].speeds, strict=True)
-            more = [(self.rows / mine - self.rows / theirs) * 1000 for mine, theirs in floors]
-            ms = [self.rows / speed * 1000 for speed in self.speeds]
-            return {
-                "name": self.name,
-                "rows": self.rows,
-                "ms": statistics.median(ms),
-                "more_than_floor_ms": statistics.median(more),
-            }
+            floor = entries[SMALL_FLOOR if self.rows else EMPTY_FLOOR]
+            found: dict[str, Any] = {"name": self.name, "rows": self.rows}
+            for what, mine, theirs in (
+                ("ms", self.seconds, floor.seconds),
+                ("processor_ms", self.processor, floor.processor),
+            ):
+                more = [one - other for one, other in zip(mine, theirs, strict=True)]
+                found[what] = statistics.median(mine) * 1000 if mine else None
+                found[f"more_{what}"] = statistics.median(more) * 1000 if more else None
+            return found
         ratios = {}
         for reference in REFERENCES:
             if reference in entries and reference != self.name:
@@ -175,6 +186,10 @@ def small_entries(options: argparse.Namespace) -> list[Entry]:
         for filled in (keys, options.large) if backend == "heap-cow" else (keys,):
             name = SMALL_OURS.format(backend, filled)
             made.append(Entry(name, Lane(name, spark_lanes.aggregated(backend)), rows, keys, filled=filled))
+    made.append(Entry(EMPTY_FLOOR, Lane(EMPTY_FLOOR, spark_lanes.through_python), 0, keys))
+    for filled in (keys, options.large):
+        name = EMPTY_OURS.format("heap-cow", filled)
+        made.append(Entry(name, Lane(name, spark_lanes.aggregated("heap-cow")), 0, keys, filled=filled))
     return made
 
 
@@ -197,7 +212,7 @@ def measure(entries: Sequence[Entry], options: argparse.Namespace, folder: Path)
             return entry.engine.run([batches.file(number, entry.rows, entry.keys) for number in numbers])
 
         for entry in entries:
-            if entry.filled > entry.keys and isinstance(entry.engine, Lane):
+            if entry.filled > entry.rows and isinstance(entry.engine, Lane):
                 entry.engine.run([batches.file(FILL, entry.filled, entry.filled)])
             times = run(entry, range(options.warm_up))
             print(f"{entry.name}: warm after {' '.join(f'{time:.2f}' for time in times)} s", flush=True)
@@ -206,12 +221,16 @@ def measure(entries: Sequence[Entry], options: argparse.Namespace, folder: Path)
         for number in range(options.rounds):
             random.Random(number).shuffle(order)
             for entry in order:
+                before = processor_seconds() if entry.is_small else None
                 times = run(entry, range(first, first + options.batches))
                 # Of one that is measured in milliseconds, more micro-batches cost nothing.
                 if entry.is_small:
                     times += run(entry, range(first + options.batches, first + 3 * options.batches))
-                entry.speeds.append(entry.rows / statistics.median(times))
-                print(f"round {number + 1}  {entry.speeds[-1]:>9,.0f} rows/s  {entry.name}", flush=True)
+                after = processor_seconds() if entry.is_small else None
+                if before is not None and after is not None:
+                    entry.processor.append((after - before) / len(times))
+                entry.seconds.append(statistics.median(times))
+                print(f"round {number + 1}  {entry.seconds[-1] * 1000:>9,.0f} ms  {entry.name}", flush=True)
             first += 3 * options.batches
 
 
@@ -229,13 +248,15 @@ def markdown(report: dict[str, Any]) -> str:
         lines.append(
             f"| {line['name']} | {line['rows']:,} | {line['rows_per_s']:,.0f} | {' | '.join(ratios)} |"
         )
-    small = [line for line in report["lines"] if "ms" in line]
-    if small:
-        lines += ["", "| Micro-batch of 100 rows | ms | more than the floor, ms |", "|---|---|---|"]
-        lines += [
-            f"| {line['name'].partition(': ')[2]} | {line['ms']:.0f} | {line['more_than_floor_ms']:.0f} |"
-            for line in small
-        ]
+    for rows in (100, 0):
+        small = [line for line in report["lines"] if "ms" in line and line["rows"] == rows]
+        if small:
+            head = "ms | more than the floor | ms of processors | more than the floor"
+            lines += ["", f"| Micro-batch of {rows or 'no'} rows | {head} |", "|---|---|---|---|---|"]
+        for line in small:
+            columns = (line[name] for name in ("ms", "more_ms", "processor_ms", "more_processor_ms"))
+            figures = " | ".join("" if figure is None else f"{figure:.0f}" for figure in columns)
+            lines.append(f"| {line['name'].partition(': ')[2]} | {figures} |")
     return "\n".join(lines)
 
 
@@ -252,6 +273,7 @@ def main() -> None:
     parser.add_argument("--peers", help="interpreter with Bytewax and Quix Streams")
     parser.add_argument("--json", type=Path, help="where the report goes")
     options = parser.parse_args()
+    mark()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # The functions of the queries are in a module that Spark's workers find there.
     here = str(Path(__file__).parent)

@@ -31,7 +31,7 @@ def write_batch(path: Path, number: int, rows: int, keys: int) -> None:
     """Write a micro-batch as a parquet file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     table = batch(number, rows, keys)
-    pq.write_table(table, path, row_group_size=-(-rows // ROW_GROUPS), use_dictionary=False)
+    pq.write_table(table, path, row_group_size=-(-rows // ROW_GROUPS) or None, use_dictionary=False)
 
 
 def pairs(number: int, rows: int, keys: int) -> Iterator[tuple[str, int]]:

@@ -99,8 +99,8 @@ class Lane:
         done: list[StreamingQueryProgress] = []
         # Spark publishes the progress of a micro-batch after it is done; a query that waits reports, too.
         while len(done) < len(batches):
-            filled = [one for one in self.query.recentProgress if one["numInputRows"]]
-            done = [one for one in filled if one["batchId"] >= self._fed - len(batches)]
+            run = [one for one in self.query.recentProgress if "addBatch" in one["durationMs"]]
+            done = [one for one in run if one["batchId"] >= self._fed - len(batches)]
             time.sleep(0.01)
         return [one["durationMs"]["triggerExecution"] / 1000 for one in done]
 
