@@ -93,6 +93,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the runs to do, instead of all")
     parser.add_argument("--fault", action="append", default=[], help="a row of the table; may come again")
+    parser.add_argument("--backends", nargs="+", default=plans.BACKENDS, help="what the state is kept in")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--json", type=Path, help="file for the report")
     parser.add_argument("--keep", type=Path, help="folder in which the runs' files are left")
@@ -103,20 +104,22 @@ def main(arguments: list[str]) -> int:
     if unknown := sorted(set(chosen.fault).difference(known)):
         parser.error(f"there is no fault {unknown[0]!r}; there are {', '.join(known)}")
     numbers = chosen.only or range(chosen.runs)
-    arguments_again = " ".join(f"--fault {shlex.quote(name)}" for name in chosen.fault)
+    again_with = [f"--fault {shlex.quote(name)}" for name in chosen.fault]
+    if tuple(chosen.backends) != plans.BACKENDS:
+        again_with.append(f"--backends {' '.join(chosen.backends)}")
     flights = runs.load_flights()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="keyedstate-faults-") as temporary:
         work = Path(os.path.abspath(chosen.keep or temporary))
         pool = ThreadPoolExecutor(chosen.jobs)
-        planned = (plans.plan_of(chosen.seed, number, chosen.fault) for number in numbers)
+        planned = (plans.plan_of(chosen.seed, number, chosen.fault, chosen.backends) for number in numbers)
         futures = [pool.submit(_one, plan, work, flights, chosen.keep is not None) for plan in planned]
         try:
             for future in as_completed(futures):
                 result = future.result()
                 again = f"make faults SEED={chosen.seed} ONLY={result.plan.number}"
-                if chosen.fault:
-                    again += f' ARGS="{arguments_again}"'
+                if again_with:
+                    again += f' ARGS="{" ".join(again_with)}"'
                 sys.stdout.write(describe(result, again) + "\n")
                 sys.stdout.flush()
         except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ _UID = "(aircraft|origins)"
 _MAX_DELTAS = "spark.keyedstate.checkpoint.max-deltas"
 _DELTA_MIN_BYTES = "spark.keyedstate.checkpoint.delta-min-bytes"
 _HOST = "spark.keyedstate.host"
+_INCREMENTAL = "spark.keyedstate.rocksdb.incremental"
 _ATTEMPT = r"attempts/epoch-\d+/[^/]+"
 
 
@@ -123,6 +125,8 @@ class Plan:
         What happens; ``name`` is its row in the table, ``by`` who makes it happen.
     settings : dict
         More of Spark's settings.
+    backends : sequence of str
+        Those of its lives, and of who judges it.
     """
 
     seed: int
@@ -138,6 +142,7 @@ class Plan:
     pause_after: int | None = None
     faults: list[dict[str, Any]] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    backends: Sequence[str] = BACKENDS
 
 
 @dataclass(frozen=True)
@@ -265,7 +270,8 @@ def _kill_in_restore(random_: random.Random, plan: Plan) -> list[dict[str, Any]]
 
 
 def _another_backend(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
-    plan.lives = [(parallelism, BACKENDS[n % 2]) for n, (parallelism, _) in enumerate(plan.lives)]
+    names = itertools.cycle(plan.backends)
+    plan.lives = [(parallelism, next(names)) for parallelism, _ in plan.lives]
     return _restart(random_, plan)
 
 
@@ -327,7 +333,7 @@ def catalogue() -> list[Entry]:
     return entries
 
 
-def plan_of(seed: int, number: int, names: Collection[str] = ()) -> Plan:
+def plan_of(seed: int, number: int, names: Collection[str] = (), backends: Sequence[str] = BACKENDS) -> Plan:
     """Return the plan of a run: the catalogue in a shuffled order, and from its start again.
 
     Parameters
@@ -335,6 +341,7 @@ def plan_of(seed: int, number: int, names: Collection[str] = ()) -> Plan:
     seed, number : int
     names : collection of str
         The only faults to plan; empty for all.
+    backends : sequence of str
     """
     entries = [entry for entry in catalogue() if not names or entry.name in names]
     round_, place = divmod(number, len(entries))
@@ -342,7 +349,7 @@ def plan_of(seed: int, number: int, names: Collection[str] = ()) -> Plan:
     random_ = random.Random(f"{seed}/run {number}")
     first = entries[place]
     # Parallelism and backend may change at every start of the driver.
-    lives = [(random_.choice((1, 2, 2, 3, 4)), random_.choice(BACKENDS)) for _ in range(6)]
+    lives = [(random_.choice((1, 2, 2, 3, 4)), random_.choice(backends)) for _ in range(6)]
     # The places of steps are counted for two tasks at least.
     lives[0] = (random_.choice((2, 2, 3)), lives[0][1])
     plan = Plan(
@@ -361,6 +368,7 @@ def plan_of(seed: int, number: int, names: Collection[str] = ()) -> Plan:
             _DELTA_MIN_BYTES: "0",
             _HOST: random_.choice(("embedded", "resident")),
         },
+        backends=backends,
     )
     faults = [{"name": first.name, **fault} for fault in first.build(random_, plan)]
     # A second one that the same driver can live through.
@@ -377,5 +385,7 @@ def plan_of(seed: int, number: int, names: Collection[str] = ()) -> Plan:
         for fault in faults:
             if fault.get("role") == "worker":
                 fault["role"] = "host"
+    if "rocksdb" in backends:
+        plan.settings[_INCREMENTAL] = random_.choice(("true", "false"))
     plan.faults = [{"id": str(index), **fault} for index, fault in enumerate(faults)]
     return plan

@@ -112,7 +112,7 @@ class _Run:
         self._wait_for_zombies()
         # Whatever is left of the run may not write while it is judged.
         self._kill_all()
-        backend = random.Random(self._plan.number).choice(plans.BACKENDS)
+        backend = random.Random(self._plan.number).choice(self._plan.backends)
         settings = {name: value for name, value in self._storage().items() if name != "checkpoint.dir"}
         where = self._storage()["checkpoint.dir"]
         verdict = answer.judge(self._folder, where, self._plan.operators, {"backend": backend, **settings})
