@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from own_job import rows_of, run_to_the_end, session
 
 from keyedstate import types
 from keyedstate.runtime import Context, KeyedProcessFunction
@@ -41,34 +41,17 @@ class Waiting(KeyedProcessFunction):
 
 def main(folder: Path) -> None:
     """Run the query until the input is used up."""
-    spark = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.task.maxFailures", "8")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.worker.dir", str(folder / "work"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-        .config("spark.keyedstate.checkpoint.dir", str(folder / "state"))
-        .config("spark.keyedstate.checkpoint.retained", "100")
-        .config("spark.keyedstate.host", "resident")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    rows = spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1)
-    counts = keyed(rows.json(str(folder / "input")), "k", uid="counts")
-    (
-        counts.process(Waiting(folder), "k string, n long")
-        .writeStream.format("parquet")
-        .option("path", str(folder / "output"))
-        .option("checkpointLocation", str(folder / "spark"))
-        .trigger(availableNow=True)
-        .start()
-        .awaitTermination()
-    )
+    settings = {
+        "spark.task.maxFailures": "8",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.worker.dir": str(folder / "work"),
+        "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        "spark.keyedstate.checkpoint.retained": "100",
+        "spark.keyedstate.host": "resident",
+    }
+    spark = session(folder, "local-cluster[2,1,1024]", settings)
+    rows = rows_of(spark, folder / "input", "k string, v long")
+    run_to_the_end(keyed(rows, "k", uid="counts").process(Waiting(folder), "k string, n long"), folder)
     spark.stop()
 
 

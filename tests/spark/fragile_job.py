@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from own_job import rows_of, run_to_the_end, session
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 
 from keyedstate import types
 from keyedstate.runtime import Context, KeyedProcessFunction
@@ -45,30 +45,13 @@ class Fragile(KeyedProcessFunction):
 
 
 def main(folder: Path, backend: str) -> None:
-    spark = (
-        SparkSession.builder.master("local[2, 3]")  # a task may fail twice
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.keyedstate.backend", backend)
-        .config("spark.keyedstate.checkpoint.dir", str(folder / "state"))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    rows = spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1)
-    counts = keyed(rows.json(str(folder / "input")), "k", uid="counts")
-    (
-        counts.process(Fragile(folder), "k string, n long")
-        .writeStream.format("parquet")
-        .option("path", str(folder / "output"))
-        .option("checkpointLocation", str(folder / "spark"))
-        .trigger(availableNow=True)
-        .start()
-        .awaitTermination()
-    )
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.keyedstate.backend": backend,
+    }
+    spark = session(folder, "local[2, 3]", settings)  # a task may fail twice
+    rows = rows_of(spark, folder / "input", "k string, v long")
+    run_to_the_end(keyed(rows, "k", uid="counts").process(Fragile(folder), "k string, n long"), folder)
     spark.stop()
 
 

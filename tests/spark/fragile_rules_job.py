@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from own_job import rows_of, run_to_the_end, session
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 
 from keyedstate import types
 from keyedstate.runtime import BroadcastContext, Context, KeyedBroadcastProcessFunction
@@ -53,33 +53,19 @@ class FragileRules(KeyedBroadcastProcessFunction):
 
 
 def main(folder: Path, backend: str, parallelism: str) -> None:
-    spark = (
-        SparkSession.builder.master("local[2, 3]")  # a task may fail twice
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.keyedstate.backend", backend)
-        .config("spark.keyedstate.parallelism", parallelism)
-        .config("spark.keyedstate.checkpoint.dir", str(folder / "state"))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    read = spark.readStream.option("maxFilesPerTrigger", 1)
-    rows = read.schema("k string, v long").json(str(folder / "input"))
-    rules = read.schema("epoch long").json(str(folder / "rules"))
-    (
+    settings = {
+        "spark.keyedstate.backend": backend,
+        "spark.keyedstate.parallelism": parallelism,
+    }
+    spark = session(folder, "local[2, 3]", settings)  # a task may fail twice
+    rows = rows_of(spark, folder / "input", "k string, v long")
+    rules = rows_of(spark, folder / "rules", "epoch long")
+    numbered = (
         keyed(rows, "k", uid="counts")
         .broadcast(rules)
         .process(FragileRules(folder), "k string, n long, epoch long, rule long, times long")
-        .writeStream.format("parquet")
-        .option("path", str(folder / "output"))
-        .option("checkpointLocation", str(folder / "spark"))
-        .trigger(availableNow=True)
-        .start()
-        .awaitTermination()
     )
+    run_to_the_end(numbered, folder)
     spark.stop()
 
 

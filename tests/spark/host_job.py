@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from own_job import session
 
 from keyedstate import types
 from keyedstate.runtime import Context, KeyedProcessFunction
@@ -32,19 +32,8 @@ class WhereAmI(KeyedProcessFunction):
 
 
 def run(folder: Path, number: int) -> None:
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.keyedstate.host", "resident")
-        .config("spark.keyedstate.checkpoint.dir", str(folder / "state"))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.keyedstate.host": "resident"}
+    spark = session(folder, "local[2]", settings)
     (folder / "jvm").write_text(str(spark.sparkContext._gateway.proc.pid))
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load()
     keys = rows.selectExpr("concat('key ', value % 10) as k")
