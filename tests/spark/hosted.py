@@ -116,7 +116,8 @@ class HostedJob:
         self.timeout_ms = timeout_ms
         self.secret = secret
         self.run_id = "run-1"
-        config = Configuration({"checkpoint.delta-min-bytes": 0, **options})
+        limits = {"hosts.idle-time": idle_ms, "hosts.memory": memory_bytes}
+        config = Configuration({"checkpoint.delta-min-bytes": 0, **limits, **options})
         self.state = OperatorFolder(CheckpointStorage.open(str(folder / "state"), config), "counts")
         self.coordinator = CheckpointCoordinator(self.state)
         self.plan = PartitionPlan(
@@ -132,7 +133,7 @@ class HostedJob:
             event_time=None,
         )
         self.packed = cloudpickle.dumps(self.plan)
-        self._settings = HostSettings(idle_ms, memory_bytes)
+        self._settings = HostSettings.of(config)
         # Stands for Spark's daemon: what it ends with, its hosts end with.
         self.parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         found = process_of(self.parent.pid)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pickle
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -24,6 +26,7 @@ import pytest
 from hosted import Counting, HostedJob, wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark import broadcast
 
 import keyedstate
 from keyedstate.checkpoint import StateOrigin
@@ -184,6 +187,75 @@ def test_another_plan_does_not_get_the_state_of_the_one_before(start: Callable[.
     job.packed = cloudpickle.dumps(replace(job.plan, function_name="Renamed"))
     assert job.epoch(1, ["a"]) == [("a", 2)]
     assert job.part().state_origin is FILES
+
+
+def test_samples_of_an_epoch_are_reported_once(start: Callable[..., HostedJob]) -> None:
+    """MET-01."""
+    job = start(**{"metrics.latency": True, "metrics.latency-interval": 1})
+    job.epoch(0, ["a", "a"])
+    assert {name: len(found) for name, found in job.part().latencies["count"].items()} == {
+        "value": 4,
+        "update": 2,
+    }
+    job.epoch(1)
+    assert job.part().state_origin is HOST
+    assert job.part().latencies == {"count": {}}
+    job.epoch(2, ["a"])
+    assert {name: len(found) for name, found in job.part().latencies["count"].items()} == {
+        "value": 2,
+        "update": 1,
+    }
+
+
+class Reading(Counting):
+    """Reads a broadcast variable, and tells what it is, at the rows that want it."""
+
+    def __init__(self, told: str, variable: Any) -> None:
+        super().__init__(told)
+        self.variable = variable
+
+    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
+        if row.key == "reads":
+            self.tell(self.variable.value)
+        yield from super().process(row, ctx)
+
+
+class _Variable:
+    """A broadcast variable as Spark pickles it: by its number."""
+
+    def __reduce__(self) -> Any:
+        return broadcast._from_id, (4711,)
+
+
+def test_a_broadcast_variable_is_read_where_it_is_now(
+    start: Callable[..., HostedJob], tmp_path: Path
+) -> None:
+    """Spark deletes the file of one that it has no memory for, and writes another one when it is needed."""
+    files = [tmp_path / "first", tmp_path / "second"]
+    job = start(Reading(str(tmp_path / "said"), _Variable()))
+    with pytest.MonkeyPatch.context() as patch:
+        for epoch, file in enumerate(files):
+            file.write_bytes(pickle.dumps("a word"))
+            patch.setitem(broadcast._broadcastRegistry, 4711, broadcast.Broadcast(path=str(file)))
+            job.epoch(epoch, ["a"] if epoch == 0 else ["reads"])
+            file.unlink()
+    assert job.part().state_origin is HOST
+    assert (tmp_path / "said").read_text().split("\n")[1:] == ["a word", ""]
+
+
+def test_a_query_whose_limits_have_no_effect_is_told_so(
+    start: Callable[..., HostedJob], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Queries share the hosts of an executor, which live as the first of them wants it."""
+    first, second = start(), start(idle_ms=5_000, memory_bytes=1 << 40)
+    second.hosts = first.hosts
+    first.epoch(0, ["a"])
+    second.epoch(0, ["a"])
+    second.epoch(1, ["a"])
+    said = capfd.readouterr().err
+    assert said.count("have no effect") == 1
+    assert "hosts.idle-time=5000 ms and hosts.memory=1099511627776 bytes of the operator 'counts'" in said
+    assert "60000 ms and 0 bytes" in said
 
 
 def test_epochs_that_change_nothing_write_no_state_and_make_no_base_due(
@@ -553,6 +625,27 @@ def test_sockets_have_short_paths_whatever_the_temporary_folder_is(
     assert folder.path.parent.parent == Path("/tmp")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_nobody_speaks_to_a_host_of_another_user() -> None:
+    """Whoever listens there would be sent the query's secret, its function and its rows."""
+    anchor = process_of(os.getpid())
+    assert anchor is not None
+    stranger = (
+        "import os, socket, sys; here = socket.socket(socket.AF_UNIX); here.bind(sys.argv[1]); "
+        "os.setuid(65534); here.listen(1); print(flush=True); sys.stdin.read()"
+    )
+    with tempfile.TemporaryDirectory() as place:
+        folder = HostFolder(anchor, Path(place))
+        folder.path.parent.mkdir(mode=0o700)
+        folder.path.mkdir()
+        command = [sys.executable, "-c", stranger, str(folder.socket_path(0))]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stdout.readline()
+            with pytest.raises(HostUnavailableError, match="a process of the user 65534 listens"):
+                Hosts([anchor], HostSettings(1000, 0), Path(place)).connect(0)
+            process.communicate()
+
+
 # -- how they end: more of it in test_host_soak.py ---------------------------------------------------
 
 
@@ -573,6 +666,79 @@ def test_what_a_killed_host_leaves_is_cleared_away_by_the_next(start: Callable[.
     assert job.anchor.name in " ".join(left_behind(job))
     other.epoch(0, ["a"])
     assert job.anchor.name not in " ".join(left_behind(job))
+
+
+class Fathering(Counting):
+    """Starts a process that does not end with its host, and tells the numbers of both."""
+
+    def __init__(self, told: str, forks: bool) -> None:
+        super().__init__(told)
+        self.forks = forks
+
+    def open(self, ctx: Any) -> None:
+        if not self.forks:
+            child = subprocess.Popen(["sleep", "300"], close_fds=False, start_new_session=True).pid
+        elif (child := os.fork()) == 0:
+            time.sleep(300)
+            os._exit(0)
+        self.tell(f"{os.getpid()} {child}")
+
+
+@contextlib.contextmanager
+def without_orphans(told: Path) -> Iterator[None]:
+    """Kill, at the end, the children of which a function has told."""
+    try:
+        yield
+    finally:
+        for line in told.read_text().splitlines():
+            os.kill(int(line.split()[1]), signal.SIGKILL)
+
+
+def is_refused(path: Path) -> bool:
+    """Return whether nobody listens at a socket."""
+    with socket.socket(socket.AF_UNIX) as task:
+        task.settimeout(1)
+        try:
+            task.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            # So many have connected that the next one would have to wait.
+            return False
+    return False
+
+
+@pytest.mark.parametrize("forks", [False, True], ids=["another program", "a copy of the host"])
+def test_what_a_function_has_started_does_not_take_the_place_of_a_dead_host(
+    start: Callable[..., HostedJob], tmp_path: Path, forks: bool
+) -> None:
+    """Else tasks would connect to it, and wait for an answer for ever."""
+    told = tmp_path / "told"
+    job = start(Fathering(str(told), forks))
+    with without_orphans(told):
+        job.epoch(0, ["a"])
+        host, child = map(int, told.read_text().split())
+        [path] = job.sockets.rglob("0.sock")
+        os.kill(host, signal.SIGKILL)
+        # Its threads may end a little later than itself.
+        wait_until(lambda: is_refused(path), 10)
+        assert process_of(child) is not None
+        assert job.epoch(1, ["a"]) == [("a", 2)]
+
+
+def test_a_task_hears_of_the_death_of_a_host_whose_child_lives(
+    start: Callable[..., HostedJob], tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    job = start(Fathering(str(told), True), timeout_ms=30_000)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield job.batch(["a"])
+        wait_until(lambda: told.exists() and told.read_text())
+        os.kill(int(told.read_text().split()[0]), signal.SIGKILL)
+
+    with pytest.raises(HostLostError), without_orphans(told):
+        list(job.results(0, rows))
 
 
 def test_tasks_that_come_at_once_start_one_host(start: Callable[..., HostedJob]) -> None:

@@ -416,6 +416,9 @@ class Partition:
         self._written = None
         self._writer.begin(beginning.identity, beginning.restore_point, beginning.writing)
         self._restored = time.perf_counter()
+        if self._keyed.latency is not None:
+            # They were reported with the epoch before.
+            self._keyed.latency.forget()
         self._watermark = self._watermark_of(beginning)
         if self._watermark is not None and self._plan.event_time is not None:
             self._keyed.advance_watermark(self._watermark)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import Accumulator
 
 from keyedstate.checkpoint import Acknowledgement, AttemptManifest, TaskIdentity
-from keyedstate.config import HOSTS_EPOCH_TIMEOUT, HOSTS_IDLE_TIME, HOSTS_MEMORY
+from keyedstate.config import HOSTS_EPOCH_TIMEOUT
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange, operator_index_for_key_group
 from keyedstate.runtime import AtEnd, KeyedOperator, ProcessFunctionError
@@ -267,7 +267,7 @@ def _run_here(
 @lru_cache(maxsize=8)
 def _hosts(settings: tuple[tuple[str, Any], ...]) -> Hosts:
     config = configuration_in_task(settings)
-    return Hosts(worker_parents(), HostSettings(config[HOSTS_IDLE_TIME], config[HOSTS_MEMORY]))
+    return Hosts(worker_parents(), HostSettings.of(config))
 
 
 @lru_cache(maxsize=8)

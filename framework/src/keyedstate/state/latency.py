@@ -100,6 +100,12 @@ class LatencyTracker:
         label = meta.name if self.sampling.by_state else meta.kind.value
         handle.__class__ = self._class_of(type(handle), label, _operations_of(type(handle)))
 
+    def forget(self) -> None:
+        """Drop the samples so far; which calls are measured stays as it is."""
+        for operations in self._operations.values():
+            for operation in operations.values():
+                operation.samples.clear()
+
     def samples(self) -> dict[str, dict[str, list[int]]]:
         """Return the samples in nanoseconds, the oldest first, by state (or kind) and operation."""
         return {

@@ -171,7 +171,9 @@ class _Conversation:
             # The secret stays on this executor.
             if self._version is None:
                 begin["introduction"] = epoch.introduction.to_json()
-        if self._version is not None:
+        if self._version is None:
+            begin["broadcasts"] = _broadcasts()
+        else:
             begin["version"] = self._version
         self._put(
             frame(FrameType.HELLO, {"protocol": PROTOCOL, "keyedstate": keyedstate.__version__}),
@@ -295,12 +297,16 @@ class _Conversation:
 
 
 def _imports() -> dict[str, Any]:
-    """Return where this worker finds modules, files of Spark, and broadcast variables."""
-    broadcast = sys.modules.get("pyspark.broadcast")
-    registry = {} if broadcast is None else broadcast._broadcastRegistry
-    paths = {number: getattr(value, "_path", None) for number, value in registry.items()}
+    """Return where this worker finds modules and files of Spark."""
     return {
         "sys_path": [entry for entry in sys.path if entry],
         "spark_files": SparkFiles._root_directory,
-        "broadcasts": {number: path for number, path in paths.items() if path is not None},
     }
+
+
+def _broadcasts() -> dict[str, str]:
+    """Return where this worker reads broadcast variables, by their numbers."""
+    broadcast = sys.modules.get("pyspark.broadcast")
+    registry = {} if broadcast is None else broadcast._broadcastRegistry
+    paths = {str(number): getattr(value, "_path", None) for number, value in registry.items()}
+    return {number: path for number, path in paths.items() if path is not None}

@@ -10,9 +10,10 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from keyedstate.config import HOSTS_IDLE_TIME, HOSTS_MEMORY, Configuration
 from keyedstate.spark.hosts.errors import HostUnavailableError
 from keyedstate.spark.hosts.folder import HostFolder
-from keyedstate.spark.hosts.processes import Process
+from keyedstate.spark.hosts.processes import Process, user_at_other_end
 
 _START = "from keyedstate.spark.hosts.server import main; main()"
 
@@ -31,6 +32,11 @@ class HostSettings:
 
     idle_ms: int
     memory_bytes: int
+
+    @classmethod
+    def of(cls, config: Configuration) -> HostSettings:
+        """Return what the options ``hosts.idle-time`` and ``hosts.memory`` say."""
+        return cls(config[HOSTS_IDLE_TIME], config[HOSTS_MEMORY])
 
 
 @dataclass(frozen=True)
@@ -105,8 +111,13 @@ class Hosts:
         if not self._folder.is_there():
             return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        path = self._folder.socket_path(number)
         try:
-            connection.connect(str(self._folder.socket_path(number)))
+            connection.connect(str(path))
+            user = user_at_other_end(connection)
+            if user not in (None, os.getuid()):
+                reason = f"a process of the user {user} listens at {path}; end it, or set TMPDIR"
+                raise HostUnavailableError(reason)
         except (FileNotFoundError, ConnectionRefusedError):
             connection.close()
             return None

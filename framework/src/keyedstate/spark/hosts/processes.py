@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import struct
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 _PROC = Path("/proc")
+#: Process, user and group.
+_CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,15 @@ class Process:
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal)
+
+
+def user_at_other_end(connection: socket.socket) -> int | None:
+    """Return whose process is at the other end of a Unix socket; None where the system does not say."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    user: int = _CREDENTIALS.unpack(credentials)[1]
+    return user
 
 
 def process_of(pid: int) -> Process | None:

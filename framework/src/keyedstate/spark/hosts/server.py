@@ -15,7 +15,6 @@ import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -27,17 +26,18 @@ from typing import Any
 
 import cloudpickle
 import pyarrow as pa
-from pyspark import SparkFiles
+from pyspark import SparkFiles, broadcast
 
 import keyedstate
 from keyedstate.checkpoint import TaskIdentity
 from keyedstate.errors import KeyedStateError
+from keyedstate.spark.configuration import configuration_in_task
 from keyedstate.spark.hosts.door import Door, Introduction
 from keyedstate.spark.hosts.errors import HostMemoryError, HostProtocolError
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.folder import HostFolder
 from keyedstate.spark.hosts.launch import HostSettings, HostStart
-from keyedstate.spark.hosts.processes import Process, process_of
+from keyedstate.spark.hosts.processes import Process, process_of, user_at_other_end
 from keyedstate.spark.hosts.protocol import (
     PROTOCOL,
     BatchDecoder,
@@ -61,7 +61,6 @@ _SHORT_MS = 100
 _MAX_PLANS = 64
 #: A task has hung up; Linux says so while there are bytes to be read, too.
 _HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
-_CREDENTIALS = struct.Struct("3i")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -205,6 +204,12 @@ class Host:
                     folder.remove(number)
             self._residents.close(_PATIENCE_S)
 
+    def disown(self) -> None:
+        """Close the sockets in a child of this process, which may outlive it: tasks would wait for it."""
+        self._listener.close()
+        for connection in list(self._connections.values()):
+            connection.socket.close()
+
     def _arrive(self, connection: socket.socket, key: bytes) -> None:
         """Take a connection of another executor; called in any thread."""
         self._arrived.put((connection, key))
@@ -260,12 +265,31 @@ class Host:
             while len(self._plans) >= _MAX_PLANS:
                 self._plans.pop(next(iter(self._plans)), None)
             self._plans[digest] = plan
+            self._compare_settings(plan)
+        if connection.key is None:
+            _know_broadcasts(document.get("broadcasts", {}))
         if connection.key is None and "introduction" in document:
             introduction = Introduction.from_json(document["introduction"])
             self._door.introduce(introduction, digest, plan.settings)
         executor = document.get("executor")
         connection.executor = executor if isinstance(executor, str) else None
         self._run(connection, reader, digest, plan, identity, task)
+
+    def _compare_settings(self, plan: PartitionPlan) -> None:
+        """Say so where a query wants its hosts otherwise than the one that has started this host."""
+        wanted, here = HostSettings.of(configuration_in_task(plan.settings)), self._settings
+        if wanted != here:
+            assert plan.place is not None
+            _log.warning(
+                "hosts.idle-time=%d ms and hosts.memory=%d bytes of the operator %r have no effect: this "
+                "host was started by a query that has %d ms and %d bytes. Queries of the same executors "
+                "share hosts; give them the same values.",
+                wanted.idle_ms,
+                wanted.memory_bytes,
+                plan.place.uid,
+                here.idle_ms,
+                here.memory_bytes,
+            )
 
     def _keeps(
         self, key: bytes, plan: PartitionPlan, digest: str, identity: TaskIdentity, asked: Mapping[str, Any]
@@ -385,7 +409,11 @@ def main() -> None:
     folder = HostFolder(parents[0], None if start.folder is None else Path(start.folder))
     try:
         with socket.socket(fileno=start.listener) as listener:
-            Host(listener, start.settings).run(parents, folder, start.number)
+            # Whatever programs the user's function starts: none shall listen here when this host has ended.
+            listener.set_inheritable(False)
+            host = Host(listener, start.settings)
+            os.register_at_fork(after_in_child=host.disown)
+            host.run(parents, folder, start.number)
     except SystemExit:
         pass
     except BaseException:
@@ -404,11 +432,9 @@ def _end(number: int, where: PythonFrame | None) -> None:
 
 def _refuse_strangers(connection: socket.socket) -> None:
     # The folder keeps other users out already; where the system can tell who it is, it is asked.
-    if hasattr(socket, "SO_PEERCRED"):
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, user, _ = _CREDENTIALS.unpack(credentials)
-        if user != os.getuid():
-            raise HostProtocolError(f"the task is one of the user {user}")
+    user = user_at_other_end(connection)
+    if user not in (None, os.getuid()):
+        raise HostProtocolError(f"the task is one of the user {user}")
 
 
 def _resident_key(plan: PartitionPlan, identity: TaskIdentity) -> ResidentKey:
@@ -432,16 +458,24 @@ def _begin(document: Mapping[str, Any]) -> tuple[str, TaskIdentity, Mapping[str,
 
 
 def _import_from(imports: Mapping[str, Any]) -> None:
-    """Let modules be found where the task finds them, and Spark's files and broadcast variables too."""
+    """Let modules be found where the task finds them, and Spark's files too."""
     new = [entry for entry in imports.get("sys_path", ()) if isinstance(entry, str) and entry not in sys.path]
     # As Spark's workers do: before what was there, but for the current folder.
     sys.path[1:1] = new
     importlib.invalidate_caches()
     SparkFiles._root_directory = imports.get("spark_files")
     SparkFiles._is_running_on_worker = True
-    broadcast = importlib.import_module("pyspark.broadcast")
-    for number, path in imports.get("broadcasts", {}).items():
-        broadcast._broadcastRegistry[int(number)] = broadcast.Broadcast(path=path)
+
+
+def _know_broadcasts(paths: Mapping[str, str]) -> None:
+    """Let broadcast variables be read where the task reads them: Spark may have put one elsewhere since."""
+    for number, path in paths.items():
+        known = broadcast._broadcastRegistry.get(int(number))
+        if known is None:
+            broadcast._broadcastRegistry[int(number)] = broadcast.Broadcast(path=path)
+        else:
+            # Functions have this very object.
+            known._path = path
 
 
 def _resident_bytes() -> int:
