@@ -16,7 +16,7 @@ COMPILED := .venv/.compiled
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
 .PHONY: help setup java demo test test-fast test-model soak faults bench bench-state bench-segment bench-types bench-checkpoint \
-        bench-rocksdb contract lint format \
+        bench-rocksdb bench-timers contract lint format \
         types docs coverage tox matrix clean
 
 help: ## what can be done
@@ -77,9 +77,10 @@ bench: setup ## keyedstate, Spark, Bytewax and Quix Streams in one run, into doc
 bench-state: $(COMPILED) ## state tables, snapshots and restores against a plain dict and pyarrow
 bench-segment: $(COMPILED) ## segment files against pyarrow
 bench-types: $(COMPILED) ## columns of the types against pyarrow
+bench-timers: $(COMPILED) ## timers one by one and at once, and firing them
 bench-rocksdb: $(COMPILED) ## the RocksDB backend against rocksdict with the same bytes
 bench-checkpoint: $(COMPILED) ## deltas against whole states, work beside a base, restores of chains and ranges
-bench-state bench-segment bench-types bench-checkpoint bench-rocksdb: bench-%:
+bench-state bench-segment bench-types bench-checkpoint bench-timers bench-rocksdb: bench-%:
 	$(BIN)/python tests/bench/bench_$*.py $(ARGS)
 
 contract: $(COMPILED) ## the contract kit: what BACKEND claims, and whether it holds

@@ -23,6 +23,9 @@ _BATCH_ENTRIES = 4096
 #: So many places in the heap that have lost their timers are not worth a new heap.
 _FEW_PLACES = 128
 
+#: So many bulk registrations at one place are merged: they may be of the same keys again and again.
+_MANY_CALLS = 16
+
 #: Time and namespace: where the timers of many keys lie together.
 Place = tuple[int, Any]
 #: The key group of each key that has a timer at a place.  The first one registered comes first.
@@ -69,8 +72,10 @@ class TimerQueue:
     """
 
     # A timer is either in `_stored`, where the table has it too, or in `_fresh`, where it has not; in `_gone`
-    # are those that only the table still has.  No bucket of these is empty.  Each place of the first two is
-    # in the heap, perhaps twice.  A place in the heap may have lost its timers, but not the first one there.
+    # are those that only the table still has; and in `_noted` are bulk registrations as they came, which
+    # become some of these, or nothing, when their place is looked at.  No bucket and no list of these is
+    # empty.  Each place with timers is in the heap, perhaps twice.  A place in the heap may have lost its
+    # timers, but not the first one there.
 
     def __init__(self, table: AnyStateTable, *, bare: bool) -> None:
         self._table = table
@@ -78,6 +83,7 @@ class TimerQueue:
         self._stored: dict[Place, Bucket] = {}
         self._fresh: dict[Place, Bucket] = {}
         self._gone: dict[Place, Bucket] = {}
+        self._noted: dict[Place, list[tuple[Sequence[Any], Sequence[int]]]] = {}
         #: Time, a number that makes every element another one, and the namespace.
         self._heap: list[tuple[int, int, Any]] = []
         self._numbers = 0
@@ -112,6 +118,7 @@ class TimerQueue:
 
     def write_back(self) -> None:
         """Write into the table what has changed since the last time."""
+        self._look_at_all()
         table, stored = self._table, self._stored
         for place, bucket in self._gone.items():
             if len(bucket) == 1:
@@ -142,6 +149,8 @@ class TimerQueue:
     def add(self, time: int, namespace: Any, key: Any, key_group: int) -> bool:
         """Add a timer, unless it is there; return whether the earliest time is a new one by that."""
         place = time, namespace
+        if place in self._noted:
+            self._look_at(place)
         stored = self._stored.get(place)
         if stored is not None and key in stored:
             return False
@@ -149,25 +158,42 @@ class TimerQueue:
         if fresh is not None:
             fresh.setdefault(key, key_group)
             return False
+        new = {key: key_group}
+        if stored is None:
+            self._enter(place)
         if place in self._gone:
-            self._add_many(place, {key: key_group})
+            self._merge(place, new)
         else:
-            self._fresh[place] = {key: key_group}
-            if stored is None:
-                self._enter(place)
+            self._fresh[place] = new
         return stored is None and self._heap[0][1] == self._numbers
 
-    def add_at(self, time: int, namespace: Any, keys: Iterable[Any], key_groups: Iterable[int]) -> None:
-        """Add the timers of many keys at one time, which costs little more than a set's update."""
-        added = dict(zip(keys, key_groups, strict=True))
-        if added:
-            self._add_many((time, namespace), added)
+    def add_at(self, time: int, namespace: Any, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        """Add the timers of many keys at one time: the columns, which must stay as they are, are noted."""
+        if not keys:
+            return
+        place = time, namespace
+        noted = self._noted.get(place)
+        if noted is None:
+            if place not in self._stored and place not in self._fresh:
+                self._enter(place)
+            self._noted[place] = [(keys, key_groups)]
+        else:
+            noted.append((keys, key_groups))
+            if len(noted) > _MANY_CALLS:
+                self._look_at(place)
 
-    def _add_many(self, place: Place, added: Bucket) -> None:
+    def _look_at_all(self) -> None:
+        for place in list(self._noted):
+            self._look_at(place)
+
+    def _look_at(self, place: Place) -> None:
+        """Make timers of the bulk registrations at a place."""
+        for keys, key_groups in self._noted.pop(place):
+            self._merge(place, dict(zip(keys, key_groups, strict=True)))
+
+    def _merge(self, place: Place, added: Bucket) -> None:
         stored = self._stored.get(place)
         fresh = self._fresh.get(place)
-        if stored is None and fresh is None:
-            self._enter(place)
         if stored is not None:
             for key in stored.keys() & added.keys():
                 del added[key]
@@ -193,6 +219,8 @@ class TimerQueue:
 
     def _take(self, place: Place, key: Any) -> int | None:
         """Remove a timer and return its key group; None where it is not there."""
+        if place in self._noted:
+            self._look_at(place)
         key_group: int | None = None
         fresh = self._fresh.get(place)
         if fresh is not None:
@@ -255,10 +283,12 @@ class TimerQueue:
     # -- looking ------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
+        self._look_at_all()
         return sum(map(len, self._stored.values())) + sum(map(len, self._fresh.values()))
 
     def __iter__(self) -> Iterator[tuple[int, Any, Any, int]]:
         """Yield each timer once, in no order: its time, namespace, key and key group."""
+        self._look_at_all()
         for buckets in (self._stored, self._fresh):
             for (time, namespace), bucket in buckets.items():
                 for key, key_group in bucket.items():
@@ -266,6 +296,8 @@ class TimerQueue:
 
     def _at(self, place: Place) -> Bucket:
         """Return the timers of a place."""
+        if place in self._noted:
+            self._look_at(place)
         stored, fresh = self._stored.get(place), self._fresh.get(place)
         if stored is not None and fresh is not None:
             return {**stored, **fresh}
@@ -279,14 +311,18 @@ class TimerQueue:
 
     def _left(self) -> None:
         """Clear the heap's head of places that have lost their timers, and all of it where most have."""
-        heap, stored, fresh = self._heap, self._stored, self._fresh
-        while heap and (place := (heap[0][0], heap[0][2])) not in stored and place not in fresh:
+        heap = self._heap
+        timers: tuple[dict[Place, Any], ...] = self._stored, self._fresh, self._noted
+        while heap:
+            place = heap[0][0], heap[0][2]
+            if any(place in found for found in timers):
+                break
             heapq.heappop(heap)
-        if len(heap) > _FEW_PLACES + 2 * (len(stored) + len(fresh)):
+        if len(heap) > _FEW_PLACES + 2 * sum(len(found) for found in timers):
             self._make_heap()
 
     def _make_heap(self) -> None:
-        places = dict.fromkeys(self._stored) | dict.fromkeys(self._fresh)
+        places = dict.fromkeys((*self._stored, *self._fresh, *self._noted))
         self._heap = [(time, number, namespace) for number, (time, namespace) in enumerate(places)]
         heapq.heapify(self._heap)
         self._numbers = len(places)
