@@ -183,12 +183,12 @@ class Stream:
 
 
 @pytest.fixture(scope="session")
-def new_stream(spark: SparkSession) -> Callable[[Path], Stream]:
-    """What makes a stream of rows with a string key ``k`` and a number ``v``, in a folder."""
-    return lambda folder: Stream(spark, folder, "k string, v long")
+def new_stream(spark: SparkSession) -> Callable[..., Stream]:
+    """What makes a stream in a folder, by default of rows with a string key ``k`` and a number ``v``."""
+    return lambda folder, schema="k string, v long": Stream(spark, folder, schema)
 
 
 @pytest.fixture
-def stream(new_stream: Callable[[Path], Stream], tmp_path: Path) -> Stream:
+def stream(new_stream: Callable[..., Stream], tmp_path: Path) -> Stream:
     """A stream of rows with a string key ``k`` and a number ``v``."""
     return new_stream(tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +21,24 @@ def event_times(column: pa.Array) -> list[int | None]:
     if factor > 0:
         return list(pc.multiply_checked(numbers, factor).to_pylist())
     return [None if number is None else number // -factor for number in numbers.to_pylist()]
+
+
+def event_time_array(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+    """Return what `event_times` returns as an array, and which of its places have no time; None where all do.
+
+    What stands at a place without time is no time.
+    """
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("ms"))
+    factor = {"s": 1000, "ms": 1, "us": -1000, "ns": -1_000_000}[column.type.unit]
+    numbers = column.view(pa.int64())
+    missing = None
+    if numbers.null_count:
+        missing = numbers.is_null().to_numpy(zero_copy_only=False)
+        numbers = numbers.fill_null(0)
+    if factor > 0:
+        return pc.multiply_checked(numbers, factor).to_numpy(), missing
+    return numbers.to_numpy() // -factor, missing
 
 
 def is_event_time(arrow_type: pa.DataType) -> bool:

@@ -5,8 +5,10 @@ Flink's ``KeyedProcessFunction`` and ``KeyedBroadcastProcessFunction``, under th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
+
+import pyarrow as pa
 
 from keyedstate.backend import OperatorStateKind
 from keyedstate.runtime.errors import InvalidFunctionError
@@ -194,6 +196,20 @@ class KeyedFunction:
     registered in `open`.  One instance serves many keys, so anything that belongs to a key goes into
     state; anything else on ``self`` is gone after the epoch.
     """
+
+    def for_rows(
+        self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
+    ) -> KeyedFunction:
+        """Return the function for rows of these columns; itself, unless it has to know them.
+
+        Parameters
+        ----------
+        schema : pyarrow.Schema
+        key_columns : sequence of str
+        time_column : str or None
+            The one with the event time.
+        """
+        return self
 
     def open(self, ctx: Context) -> None:
         """Prepare; called once before the first row. Declared states are bound already."""

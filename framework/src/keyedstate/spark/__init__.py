@@ -25,6 +25,7 @@ from keyedstate.spark.errors import (
     MissingUidError,
     OutputDeclarationError,
     PreflightError,
+    SideOutputError,
     StateFrameError,
     TaskContextError,
 )
@@ -36,12 +37,14 @@ if TYPE_CHECKING:
     from keyedstate.spark.registration import register
     from keyedstate.spark.savepoint import create_savepoint, fork_savepoint
     from keyedstate.spark.stopping import stop_with_savepoint
+    from keyedstate.spark.windows import SplitOutputs, split
 
 #: What is imported when it is asked for, and where it is.
 _WITH_SPARK = {
     "EpochListener": "keyedstate.spark.metrics",
     "KeyedFrame": "keyedstate.spark.frame",
     "SavepointEdit": "keyedstate.spark.editing",
+    "SplitOutputs": "keyedstate.spark.windows",
     "create_savepoint": "keyedstate.spark.savepoint",
     "edit": "keyedstate.spark.editing",
     "epoch_metrics": "keyedstate.spark.metrics",
@@ -50,6 +53,7 @@ _WITH_SPARK = {
     "metrics_of": "keyedstate.spark.metrics",
     "new_savepoint": "keyedstate.spark.editing",
     "register": "keyedstate.spark.registration",
+    "split": "keyedstate.spark.windows",
     "stop_with_savepoint": "keyedstate.spark.stopping",
 }
 
@@ -73,6 +77,8 @@ __all__ = [
     "OutputDeclarationError",
     "PreflightError",
     "SavepointEdit",
+    "SideOutputError",
+    "SplitOutputs",
     "StateFrameError",
     "TaskContextError",
     "create_savepoint",
@@ -83,6 +89,7 @@ __all__ = [
     "metrics_of",
     "new_savepoint",
     "register",
+    "split",
     "stop_with_savepoint",
 ]
 

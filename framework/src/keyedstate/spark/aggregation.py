@@ -15,26 +15,6 @@ from keyedstate.spark.schema import arrow_types, folded, input_column_of
 from keyedstate.state import Ttl
 
 
-def all_aggregates(given: Mapping[str, Aggregate], named: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
-    """Return what is given in a mapping and by name as one.
-
-    Raises
-    ------
-    InvalidAggregateError
-        Where a name comes twice.
-    """
-    if not isinstance(given, Mapping):
-        raise InvalidAggregateError(
-            None, f"it is given {given!r}; name the output column, as in aggregate(n=count())"
-        )
-    for name in given:
-        if not name:
-            raise InvalidAggregateError(None, f"an output column is named {name!r}; give it a name")
-        if name in named:
-            raise InvalidAggregateError(name, "it is given twice; leave one of them out")
-    return {**given, **named}
-
-
 def aggregation_of(
     frame: DataFrame,
     key_columns: Sequence[str],

@@ -57,6 +57,14 @@ class OutputDeclarationError(KeyedFrameError):
         )
 
 
+class SideOutputError(KeyedFrameError):
+    """A DataFrame of which the outputs cannot be told apart."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the DataFrame cannot be split into outputs: {reason}.")
+
+
 class BroadcastFrameError(KeyedFrameError):
     """A second DataFrame whose rows cannot be given to every task."""
 

@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -41,9 +41,11 @@ from keyedstate.runtime import (
     check_function,
 )
 from keyedstate.runtime.aggregates import Aggregate
+from keyedstate.runtime.aggregates.declaration import all_aggregates
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.windows import Windowed, WindowOutput
 from keyedstate.spark.acknowledge import acknowledgements_of
-from keyedstate.spark.aggregation import aggregation_of, all_aggregates
+from keyedstate.spark.aggregation import aggregation_of
 from keyedstate.spark.bootstrap import NO_OUTPUT
 from keyedstate.spark.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.configuration import choose_backend, frozen, read_configuration
@@ -64,10 +66,13 @@ from keyedstate.spark.preflight import check_executors
 from keyedstate.spark.reporters import reporters_of
 from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
-from keyedstate.spark.schema import key_columns_of, key_types, parse_output, time_column_of
+from keyedstate.spark.schema import key_columns_of, key_types, parse_output, time_column_of, to_arrow
 from keyedstate.spark.task import Acknowledging, OperatorPlan
+from keyedstate.spark.windows import check_event_time, output_type
 from keyedstate.state import MissingEventTimeError, Ttl, TtlClock, declared_operator_states, declared_states
 from keyedstate.types import refuse_generic
+from keyedstate.window import WindowAssigner
+from keyedstate.window.definition import WindowDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -290,6 +295,52 @@ class KeyedFrame:
             frame, self._key_columns, self._uid, self._config, self._broadcast, self._interval_ms
         )
         return pruned.process(function, schema, time=time, delay=delay)
+
+    def window(
+        self,
+        assigner: WindowAssigner[Any],
+        *,
+        time: str | None = None,
+        delay: Duration | None = None,
+        missing: str = "fail",
+    ) -> Windowed[DataFrame]:
+        """Put the rows of each key into windows: ``window(Tumbling.of("1 h"), time="ts", delay="10 min")``.
+
+        Parameters
+        ----------
+        assigner : WindowAssigner
+            Of `keyedstate.window`.
+        time, delay
+            As in `process`; needed for windows in event time.
+        missing : {"fail", "drop", "side output"}, optional
+            What is done with rows whose event time is null, where their windows need one.
+
+        Returns
+        -------
+        Windowed
+            Its methods say when windows fire, and what is made of their rows: at the end a DataFrame.
+
+        Raises
+        ------
+        InvalidWindowError
+        EventTimeError, InvalidDurationError
+            As `process`.
+        """
+        definition = WindowDefinition.of(assigner)
+        check_event_time(definition, time)
+        self._event_time(time, delay)
+
+        def finish(function: KeyedFunction, output: WindowOutput) -> DataFrame:
+            schema = output_type(self._df, self._key_columns, output)
+            event_time = self._event_time(time, delay)
+            bound = function.for_rows(
+                to_arrow(self._df.schema),
+                self._key_columns,
+                None if event_time is None else event_time.column,
+            )
+            return self.process(bound, schema, time=time, delay=delay)
+
+        return Windowed(definition, missing, finish)
 
     def bootstrap(
         self,

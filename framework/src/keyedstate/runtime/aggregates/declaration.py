@@ -114,6 +114,26 @@ class Aggregate:
         return self.name
 
 
+def all_aggregates(given: Mapping[str, Aggregate], named: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+    """Return what is given in a mapping and by name as one.
+
+    Raises
+    ------
+    InvalidAggregateError
+        Where a name comes twice.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidAggregateError(
+            None, f"it is given {given!r}; name the output column, as in aggregate(n=count())"
+        )
+    for name in given:
+        if not name:
+            raise InvalidAggregateError(None, f"an output column is named {name!r}; give it a name")
+        if name in named:
+            raise InvalidAggregateError(name, "it is given twice; leave one of them out")
+    return {**given, **named}
+
+
 def require_aggregate(name: str, given: object) -> Aggregate:
     """Return what is given for an output column, or refuse what is no aggregate."""
     if not isinstance(given, Aggregate):

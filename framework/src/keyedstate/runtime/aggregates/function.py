@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.errors import KeyedStateError
@@ -78,8 +79,9 @@ class Aggregation(VectorizedProcessFunction):
             for part, type in bound.parts.items():
                 parts[f"{bound.name}.{part}" if part else bound.name] = nullable(type)
         self._nothing = (None,) * len(parts)
+        self.accumulator_type = accumulators_of(parts)
         #: The declaration, and the handle once the function is opened.
-        self.accumulators: Any = ValueState(STATE_NAME, accumulators_of(parts), ttl=ttl)
+        self.accumulators: Any = ValueState(STATE_NAME, self.accumulator_type, ttl=ttl)
 
     @property
     def output(self) -> pa.Schema:
@@ -100,10 +102,7 @@ class Aggregation(VectorizedProcessFunction):
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
         """Bring rows into the state."""
         rows = batch.groups
-        new: list[Part] = []
-        for bound in self._kept.values():
-            new += bound.reduce([batch.column(name) for name in bound.columns], rows)
-        self._now = self._merge(rows, new)
+        self._now = self.merge(rows.keys, rows.key_groups, self.reduce(batch.rows, rows))
         self._touched.append(rows)
 
     def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
@@ -118,14 +117,21 @@ class Aggregation(VectorizedProcessFunction):
                 list(map(pa.concat_arrays, columns)), np.concatenate([rows.key_groups for rows in touched])
             )
             found = self.accumulators.get_many(distinct.keys, distinct.key_groups)
-            yield from self._batches(distinct, self._parts_of(found))
+            yield from self._batches(distinct, self.parts_of(found))
 
-    def _merge(self, rows: GroupedRows, new: list[Part]) -> list[Part]:
-        """Merge parts into the state and return what it holds now."""
+    def reduce(self, batch: pa.RecordBatch, rows: GroupedRows) -> list[Part]:
+        """Return the parts of the accumulators of each distinct key of a batch."""
+        new: list[Part] = []
+        for bound in self._kept.values():
+            new += bound.reduce([batch.column(name) for name in bound.columns], rows)
+        return new
+
+    def merge(self, keys: list[Any], key_groups: npt.NDArray[np.int32], new: list[Part]) -> list[Part]:
+        """Merge parts into the state of distinct keys and return what it holds now."""
         now: list[Part] = [[] for _ in new]
 
         def merge(some: slice, stored: list[Any]) -> Iterator[tuple[Any, ...]]:
-            old = self._parts_of(stored)
+            old = self.parts_of(stored)
             merged: list[Part] = []
             for bound in self._kept.values():
                 place = self._places[bound.name]
@@ -135,24 +141,24 @@ class Aggregation(VectorizedProcessFunction):
             return zip(*merged, strict=True)
 
         try:
-            self.accumulators.transform_many(rows.keys, merge, rows.key_groups)
+            self.accumulators.transform_many(keys, merge, key_groups)
         except StateValueError as error:
-            raise self._overflow(rows, now, error) from error
+            raise self._overflow(keys, now, error) from error
         return now
 
-    def _parts_of(self, stored: list[Any]) -> list[Part]:
+    def parts_of(self, stored: list[Any]) -> list[Part]:
         """Return accumulators as columns of their parts."""
         if None in stored:
             stored = [self._nothing if one is None else one for one in stored]
         return [list(map(itemgetter(place), stored)) for place in range(len(self._nothing))]
 
-    def _overflow(self, rows: GroupedRows, now: list[Part], error: StateValueError) -> KeyedStateError:
+    def _overflow(self, keys: list[Any], now: list[Part], error: StateValueError) -> KeyedStateError:
         """Return the error for what the state has refused."""
         for bound in self._kept.values():
             if isinstance(bound, UserDefined):
                 continue
             for part, type in zip(now[self._places[bound.name]], bound.parts.values(), strict=True):
-                for key, value in zip(rows.keys, part, strict=False):
+                for key, value in zip(keys, part, strict=False):
                     if value is not None and not type.is_value(value):
                         return AggregateOverflowError(bound.name, repr(type), key)
         return error
@@ -161,12 +167,13 @@ class Aggregation(VectorizedProcessFunction):
         schema = self.output
         for start in range(0, len(rows), OUTPUT_ROWS):
             some = slice(start, start + OUTPUT_ROWS)
-            results = [
-                bound.results([part[some] for part in parts[self._places[bound.name]]])
-                for bound in self.aggregates.values()
-            ]
             keys = [column[some] for column in rows.key_columns]
+            results = self.results([part[some] for part in parts])
             yield pa.RecordBatch.from_arrays([*keys, *results], schema=schema)
+
+    def results(self, parts: list[Part]) -> list[pa.Array]:
+        """Return the columns of the results of accumulators."""
+        return [bound.results(parts[self._places[bound.name]]) for bound in self.aggregates.values()]
 
 
 def _bound(name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> BoundAggregate:

@@ -77,6 +77,7 @@ class InstancePlan:
         ConfigError, PluginError
         """
         check_function(function)
+        function = function.for_rows(rows.schema, rows.key_columns, rows.time_column)
         try:
             cloudpickle.dumps(function)
             copy_of(function)

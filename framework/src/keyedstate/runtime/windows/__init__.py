@@ -1,0 +1,23 @@
+"""Windows over the rows of a key as process functions."""
+
+from keyedstate.runtime.windows.builder import Windowed, WindowOutput, windowed
+from keyedstate.runtime.windows.function import (
+    MAIN,
+    MISSING,
+    OUTPUT,
+    WINDOW_END,
+    WINDOW_START,
+    WindowedFunction,
+)
+
+__all__ = [
+    "MAIN",
+    "MISSING",
+    "OUTPUT",
+    "WINDOW_END",
+    "WINDOW_START",
+    "WindowOutput",
+    "Windowed",
+    "WindowedFunction",
+    "windowed",
+]

@@ -1,0 +1,358 @@
+"""Declared aggregates of tumbling and sliding event-time windows, by columns.
+
+Rows are assigned with NumPy, reduced to one value for each key and window, and brought into state with one
+bulk call for each window; so are the timers.  What comes out is what the window operator gives with an
+`EventTimeTrigger`, row by row, but for late rows: those of one batch make one late firing of their window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyedstate.runtime.aggregates import Aggregate, InvalidAggregateError
+from keyedstate.runtime.aggregates.declaration import Part
+from keyedstate.runtime.aggregates.function import OUTPUT_ROWS, Aggregation
+from keyedstate.runtime.event_time import event_time_array
+from keyedstate.runtime.function import Context, KeyedFunction
+from keyedstate.runtime.grouping import GroupedRows, keys_of
+from keyedstate.runtime.timers import TimerBatch
+from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.runtime.windows.function import (
+    DROP,
+    FAIL,
+    MAIN,
+    MISSING,
+    OUTPUT,
+    WINDOW_END,
+    WINDOW_START,
+    WindowedFunction,
+    has_bounds,
+    window_bounds,
+)
+from keyedstate.state import BEFORE_TIME, END_OF_TIME, ValueState
+from keyedstate.types import TIME_WINDOW, TimeWindow, from_arrow_type, infer, nullable
+from keyedstate.window import EventTimeTrigger, MissingTimestampError, Sliding, Tumbling
+from keyedstate.window.contents import CONTENTS, AllRows
+from keyedstate.window.definition import WindowDefinition
+from keyedstate.window.function import ProcessWindowFunction, WindowContext
+
+#: Instants as Spark has them.
+_INSTANT = pa.timestamp("us", "UTC")
+Times = npt.NDArray[np.int64]
+
+
+class DeclaredAggregation(KeyedFunction):
+    """Declared aggregates of windows, before the columns are known: `for_rows` gives what runs."""
+
+    def __init__(
+        self,
+        definition: WindowDefinition,
+        aggregates: Mapping[str, Aggregate],
+        side_outputs: tuple[str, ...],
+        late: str | None,
+        missing: str,
+    ) -> None:
+        self._definition = definition
+        self._aggregates = dict(aggregates)
+        self._side_outputs = side_outputs
+        self._late = late
+        self._missing = missing
+
+    def for_rows(
+        self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
+    ) -> KeyedFunction:
+        """Return the function for rows of these columns: by columns where that is possible.
+
+        Raises
+        ------
+        InvalidAggregateError
+        """
+        bounds = (WINDOW_START, WINDOW_END) if has_bounds(self._definition) else ()
+        for name in self._aggregates:
+            if name in bounds:
+                raise InvalidAggregateError(name, "the window's bounds are named so; give it another name")
+        aggregation = self.bound_to(schema, key_columns)
+        sides: Any = {"side_outputs": self._side_outputs, "late": self._late, "missing": self._missing}
+        if by_columns(self._definition):
+            if time_column is None:
+                raise MissingTimestampError(self._definition.assigner.name)
+            return WindowedAggregation(self._definition, aggregation, schema, time_column, **sides)
+        function = _AggregatedWindow(self._definition, aggregation, schema)
+        made = WindowedFunction(self._definition, AllRows(), function, **sides)
+        return made.for_rows(schema, key_columns, time_column)
+
+    def result_fields(self, schema: pa.Schema, key_columns: Sequence[str]) -> list[pa.Field]:
+        """Return the columns of the results.
+
+        Raises
+        ------
+        InvalidAggregateError
+        """
+        return list(self.bound_to(schema, key_columns).output)[len(key_columns) :]
+
+    def bound_to(self, schema: pa.Schema, key_columns: Sequence[str]) -> Aggregation:
+        """Return the aggregates of columns of these types.
+
+        Raises
+        ------
+        InvalidAggregateError
+        """
+        types = dict(zip(schema.names, schema.types, strict=True))
+        for name, aggregate in self._aggregates.items():
+            for column in getattr(aggregate, "columns", ()):
+                if column not in types:
+                    raise InvalidAggregateError(
+                        name, f"there is no column {column!r}, but {', '.join(schema.names)}"
+                    )
+        return Aggregation(key_columns, types, self._aggregates)
+
+
+def by_columns(definition: WindowDefinition) -> bool:
+    """Return whether windows can be aggregated by columns: aligned ones that fire at their end."""
+    return (
+        type(definition.assigner) in (Tumbling, Sliding)
+        and definition.assigner.is_event_time
+        and type(definition.trigger) is EventTimeTrigger
+        and definition.evictor is None
+    )
+
+
+class WindowedAggregation(VectorizedProcessFunction):
+    """Aggregates of aligned windows in event time; made by `DeclaredAggregation`.
+
+    Attributes
+    ----------
+    late_rows_dropped, timeless_rows_dropped : int
+        As of `keyedstate.runtime.windows.WindowedFunction`.
+    """
+
+    batch_rows = Aggregation.batch_rows
+    batch_bytes = Aggregation.batch_bytes
+
+    def __init__(
+        self,
+        definition: WindowDefinition,
+        aggregation: Aggregation,
+        schema: pa.Schema,
+        time_column: str,
+        *,
+        side_outputs: tuple[str, ...],
+        late: str | None,
+        missing: str,
+    ) -> None:
+        assigner = definition.assigner
+        assert isinstance(assigner, (Tumbling, Sliding))
+        self._name = assigner.name
+        self._size, self._offset = assigner.size, assigner.offset
+        self._slide = assigner.slide if isinstance(assigner, Sliding) else assigner.size
+        self._lateness = definition.allowed_lateness
+        self._aggregation = aggregation
+        self._key_columns = aggregation.key_columns
+        self._side_outputs = side_outputs
+        self._time_column = time_column
+        self._late = late
+        self._missing = missing
+        self.late_rows_dropped = self.timeless_rows_dropped = 0
+        keys = len(self._key_columns)
+        fields = list(aggregation.output)
+        bounds = [pa.field(WINDOW_START, _INSTANT), pa.field(WINDOW_END, _INSTANT)]
+        self._main = pa.schema([*fields[:keys], *bounds, *fields[keys:]])
+        structs = [pa.field(name, pa.struct(list(schema))) for name in side_outputs]
+        self._tagged = pa.schema([(OUTPUT, pa.string()), (MAIN, pa.struct(list(self._main))), *structs])
+
+    def open(self, ctx: Context) -> None:
+        """Register the state of windows."""
+        descriptor = ValueState(CONTENTS, self._aggregation.accumulator_type)
+        self._contents = ctx._backend.get_state(descriptor, TimeWindow(0, 0), TIME_WINDOW)
+        self._aggregation.accumulators = self._contents
+
+    # -- rows ---------------------------------------------------------------------------------------------
+
+    def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
+        """Bring rows into the state of their windows; yield what late ones make of windows that fired."""
+        times, missing = event_time_array(batch.column(self._time_column))
+        rows: Times = np.arange(len(times))
+        if missing is not None:
+            yield from self._without_time(batch.rows, np.flatnonzero(missing))
+            rows = np.flatnonzero(~missing)
+        rows, starts, late = self._assigned(times, rows, ctx.watermark)
+        if len(late):
+            yield from self._too_late(batch.rows, late)
+        if len(rows):
+            yield from self._add(batch, rows, starts, ctx)
+
+    def _without_time(self, batch: pa.RecordBatch, rows: Times) -> Iterator[pa.RecordBatch]:
+        if self._missing == FAIL:
+            raise MissingTimestampError(self._name)
+        if self._missing == DROP:
+            self.timeless_rows_dropped += len(rows)
+        else:
+            yield self._aside(MISSING, batch, rows)
+
+    def _too_late(self, batch: pa.RecordBatch, rows: Times) -> Iterator[pa.RecordBatch]:
+        if self._late is None:
+            self.late_rows_dropped += len(rows)
+        else:
+            yield self._aside(self._late, batch, rows)
+
+    def _assigned(self, times: Times, rows: Times, watermark: int) -> tuple[Times, Times, Times]:
+        """Return rows and the starts of their windows, each pair once, and the rows that are too late.
+
+        Windows that are over are left out.
+        """
+        lasts = times - np.mod(times - self._offset, self._slide)
+        some_rows, some_starts = [], []
+        taken = np.zeros(len(times), np.bool_)
+        # The latest start of windows that are over.
+        over = max(watermark - self._lateness + 1 - self._size, BEFORE_TIME)
+        for back in range(-(-self._size // self._slide)):
+            starts = lasts[rows] - back * self._slide
+            inside = (starts > times[rows] - self._size) & (starts > over)
+            chosen = rows[inside]
+            taken[chosen] = True
+            some_rows.append(chosen)
+            some_starts.append(starts[inside])
+        skipped = rows[~taken[rows]]
+        late = skipped[times[skipped] + self._lateness <= watermark]
+        return np.concatenate(some_rows), np.concatenate(some_starts), late
+
+    def _add(self, batch: KeyedBatch, rows: Times, starts: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
+        chosen = batch.rows
+        if len(rows) != len(batch) or self._slide < self._size:
+            chosen = chosen.take(pa.array(rows))
+        columns = [chosen.column(name) for name in self._key_columns]
+        pairs = GroupedRows([*columns, pa.array(starts)], batch.key_groups[rows])
+        parts = self._aggregation.reduce(chosen, pairs)
+        keys = keys_of(pairs.key_columns[:-1])
+        window_starts = pairs.key_columns[-1].to_numpy()
+        order = np.argsort(window_starts, kind="stable")
+        ends = np.flatnonzero(np.diff(window_starts[order], append=window_starts[order[-1]] + 1)) + 1
+        first = 0
+        for end in ends.tolist():
+            some = order[first:end]
+            first = end
+            start = int(window_starts[some[0]])
+            in_window = [[part[place] for place in some.tolist()] for part in parts]
+            some_keys = [keys[place] for place in some.tolist()]
+            groups = pairs.key_groups[some]
+            now = self._merged(TimeWindow(start, start + self._size), some_keys, groups, in_window, ctx)
+            if now is not None:
+                found = [column.take(pa.array(some)) for column in pairs.key_columns[:-1]]
+                yield from self._fired(start, found, now)
+
+    def _merged(
+        self, window: TimeWindow, keys: list[Any], key_groups: Any, new: list[Part], ctx: Context
+    ) -> list[Part] | None:
+        """Bring parts into the state of a window; return what it holds where the window has ended."""
+        self._contents.set_namespace(window)
+        now = self._aggregation.merge(keys, key_groups, new)
+        end, timers = window.max_timestamp, ctx.timer_service
+        ended = end <= ctx.watermark
+        if not ended:
+            timers.register_event_time_timers(keys, end, key_groups)
+        if self._lateness and end + self._lateness < END_OF_TIME:
+            timers.register_event_time_timers(keys, end + self._lateness, key_groups)
+        return now if ended else None
+
+    # -- timers -------------------------------------------------------------------------------------------
+
+    def on_timers(self, timers: TimerBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
+        """Yield what windows give that have ended, and let those go that are over."""
+        times = timers.times
+        ends = np.flatnonzero(np.diff(times, append=times[-1] - 1)) + 1
+        first = 0
+        for end in ends.tolist():
+            # Timers tell no window: at their time one ends, and one that ended before is over.
+            keys, groups = timers.keys[first:end], timers.key_groups[first:end]
+            last = int(times[first])
+            first = end
+            window = TimeWindow(last + 1 - self._size, last + 1)
+            if (window.start - self._offset) % self._slide == 0:
+                yield from self._fire(window, keys, groups)
+            over = last - self._lateness
+            if self._lateness and (over + 1 - self._size - self._offset) % self._slide == 0:
+                self._contents.set_namespace(TimeWindow(over + 1 - self._size, over + 1))
+                self._contents.clear_many(keys, groups)
+
+    def _fire(self, window: TimeWindow, keys: list[Any], groups: list[int]) -> Iterator[pa.RecordBatch]:
+        self._contents.set_namespace(window)
+        found: list[Any] = self._contents.get_many(keys, groups)
+        if None in found:
+            # A timer may be there for a window that is over alone.
+            there = [place for place, one in enumerate(found) if one is not None]
+            keys, groups = [keys[place] for place in there], [groups[place] for place in there]
+            found = [found[place] for place in there]
+        if keys:
+            yield from self._fired(window.start, self._as_columns(keys), self._aggregation.parts_of(found))
+            if not self._lateness:
+                self._contents.set_namespace(window)
+                self._contents.clear_many(keys, groups)
+
+    def _as_columns(self, keys: list[Any]) -> list[pa.Array]:
+        types = self._aggregation.key_types
+        columns = [keys] if len(types) == 1 else list(zip(*keys, strict=True))
+        return [
+            nullable(from_arrow_type(type_)).to_arrow(list(values)).cast(type_)
+            for type_, values in zip(types, columns, strict=True)
+        ]
+
+    # -- output -------------------------------------------------------------------------------------------
+
+    def _fired(self, start: int, keys: list[pa.Array], parts: list[Part]) -> Iterator[pa.RecordBatch]:
+        bounds = window_bounds(TimeWindow(start, start + self._size))
+        rows = len(keys[0])
+        for begin in range(0, rows, OUTPUT_ROWS):
+            some = slice(begin, begin + OUTPUT_ROWS)
+            results = self._aggregation.results([part[some] for part in parts])
+            columns = [column[some] for column in keys]
+            length = len(columns[0])
+            times = [pa.repeat(pa.scalar(bound, _INSTANT), length) for bound in bounds]
+            columns = [*columns, *times, *results]
+            if not self._side_outputs:
+                yield pa.RecordBatch.from_arrays(columns, schema=self._main)
+            else:
+                main = pa.StructArray.from_arrays(columns, fields=list(self._main))
+                yield self._with_tag(MAIN, main)
+
+    def _aside(self, name: str, batch: pa.RecordBatch, rows: Times) -> pa.RecordBatch:
+        taken = batch.take(pa.array(rows))
+        type_ = self._tagged.field(name).type
+        columns = [taken.column(field.name) for field in type_]
+        return self._with_tag(name, pa.StructArray.from_arrays(columns, fields=list(type_)))
+
+    def _with_tag(self, name: str, rows: pa.StructArray) -> pa.RecordBatch:
+        columns = [
+            rows if field.name == name else pa.nulls(len(rows), field.type)
+            for field in list(self._tagged)[1:]
+        ]
+        tag = pa.repeat(pa.scalar(name, pa.string()), len(rows))
+        return pa.RecordBatch.from_arrays([tag, *columns], schema=self._tagged)
+
+
+class _AggregatedWindow(ProcessWindowFunction):
+    """Declared aggregates of the rows of one window, for windows that are not aggregated by columns."""
+
+    def __init__(self, definition: WindowDefinition, aggregation: Aggregation, schema: pa.Schema) -> None:
+        self._bounded = has_bounds(definition)
+        self._single_key = len(aggregation.key_columns) == 1
+        self._aggregation = aggregation
+        self._schema = schema
+
+    def process(self, elements: Any, ctx: WindowContext) -> Iterable[Any]:
+        """Return the row of the window."""
+        columns = [
+            nullable(infer(field.type)).to_arrow([row[place] for row in elements])
+            for place, field in enumerate(self._schema)
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, names=self._schema.names)
+        one_key = GroupedRows([pa.repeat(0, len(elements))], np.zeros(len(elements), np.int32))
+        parts = self._aggregation.reduce(batch, one_key)
+        values = [column.to_pylist()[0] for column in self._aggregation.results(parts)]
+        key = (ctx.key,) if self._single_key else ctx.key
+        bounds = window_bounds(ctx.window) if self._bounded else ()
+        return ((*key, *bounds, *values),)

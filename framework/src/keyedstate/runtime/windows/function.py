@@ -1,0 +1,207 @@
+"""Windows as a process function: rows go into windows, and what these give comes out as rows."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.runtime.errors import InvalidFunctionError
+from keyedstate.runtime.function import Context, KeyedProcessFunction
+from keyedstate.state import declared_states
+from keyedstate.time import Timer
+from keyedstate.types import TIME_WINDOW, TimeWindow, infer
+from keyedstate.window import InvalidWindowError, MissingTimestampError
+from keyedstate.window.contents import ReducedRows, WindowContents
+from keyedstate.window.definition import WindowDefinition
+from keyedstate.window.function import ProcessWindowFunction, WindowContext
+from keyedstate.window.operator import TIMERS, WindowOperator
+
+#: The columns of a window's start and end.
+WINDOW_START, WINDOW_END = "window_start", "window_end"
+#: With side outputs: the column that says which output a row is of, and the output of the function itself.
+OUTPUT, MAIN = "output", "main"
+#: What may be done with a row without event time; the last one puts it out to the side output of that name.
+FAIL, DROP, MISSING = "fail", "drop", "missing"
+_1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+class WindowedFunction(KeyedProcessFunction):
+    """Puts the rows of a key into windows and calls a function when they fire; made by `windowed`.
+
+    Attributes
+    ----------
+    late_rows_dropped : int
+        Rows that came too late for all of their windows and went to no side output
+        (``numLateRecordsDropped``), since the function was opened.
+    timeless_rows_dropped : int
+        Rows without event time that were dropped because that was asked for.
+    """
+
+    def __init__(
+        self,
+        definition: WindowDefinition,
+        contents: WindowContents,
+        function: ProcessWindowFunction,
+        *,
+        side_outputs: tuple[str, ...],
+        late: str | None,
+        missing: str,
+    ) -> None:
+        definition.check_contents(contents)
+        self.definition = definition
+        self.side_outputs = side_outputs
+        self._contents = contents
+        self._function = function
+        self._late_output = late
+        self._missing = missing
+        self._schema: pa.Schema | None = None
+        self._out: list[Any] = []
+        self.late_rows_dropped = self.timeless_rows_dropped = 0
+
+    def for_rows(
+        self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
+    ) -> WindowedFunction:
+        """Return the function for rows of these columns."""
+        bound = copy.copy(self)
+        bound._schema = schema
+        if isinstance(self._function, WindowRow):
+            reduced = isinstance(self._contents, ReducedRows)
+            bound._function = self._function.bound_to(schema, key_columns, reduced=reduced)
+        return bound
+
+    def open(self, ctx: Context) -> None:
+        """Bind the states of the window's function and begin with no output."""
+        if self._schema is None:
+            raise InvalidFunctionError(
+                type(self).__name__,
+                "it does not know the columns of its rows; declare windows with keyed(...).window(...)",
+            )
+        function = self._function
+        for descriptor in declared_states(function):
+            descriptor.bind(function, ctx.state(descriptor))
+        function.open()
+        self._out = []
+        self._operator = WindowOperator(
+            self.definition,
+            self._contents,
+            function,
+            infer(self._schema),
+            backend=ctx._backend,
+            timers=ctx._timers,
+            emit=self._emit_tagged if self.side_outputs else self._emit,
+            output=self._output,
+            late=self._late,
+        )
+        # What the timers of windows give is to be put out.
+        ctx._timers.service(TIMERS, self, self.definition.assigner.window_serializer)
+
+    def process(self, row: Any, ctx: Context) -> Iterable[Any]:
+        """Put a row into its windows and return what these give."""
+        try:
+            self._operator.process(row, ctx.timestamp)
+        except MissingTimestampError:
+            if self._missing == FAIL:
+                raise
+            if self._missing == DROP:
+                self.timeless_rows_dropped += 1
+            else:
+                self._output(MISSING, row)
+        return self._taken()
+
+    def on_event_time(self, timer: Timer) -> Iterable[Any]:
+        """Return what a window gives at a time of event time."""
+        self._operator.on_event_time(timer)
+        return self._taken()
+
+    def on_processing_time(self, timer: Timer) -> Iterable[Any]:
+        """Return what a window gives at a time of the clock."""
+        self._operator.on_processing_time(timer)
+        return self._taken()
+
+    def close(self) -> None:
+        """Close the window's function."""
+        self._function.close()
+
+    # -- output -------------------------------------------------------------------------------------------
+
+    def _taken(self) -> list[Any]:
+        taken, self._out = self._out, []
+        return taken
+
+    def _emit(self, rows: Iterable[Any]) -> None:
+        self._out.extend(rows)
+
+    def _emit_tagged(self, rows: Iterable[Any]) -> None:
+        nothing = (None,) * len(self.side_outputs)
+        self._out.extend((MAIN, tuple(row) if isinstance(row, list) else row, *nothing) for row in rows)
+
+    def _output(self, name: str, row: Any) -> None:
+        if name not in self.side_outputs:
+            known = ", ".join(map(repr, self.side_outputs)) or "none"
+            raise InvalidWindowError(
+                f"the side output {name!r}",
+                f"it was not declared; declared are: {known}",
+                "Declare it with side_output(name, schema).",
+            )
+        columns: list[Any] = [None] * len(self.side_outputs)
+        columns[self.side_outputs.index(name)] = tuple(row) if isinstance(row, list) else row
+        self._out.append((name, None, *columns))
+
+    def _late(self, row: Any) -> None:
+        if self._late_output is None:
+            self.late_rows_dropped += 1
+        else:
+            self._output(self._late_output, row)
+
+
+class WindowRow(ProcessWindowFunction):
+    """Gives one row of a window: the key, the window's bounds, and what has become of its rows.
+
+    Parameters
+    ----------
+    definition : WindowDefinition
+    """
+
+    def __init__(self, definition: WindowDefinition) -> None:
+        self._bounded = has_bounds(definition)
+        self._single_key = True
+        self._places: list[int] | None = None
+
+    def bound_to(self, schema: pa.Schema, key_columns: Sequence[str], *, reduced: bool) -> WindowRow:
+        """Return the function for rows of these columns; a reduced one gives its columns beside the key's."""
+        bound = copy.copy(self)
+        bound._single_key = len(key_columns) == 1
+        if reduced:
+            bound._places = [place for place, name in enumerate(schema.names) if name not in key_columns]
+        return bound
+
+    def process(self, elements: Any, ctx: WindowContext) -> Iterable[Any]:
+        """Return the row."""
+        key = (ctx.key,) if self._single_key else ctx.key
+        bounds = window_bounds(ctx.window) if self._bounded else ()
+        if self._places is not None:
+            values: tuple[Any, ...] = tuple([elements[place] for place in self._places])
+        else:
+            values = tuple(elements) if isinstance(elements, (tuple, list)) else (elements,)
+        return ((*key, *bounds, *values),)
+
+
+def has_bounds(definition: WindowDefinition) -> bool:
+    """Return whether windows have a start and an end, so that there are columns of these."""
+    return bool(definition.assigner.window_serializer == TIME_WINDOW)
+
+
+def window_bounds(window: TimeWindow) -> tuple[dt.datetime | None, dt.datetime | None]:
+    """Return a window's start and end in UTC; None for what is outside the years 1 to 9999."""
+    return _datetime(window.start), _datetime(window.end)
+
+
+def _datetime(time: int) -> dt.datetime | None:
+    try:
+        return _1970 + dt.timedelta(milliseconds=time)
+    except OverflowError:
+        return None

@@ -1,0 +1,164 @@
+"""Windows on Spark: against Spark SQL's own windows, over restarts, with side outputs, and refusals."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from keyedstate.errors import InvalidDurationError
+from keyedstate.runtime.aggregates import InvalidAggregateError, count, max_, sum_
+from keyedstate.spark import OutputDeclarationError, SideOutputError, keyed, split
+from keyedstate.spark.errors import EventTimeError
+from keyedstate.window import Count, InvalidWindowError, Session, Sliding, Tumbling
+from keyedstate.window.function import ProcessWindowFunction
+
+UTC = dt.timezone.utc
+SCHEMA = "k string, v long, ts timestamp"
+
+
+def at(second):
+    return dt.datetime(2024, 3, 1, tzinfo=UTC) + dt.timedelta(seconds=second)
+
+
+def naive(second):
+    """What `collect` makes of an instant in a session whose zone, and whose machine's, is UTC."""
+    return at(second).replace(tzinfo=None)
+
+
+def line(key, second, value=1):
+    return {"k": key, "v": value, "ts": None if second is None else at(second).isoformat()}
+
+
+@pytest.fixture
+def stream(new_stream, tmp_path):
+    return new_stream(tmp_path, SCHEMA)
+
+
+ROWS = [line(f"key-{number % 5}", number * 53 % 1500, number) for number in range(120)]
+
+
+@pytest.fixture
+def frame(spark):
+    rows = [(row["k"], row["v"], dt.datetime.fromisoformat(row["ts"])) for row in ROWS]
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def by_spark(frame, window):
+    from pyspark.sql import functions as f
+
+    made = frame.groupBy("k", window.alias("w")).agg(f.count("*"), f.sum("v"), f.max("v"))
+    return sorted(tuple(row) for row in made.select("k", "w.start", "w.end", *made.columns[2:]).collect())
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
+def test_windows_of_a_batch_are_those_of_spark_sql(frame, one_backend, kind):
+    from pyspark.sql import functions as f
+
+    assigner, window = {
+        "tumbling": (
+            Tumbling.of("1 min", offset="10 s"),
+            f.window("ts", "60 seconds", startTime="10 seconds"),
+        ),
+        "sliding": (Sliding.of("1 min", "20 s"), f.window("ts", "60 seconds", "20 seconds")),
+        "session": (Session.with_gap("30 s"), f.session_window("ts", "30 seconds")),
+    }[kind]
+    windows = keyed(frame, "k", config={"backend": one_backend}).window(assigner, time="ts", delay=0)
+    out = windows.aggregate(n=count(), total=sum_("v"), most=max_("v"))
+    assert out.columns == ["k", "window_start", "window_end", "n", "total", "most"]
+    assert sorted(map(tuple, out.collect())) == by_spark(frame, window)
+
+
+def test_a_stream_of_windows_goes_on_over_a_restart_and_fires_each_window_once(stream, one_backend):
+
+    def windows():
+        config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
+        made = keyed(stream.frame(), "k", uid="minutes", config=config)
+        return (
+            made.window(Tumbling.of("1 min"), time="ts", delay="10 s")
+            .reduce(lambda a, b: a._replace(v=a.v + b.v))
+            .drop("ts")
+        )
+
+    stream.add([line("a", 5), line("a", 30, 2), line("b", 59)])
+    stream.run(windows())
+    assert stream.all_rows() == []
+    stream.add([line("a", 61, 5)])
+    # A row that is late, and not too late: the watermark is that of the epoch before.
+    stream.add([line("b", 58, 7), line("a", 71)])
+    stream.run(windows())
+    stream.add([line("a", 300)])
+    stream.add([line("c", 20)])
+    stream.add([line("a", 301)])
+    stream.run(windows())
+    assert sorted(stream.all_rows()) == [
+        ("a", naive(0), naive(60), 3),
+        ("a", naive(60), naive(120), 6),
+        ("b", naive(0), naive(60), 8),
+    ]
+
+
+class Busy(ProcessWindowFunction):
+    def process(self, elements, ctx):
+        if len(elements) > 1:
+            ctx.output("busy", (ctx.key,))
+        yield ctx.key, ctx.window.start // 1000, sum(row.v for row in elements)
+
+
+def test_outputs_are_split_in_foreach_batch_and_the_state_runs_once(stream, one_backend):
+    config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
+    out = (
+        keyed(stream.frame(), "k", uid="split", config=config)
+        .window(Tumbling.of("1 min"), time="ts", delay=0, missing="side output")
+        .side_output("busy", "k string")
+        .side_output_late_data()
+        .process(Busy(), "k string, start long, total long")
+    )
+    assert out.columns == ["output", "main", "missing", "busy", "late"]
+    seen = {"main": [], "missing": [], "busy": [], "late": []}
+
+    def sink(batch, epoch):
+        with split(batch) as outputs:
+            assert set(outputs) == set(seen) and len(outputs) == 4
+            for name, rows in outputs.items():
+                seen[name] += [tuple(row) for row in rows.collect()]
+
+    start = int(at(0).timestamp())
+    stream.add([line("a", 5, 10), line("a", 6, 20), line("b", None), line("b", 7, 1)])
+    stream.add([line("a", 100)])
+    stream.add([line("b", 8)])
+    stream.add([line("a", 300)])
+    stream.add([line("a", 301)])
+    stream.start(out, sink).processAllAvailable()
+    for query in stream.spark.streams.active:
+        query.stop()
+    assert sorted(seen["main"]) == [("a", start, 30), ("a", start + 60, 1), ("b", start, 1)]
+    assert seen["missing"] == [("b", 1, None)]
+    assert seen["busy"] == [("a",)]
+    assert seen["late"] == [("b", 1, naive(8))]
+    with pytest.raises(SideOutputError, match="foreachBatch"):
+        split(out)
+
+
+def test_what_cannot_be_is_refused_when_the_frame_is_built(frame):
+    rows = keyed(frame, "k")
+    with pytest.raises(InvalidWindowError, match="no column is named"):
+        rows.window(Tumbling.of("1 min"))
+    with pytest.raises(EventTimeError, match="no delay is given"):
+        rows.window(Tumbling.of("1 min"), time="ts")
+    with pytest.raises(EventTimeError):
+        rows.window(Tumbling.of("1 min"), time="when", delay=0)
+    with pytest.raises(InvalidDurationError):
+        rows.window(Tumbling.of("1 min"), time="ts", delay="soon")
+    windows = rows.window(Tumbling.of("1 min"), time="ts", delay=0)
+    with pytest.raises(InvalidAggregateError, match="no column 'w'"):
+        windows.aggregate(total=sum_("w"))
+    with pytest.raises(OutputDeclarationError, match="NoneType"):
+        windows.process(Busy())
+    with pytest.raises(OutputDeclarationError, match="two columns are named 'window_start'"):
+        keyed(frame.withColumnRenamed("v", "window_start"), "k").window(
+            Tumbling.of("1 min"), time="ts", delay=0
+        ).reduce(max)
+    with pytest.raises(SideOutputError, match="no outputs"):
+        split(frame)
+    assert rows.window(Count.of(2)).aggregate(n=count()).columns == ["k", "n"]
