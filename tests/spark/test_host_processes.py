@@ -741,6 +741,25 @@ def test_a_task_hears_of_the_death_of_a_host_whose_child_lives(
         list(job.results(0, rows))
 
 
+def test_the_databases_of_a_killed_host_are_deleted_by_the_next(
+    start: Callable[..., HostedJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = tmp_path / "job-0"
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(local))
+    job = start(backend="rocksdb", parallelism=2)
+    job.epoch(0, ["a"])
+    killed, other = job.host(0), job.host(1)
+    killed.kill(signal.SIGKILL)
+    wait_until(lambda: not killed.is_alive)
+    assert list(local.glob(f"keyedstate-{killed.name}/*/db"))
+    assert job.epoch(1, ["a"]) == [("a", 2)]
+    kept = {path.name for path in local.glob("keyedstate-*")}
+    assert kept == {f"keyedstate-{host.name}" for host in (job.host(0), other)}
+    job.parent.kill()
+    job.parent.wait()
+    wait_until(lambda: not job.processes() and not list(local.glob("keyedstate-*")))
+
+
 def test_tasks_that_come_at_once_start_one_host(start: Callable[..., HostedJob]) -> None:
     job = start()
     with ThreadPoolExecutor(8) as pool:

@@ -55,6 +55,8 @@ from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 
 #: How much of a processor's time a base takes that goes on over epochs: so little that work keeps its speed.
 _SHARE_OF_BASE = 0.1
+#: Where backends have their files, in a process that has a folder for them; set once, before the first.
+_instances: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class PartitionPlan:
             max_parallelism=self.max_parallelism,
             options=chosen.options,
             handles=handles,
-            local_base=local_folder(),
+            local_base=_instances or local_folder(),
             track_changes=track_changes,
             generic_types=chosen.generic_types,
             event_time=self.event_time is not None,
@@ -547,6 +549,12 @@ def local_folder() -> Path | None:
         if folder and os.path.isdir(folder):
             return Path(folder)
     return None
+
+
+def instances_below(folder: Path) -> None:
+    """Let the backends of this process have their files in a folder, which need not be there yet."""
+    global _instances
+    _instances = folder
 
 
 def _deltas_since(written: AttemptManifest, part: AttemptManifest) -> tuple[SegmentFile, ...] | None:

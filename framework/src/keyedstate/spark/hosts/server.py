@@ -36,6 +36,7 @@ from keyedstate.spark.hosts.door import Door, Introduction
 from keyedstate.spark.hosts.errors import HostMemoryError, HostProtocolError
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.folder import HostFolder
+from keyedstate.spark.hosts.instances import instances_of_this_host
 from keyedstate.spark.hosts.launch import HostSettings, HostStart
 from keyedstate.spark.hosts.processes import Process, process_of, user_at_other_end
 from keyedstate.spark.hosts.protocol import (
@@ -408,7 +409,7 @@ def main() -> None:
     parents = [parent for parent in map(Process.named, start.parents) if parent is not None]
     folder = HostFolder(parents[0], None if start.folder is None else Path(start.folder))
     try:
-        with socket.socket(fileno=start.listener) as listener:
+        with socket.socket(fileno=start.listener) as listener, instances_of_this_host():
             # Whatever programs the user's function starts: none shall listen here when this host has ended.
             listener.set_inheritable(False)
             host = Host(listener, start.settings)
