@@ -1,11 +1,14 @@
 """The RocksDB backend against rocksdict itself with the same bytes, and what an incremental base uploads.
 
     python tests/bench/bench_rocksdb.py [--entries N] [--rounds N] [--markdown FILE]
+    python tests/bench/bench_rocksdb.py --large 50000000
 
 - single: one table call per operation, keys and values as Python objects, against one call of rocksdict with
   the bytes made before;
 - bulk: `put_many` and `get_many` of 1,000 keys, against a write batch and a list look-up of rocksdict;
-- snapshots: bytes that a native base uploads after 1 % of the entries changed, against those of the first.
+- snapshots: bytes that a native base uploads after 1 % of the entries changed, against those of the first;
+- large: a state of so many entries in 4 GiB of memory, which the process is held to: built, checkpointed,
+  changed by 1 %, checkpointed again, and restored at another parallelism.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 from measuring import ALL, GROUPS, VOID, Keys, Result, open_backend, per_operation
 from rocksdict import Rdict, WriteBatch, WriteOptions
+from state_large import large_state, limit_memory
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, write_native
@@ -178,7 +182,13 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--large", type=int, metavar="N", help="only a state of N entries")
     arguments = parser.parse_args()
+    if arguments.large:
+        limit_memory(4 << 30)
+        for line in large_state(arguments.large):
+            print(f"{line.what:70} {line.figure:>8}  {line.floor}", flush=True)
+        return
     lines = ["| what | figure | in the same run | ratio | asked for |", "|---|---|---|---|---|"]
     for result in (*access(arguments.entries, arguments.rounds), *uploads(5 * arguments.entries)):
         assert result.ratio is not None

@@ -7,6 +7,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +72,7 @@ def open_backend(
     key_groups: KeyGroupRange = ALL,
     handles: Sequence[StateHandle] = (),
     track_changes: bool = False,
+    local_base: Path | None = None,
     **options: object,
 ) -> KeyedStateBackend:
     config = Configuration({"backend": name, **options})
@@ -84,6 +86,7 @@ def open_backend(
         options=config.plugin_options(registry.options, plugin.name),
         handles=handles,
         track_changes=track_changes,
+        local_base=local_base,
     )
 
 

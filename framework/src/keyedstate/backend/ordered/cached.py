@@ -273,7 +273,8 @@ class CachedValueTable(ValueTable[K, N, V]):
 
     def __len__(self) -> int:
         if self.touched.count is None:
-            self.touched.count = sum(1 for _ in self._addresses())
+            self.cache.write_back()
+            self.touched.count = self._counted()
         return self.touched.count
 
     def _addresses(self) -> Iterator[tuple[K, N]]:

@@ -163,8 +163,12 @@ class OrderedTable(
     def __len__(self) -> int:
         # While epochs are counted that is once at most; else it is as long as nothing changes.
         if self.presence.count is None:
-            self.presence.count = sum(1 for _ in self._addresses())
+            self.presence.count = self._counted()
         return self.presence.count
+
+    def _counted(self) -> int:
+        """Count the entries by a pass over all rows."""
+        return sum(1 for _ in self._addresses())
 
     def keys(self, namespace: N) -> Iterator[K]:
         """Yield the keys of one namespace; this looks at every entry."""
@@ -330,6 +334,9 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
         if data is ABSENT:
             data = self.buffer.stored(address)
         return self._from_bytes(data) if data else None
+
+    def _counted(self) -> int:
+        return sum(1 for _ in self.buffer.scan_all())
 
     def exist(self, addresses: Sequence[bytes]) -> list[bool]:
         """Look up which addresses have a row."""
