@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, repeat
-from operator import itemgetter
+from itertools import repeat
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from keyedstate.backend.changes import AddressBatch, TableChanges
+from keyedstate.backend.changes import TableChanges
 from keyedstate.backend.meta import StateMeta
 from keyedstate.backend.ordered.buffer import WriteBuffer
 from keyedstate.backend.ordered.cache import (
@@ -21,21 +19,18 @@ from keyedstate.backend.ordered.cache import (
     Mark,
     ObjectMemory,
 )
-from keyedstate.backend.ordered.codecs import Entry, ValueCodec
-from keyedstate.backend.ordered.presence import TouchedKeys
-from keyedstate.backend.ordered.store import RowCopy, end_of
+from keyedstate.backend.ordered.codecs import Entry
+from keyedstate.backend.ordered.laid_over import LaidOverEntries, TouchedChanges, addresses_of
+from keyedstate.backend.ordered.presence import PRESENT, TouchedKeys
 from keyedstate.backend.ordered.table import ValueTable
 from keyedstate.backend.table import EntryBatch, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.types import VOID_NAMESPACE
 from keyedstate.types.void import VoidSerializer
 
 K = TypeVar("K")
 N = TypeVar("N")
 V = TypeVar("V")
 U = TypeVar("U")
-
-_NAMESPACE, _KEY = itemgetter(0), itemgetter(1)
 
 
 class CachedValueTable(ValueTable[K, N, V]):
@@ -108,7 +103,7 @@ class CachedValueTable(ValueTable[K, N, V]):
 
     def _write_rows(self, keys: list[CacheKey], key_groups: list[int], values: list[Any]) -> None:
         """Write what leaves the cache."""
-        rows = _addresses(self.codec, self._by_key, key_groups, keys)
+        rows = addresses_of(self.codec, self._by_key, key_groups, keys)
         if Mark in set(map(type, values)):
             absent = [value is ABSENT_ENTRY for value in values]
             self.buffer.put_many({row: None for row, gone in zip(rows, absent, strict=True) if gone})
@@ -136,36 +131,47 @@ class CachedValueTable(ValueTable[K, N, V]):
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
         """Write a value in the place of what was there."""
-        self._set(key_group, key, namespace, NONE_VALUE if value is None else value)
-
-    def remove(self, key_group: int, key: K, namespace: N) -> None:
-        """Remove the entry if there is one."""
-        self._set(key_group, key, namespace, ABSENT_ENTRY)
-
-    def _set(self, key_group: int, key: K, namespace: N, new: Any) -> None:
+        # All in one place, since it is called for each row of an input.
         cached: Any = key if self._by_key else (namespace, key)
-        cache, touched = self.cache, self.touched
-        running = touched.running
-        if running is None:
-            touched.count = None
-        else:
-            old = cache.young.get(cached)
-            if old is None:
-                old = self._load(key_group, key, namespace, cached)
-            if old is ABSENT_ENTRY:
-                if new is ABSENT_ENTRY:
-                    return
-                if touched.count is not None:
-                    touched.count += 1
-            elif new is ABSENT_ENTRY and touched.count is not None:
-                touched.count -= 1
-            touched.note(cached, key_group, old is not ABSENT_ENTRY, new is not ABSENT_ENTRY)
+        new: Any = NONE_VALUE if value is None else value
+        running = self.touched.running
+        if running is None or not running.get(cached, 0) & PRESENT:
+            self._note(key_group, key, namespace, cached, True)
+        cache = self.cache
         if cache.weighs:
             cache.weigh((cached,), (new,))
         cache.young[cached] = new
         cache.dirty[cached] = key_group
         if len(cache.young) > cache.room:
             cache.fit()
+
+    def remove(self, key_group: int, key: K, namespace: N) -> None:
+        """Remove the entry if there is one."""
+        cached: Any = key if self._by_key else (namespace, key)
+        if self._note(key_group, key, namespace, cached, False):
+            cache = self.cache
+            if cache.weighs:
+                cache.weigh((cached,), (ABSENT_ENTRY,))
+            cache.young[cached] = ABSENT_ENTRY
+            cache.dirty[cached] = key_group
+            if len(cache.young) > cache.room:
+                cache.fit()
+
+    def _note(self, key_group: int, key: K, namespace: N, cached: CacheKey, present: bool) -> bool:
+        """Note a key that is about to be written or removed; False where there is nothing to remove."""
+        touched = self.touched
+        if touched.running is None:
+            touched.count = None
+            return True
+        old = self.cache.young.get(cached)
+        if old is None:
+            old = self._load(key_group, key, namespace, cached)
+        existed = old is not ABSENT_ENTRY
+        if touched.count is not None and existed is not present:
+            touched.count += 1 if present else -1 if existed else 0
+        if existed or present:
+            touched.note(cached, key_group, existed, present)
+        return existed
 
     def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
         """Write a value and return the one it replaces, or None."""
@@ -204,14 +210,11 @@ class CachedValueTable(ValueTable[K, N, V]):
         """Return what there is of several keys, read at once where it is not cached."""
         found = self.cache.find_many(cached)
         groups = key_groups if type(key_groups) is list else list(key_groups)
-        if len(groups) != len(cached):
-            raise ValueError(
-                f"{len(groups)} key groups and {len(cached)} keys; give one of each for every entry"
-            )
+        _require_equal(groups, cached)
         if type(None) in set(map(type, found)):
             places = [place for place, value in enumerate(found) if value is None]
             keys = [cached[place] for place in places]
-            rows = _addresses(self.codec, self._by_key, [groups[place] for place in places], keys)
+            rows = addresses_of(self.codec, self._by_key, [groups[place] for place in places], keys)
             data = self.buffer.get_many(rows)
             values = self.codec.decode_many(data)
             if type(None) in set(map(type, values)):
@@ -245,12 +248,12 @@ class CachedValueTable(ValueTable[K, N, V]):
         cache, touched = self.cache, self.touched
         if touched.running is not None:
             old = self._find_many(groups, cached)
-            touched.note_many(cached, groups, [value is not ABSENT_ENTRY for value in old], present)
+            if present and Mark not in set(map(type, old)):
+                touched.note_written(cached, groups)
+            else:
+                touched.note_many(cached, groups, [value is not ABSENT_ENTRY for value in old], present)
         else:
-            if len(groups) != len(cached):
-                raise ValueError(
-                    f"{len(groups)} key groups and {len(cached)} keys; give one of each for every entry"
-                )
+            _require_equal(groups, cached)
             if cached:
                 touched.count = None
         if cache.weighs:
@@ -334,163 +337,6 @@ class CachedValueTable(ValueTable[K, N, V]):
         self.touched.forget(epoch)
 
 
-class LaidOverEntries(TableSnapshot[Any, Any, Any]):
-    """The entries of a copy of rows, and over them what was not written to the rows yet.
-
-    Parameters
-    ----------
-    codec : ValueCodec
-        For the thread that reads.
-    by_key : bool
-        Whether `keys` are keys; otherwise pairs of a namespace and a key.
-    copy : RowCopy
-    keys, key_groups, values : list
-        What is laid over.
-    """
-
-    def __init__(
-        self,
-        codec: ValueCodec,
-        by_key: bool,
-        copy: RowCopy,
-        keys: list[CacheKey],
-        key_groups: list[int],
-        values: list[Any],
-    ) -> None:
-        self._codec = codec
-        self._by_key = by_key
-        self._copy = copy
-        self._over = list(zip(key_groups, keys, values, strict=True))
-        self._by_group: dict[int, tuple[list[CacheKey], list[Any]]] | None = None
-
-    def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of one key group."""
-        if self._by_group is None:
-            self._by_group = {}
-            for group, key, value in self._over:
-                keys, values = self._by_group.setdefault(group, ([], []))
-                keys.append(key)
-                values.append(value)
-        keys, values = self._by_group.get(key_group, ([], []))
-        hidden = set(_addresses(self._codec, self._by_key, [key_group] * len(keys), keys))
-        prefix = self._codec.layout.group_prefix(key_group)
-        rows = self._copy.scan(prefix, end_of(prefix))
-        if hidden:
-            rows = (row for row in rows if row[0] not in hidden)
-        entries: Iterator[Entry] = self._codec.entries(rows)
-        while found := list(islice(entries, size)):
-            _, stored_keys, namespaces, stored = zip(*found, strict=True)
-            yield EntryBatch(namespaces, stored_keys, stored)
-        places = [place for place, value in enumerate(values) if value is not ABSENT_ENTRY]
-        for start in range(0, len(places), size):
-            some = places[start : start + size]
-            addresses = _split([keys[place] for place in some], self._by_key)
-            yield EntryBatch(*addresses, [_plain(values[place]) for place in some])
-
-    def release(self) -> None:
-        """Release the copy, and what was laid over it."""
-        self._over, self._by_group = [], None
-        self._copy.release()
-
-
-class TouchedChanges(TableChanges[Any, Any, Any]):
-    """The keys that epochs have touched, with their values; what was not cached is read when it is asked for.
-
-    Parameters
-    ----------
-    codec : ValueCodec
-        For the thread that reads.
-    by_key : bool
-    copy : RowCopy or None
-        Where some values are None: they are in its rows.
-    keys : list
-    codes : ndarray of int64
-        As `TouchedKeys` gives them.
-    values : list
-    """
-
-    def __init__(
-        self,
-        codec: ValueCodec,
-        by_key: bool,
-        copy: RowCopy | None,
-        keys: list[CacheKey],
-        codes: npt.NDArray[np.int64],
-        values: list[Any],
-    ) -> None:
-        self._codec = codec
-        self._by_key = by_key
-        self._copy = copy
-        self._keys = keys
-        self._values = values
-        written, removed = TouchedKeys.kinds(codes)
-        self._groups = TouchedKeys.groups(codes)
-        #: The places of what was written and removed, in the order of key groups.
-        self._places = [
-            places[np.argsort(self._groups[places], kind="stable")] for places in (written, removed)
-        ]
-
-    def __len__(self) -> int:
-        """Return how many keys were written or removed."""
-        return sum(map(len, self._places))
-
-    def _parts(self, kind: int, key_group: int, size: int) -> Iterator[list[int]]:
-        places = self._places[kind]
-        groups = self._groups[places]
-        first, last = np.searchsorted(groups, [key_group, key_group + 1]).tolist()
-        for start in range(first, last, size):
-            yield places[start : min(start + size, last)].tolist()
-
-    def written(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of one key group that were written."""
-        for part in self._parts(0, key_group, size):
-            keys = [self._keys[place] for place in part]
-            values = [self._values[place] for place in part]
-            if self._copy is not None:
-                self._fill(key_group, keys, values)
-            yield EntryBatch(*_split(keys, self._by_key), list(map(_plain, values)))
-
-    def _fill(self, key_group: int, keys: list[CacheKey], values: list[Any]) -> None:
-        assert self._copy is not None
-        places = [place for place, value in enumerate(values) if value is None]
-        wanted = [keys[place] for place in places]
-        rows = _addresses(self._codec, self._by_key, [key_group] * len(places), wanted)
-        for place, value in zip(places, self._codec.decode_many(self._copy.get_many(rows)), strict=True):
-            values[place] = value
-
-    def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[Any, Any]]:
-        """Yield the addresses of one key group that were removed."""
-        for part in self._parts(1, key_group, size):
-            yield AddressBatch(*_split([self._keys[place] for place in part], self._by_key))
-
-    def release(self) -> None:
-        """Release everything."""
-        self._keys, self._values = [], []
-        self._places = [places[:0] for places in self._places]
-        if self._copy is not None:
-            self._copy.release()
-
-
-def _plain(value: Any) -> Any:
-    return None if value.__class__ is Mark else value
-
-
-def _split(cached: list[CacheKey], by_key: bool) -> tuple[list[Any], list[Any]]:
-    """Return the namespaces and the keys of what is cached under keys."""
-    if by_key:
-        return [VOID_NAMESPACE] * len(cached), cached
-    return list(map(_NAMESPACE, cached)), list(map(_KEY, cached))
-
-
-def _addresses(codec: ValueCodec, by_key: bool, key_groups: list[int], cached: list[CacheKey]) -> list[bytes]:
-    """Return the keys of the rows of what is cached under keys."""
-    layout = codec.layout
-    if by_key:
-        return layout.addresses(key_groups, cached, VOID_NAMESPACE)
-    namespaces = set(map(_NAMESPACE, cached))
-    if len(namespaces) == 1:
-        return layout.addresses(key_groups, list(map(_KEY, cached)), namespaces.pop())
-    return [
-        layout.address(group, key, namespace)
-        for group, (namespace, key) in zip(key_groups, cached, strict=True)
-    ]
+def _require_equal(groups: list[int], cached: list[CacheKey]) -> None:
+    if len(groups) != len(cached):
+        raise ValueError(f"{len(groups)} key groups and {len(cached)} keys; give one of each for every entry")

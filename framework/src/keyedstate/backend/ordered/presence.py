@@ -11,7 +11,7 @@ import numpy.typing as npt
 A = TypeVar("A")
 
 #: What is known of a touched address: that it had an entry when the epoch began, and that it has one now.
-_EXISTED, _PRESENT = 1, 2
+_EXISTED, PRESENT = 1, 2
 _GROUP_SHIFT = 2
 
 
@@ -67,7 +67,7 @@ class TouchedKeys(Touched[Any]):
         code = self.running.get(key)
         if code is None:
             code = key_group << _GROUP_SHIFT | existed
-        self.running[key] = code | _PRESENT if present else code & ~_PRESENT
+        self.running[key] = code | PRESENT if present else code & ~PRESENT
 
     def note_many(
         self, keys: Sequence[Any], key_groups: Sequence[int], existed: Sequence[bool], present: bool
@@ -79,7 +79,7 @@ class TouchedKeys(Touched[Any]):
             changed = {key for key, had in zip(keys, existed, strict=True) if had is not present}
             self.count += len(changed) if present else -len(changed)
         if running.keys().isdisjoint(keys):
-            bits = _PRESENT if present else 0
+            bits = PRESENT if present else 0
             codes = [
                 group << _GROUP_SHIFT | had | bits for group, had in zip(key_groups, existed, strict=True)
             ]
@@ -88,12 +88,23 @@ class TouchedKeys(Touched[Any]):
             for each in zip(keys, key_groups, existed, strict=True):
                 self.note(*each, present)
 
+    def note_written(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        """Note several addresses that had an entry and have one now."""
+        running = self.running
+        assert running is not None
+        if running.keys().isdisjoint(keys):
+            codes = [group << _GROUP_SHIFT | _EXISTED | PRESENT for group in key_groups]
+            running.update(zip(keys, codes, strict=True))
+        else:
+            for key, group in zip(keys, key_groups, strict=True):
+                self.note(key, group, True, True)
+
     @staticmethod
     def kinds(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the places of what was written, and of what was removed."""
         return (
-            np.flatnonzero(codes & _PRESENT),
-            np.flatnonzero(codes & (_PRESENT | _EXISTED) == _EXISTED),
+            np.flatnonzero(codes & PRESENT),
+            np.flatnonzero(codes & (PRESENT | _EXISTED) == _EXISTED),
         )
 
     @staticmethod
@@ -131,9 +142,9 @@ class Presence(Touched[bytes]):
         if known is None:
             known = self._before(address)
             if known is None:
-                known = _EXISTED | _PRESENT if self._exist([address])[0] else 0
-        running[address] = known | _PRESENT if present else known & ~_PRESENT
-        before = bool(known & _PRESENT)
+                known = _EXISTED | PRESENT if self._exist([address])[0] else 0
+        running[address] = known | PRESENT if present else known & ~PRESENT
+        before = bool(known & PRESENT)
         if self.count is not None and present is not before:
             self.count += 1 if present else -1
         return before
@@ -149,7 +160,7 @@ class Presence(Touched[bytes]):
         unknown = [address for address, bits in known.items() if bits is None]
         if unknown:
             for address, found in zip(unknown, self._exist(unknown), strict=True):
-                known[address] = _EXISTED | _PRESENT if found else 0
+                known[address] = _EXISTED | PRESENT if found else 0
         for address, bits in known.items():
             assert bits is not None, "looked up by now"
             running[address] = bits
@@ -163,7 +174,7 @@ class Presence(Touched[bytes]):
         bits = self.running.get(address)
         if bits is None:
             bits = self._before(address)
-        return None if bits is None else bool(bits & _PRESENT)
+        return None if bits is None else bool(bits & PRESENT)
 
     @property
     def tracks(self) -> bool:
@@ -178,8 +189,8 @@ class Presence(Touched[bytes]):
     def since(self, epoch: int) -> tuple[list[bytes], list[bytes]]:
         """Return the addresses that epochs above one have written and removed."""
         known = self.codes_since(epoch)
-        written = [address for address, bits in known.items() if bits & _PRESENT]
-        removed = [address for address, bits in known.items() if bits & (_EXISTED | _PRESENT) == _EXISTED]
+        written = [address for address, bits in known.items() if bits & PRESENT]
+        removed = [address for address, bits in known.items() if bits & (_EXISTED | PRESENT) == _EXISTED]
         return written, removed
 
     def _before(self, address: bytes) -> int | None:
@@ -188,5 +199,5 @@ class Presence(Touched[bytes]):
             if touched is not self.running:
                 bits = touched.get(address)
                 if bits is not None:
-                    return _EXISTED | _PRESENT if bits & _PRESENT else 0
+                    return _EXISTED | PRESENT if bits & PRESENT else 0
         return None
