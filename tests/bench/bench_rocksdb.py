@@ -4,7 +4,7 @@
     python tests/bench/bench_rocksdb.py --large 50000000
 
 - single: one table call per operation, keys and values as Python objects, against one call of rocksdict with
-  the bytes made before;
+  the bytes made before; without the cache of objects, and ("again") with it, of entries that it has;
 - bulk: `put_many` and `get_many` of 1,000 keys, against a write batch and a list look-up of rocksdict;
 - snapshots: bytes that a native base uploads after 1 % of the entries changed, against those of the first;
 - large: a state of so many entries in 4 GiB of memory, which the process is held to: built, checkpointed,
@@ -75,9 +75,9 @@ def raw_database() -> Iterator[tuple[Rdict, Callable[[list[bytes], list[bytes]],
         database.close()
 
 
-def access(count: int, rounds: int) -> list[Result]:
+def access(count: int, rounds: int, cached: bool) -> list[Result]:
     keys = Keys(count)
-    backend = open_backend("rocksdb")
+    backend = open_backend("rocksdb", **({} if cached else {"rocksdb.memory-object-ratio": 0}))
     backend.get_state(ValueState("state", types.INT64))
     table: Any = backend._tables["state"]
     address, encode = table.codec.layout.address, table.codec.encode
@@ -114,7 +114,7 @@ def access(count: int, rounds: int) -> list[Result]:
             """Return the seconds of each, in turns: whatever else the machine does meets both."""
             # Both from empty buffers: a large one is dearer to insert into.
             raw.flush(wait=True)
-            table.buffer.flush()
+            table.write_back()
             table.buffer._space.rows.flush(wait=True)
             spent = [0.0, 0.0]
             for number, chunk in enumerate(chunks):
@@ -142,7 +142,16 @@ def access(count: int, rounds: int) -> list[Result]:
                 (both(over_raw, over_table) for _ in range(rounds)), key=lambda two: two[1] / two[0]
             )
             floor, figure = found[rounds // 2]
-            results.append(per_operation(name, figure, count, "rocksdict", floor / count * 1e9, limit))
+            results.append(
+                per_operation(
+                    f"{name}{' again' if cached else ''}",
+                    figure,
+                    count,
+                    "rocksdict",
+                    floor / count * 1e9,
+                    limit,
+                )
+            )
     backend.close()
     return results
 
@@ -190,7 +199,8 @@ def main() -> None:
             print(f"{line.what:70} {line.figure:>8}  {line.floor}", flush=True)
         return
     lines = ["| what | figure | in the same run | ratio | asked for |", "|---|---|---|---|---|"]
-    for result in (*access(arguments.entries, arguments.rounds), *uploads(5 * arguments.entries)):
+    measured = [access(arguments.entries, arguments.rounds, cached) for cached in (False, True)]
+    for result in (*measured[0], *measured[1], *uploads(5 * arguments.entries)):
         assert result.ratio is not None
         lines.append(
             f"| {result.what} | {result.figure} | {result.floor} | {result.ratio:.2f} | {result.limit} |"

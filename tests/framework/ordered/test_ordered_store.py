@@ -40,6 +40,27 @@ def test_a_key_group_takes_one_byte_up_to_128_of_them_and_else_two(groups: int, 
     assert (key, namespace, end) == ("a", VOID, len(row))
 
 
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.sampled_from([types.STRING, types.nullable(types.STRING), types.INT64]),
+    st.sampled_from([16, 1000]),
+    st.data(),
+)
+def test_addresses_of_many_keys_are_those_of_each(key: Any, groups: int, data: Any) -> None:
+    texts = st.lists(st.text("aé\0", max_size=200) | st.text("abc", max_size=126), max_size=5)
+    keys = data.draw(st.lists(st.integers(-9, 9), max_size=5) if key is types.INT64 else texts)
+    if key not in (types.STRING, types.INT64) and data.draw(st.booleans()):
+        keys.append(None)
+    layout = RowLayout(StateMeta("state", StateKind.VALUE, key, types.STRING, types.INT64), groups)
+    for namespace in ("", "ö"):
+        chosen = [groups - 1 - place for place in range(len(keys))]
+        rows = layout.addresses(chosen, keys, namespace)
+        assert rows == [
+            layout.address(group, each, namespace) for group, each in zip(chosen, keys, strict=True)
+        ]
+        assert layout.parse_many(rows) == (keys, [namespace] * len(keys))
+
+
 _PARTS = st.tuples(st.text(max_size=4), st.text(max_size=4) | st.none())
 
 

@@ -23,6 +23,8 @@ from keyedstate.types.scalar import SingletonSerializer, register_singleton
 _UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 #: How a string begins whose length takes one byte.
 _SHORT_HEADS = [bytes((length + 1,)) for length in range(0x7F)]
+#: The same as text of which each character is a byte, for those who put more around many strings.
+SHORT_HEADS = [head.decode("latin-1") for head in _SHORT_HEADS]
 #: A UTF-16 unit of 16 bits takes up to three groups of seven bits.
 _UNIT_BYTES = 3
 _FIRST = itemgetter(0)
@@ -100,6 +102,11 @@ def read_string(source: DataInputView) -> str | None:
     return text
 
 
+def are_short(values: Collection[str]) -> bool:
+    """Return whether the bytes of each string are its characters behind one of `SHORT_HEADS`."""
+    return max(map(len, values), default=0) < len(SHORT_HEADS) and "".join(values).isascii()
+
+
 class StringSerializer(SingletonSerializer[str]):
     """Strings of any length.
 
@@ -119,7 +126,7 @@ class StringSerializer(SingletonSerializer[str]):
     def to_bytes_many(self, values: Sequence[str]) -> list[bytes]:
         if not {str}.issuperset(map(type, values)):
             return super().to_bytes_many(values)
-        if max(map(len, values), default=0) < len(_SHORT_HEADS) and "".join(values).isascii():
+        if are_short(values):
             return [_SHORT_HEADS[len(value)] + value.encode() for value in values]
         return super().to_bytes_many(values)
 

@@ -6,6 +6,7 @@ The write-ahead log is off: what lasts is what a checkpoint holds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import cast
 
@@ -30,6 +31,8 @@ from keyedstate_rocksdb.tuning import Tuning
 #: What the names of column families begin with: "default" is RocksDB's own.
 _FAMILY = "state:"
 _LEVELS = 7
+#: Batches of so many rows are sorted first: neighbours then meet the same part of the processor's caches.
+_SORTED_ROWS = 4096
 _SMALL_FILE_BYTES = 50_000
 #: What the names of table files end with.
 _TABLE = ".sst"
@@ -172,9 +175,11 @@ class RocksSpace(RowSpace):
         """Write a batch out of columns."""
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(self._handle)
-        put = batch.put
-        for key, value in zip(keys, values, strict=True):
-            put(key, value)
+        if len(keys) >= _SORTED_ROWS:
+            pairs = sorted(zip(keys, values, strict=True), key=itemgetter(0))
+            keys, values = list(map(itemgetter(0), pairs)), list(map(itemgetter(1), pairs))
+        # `put` returns None: a loop without a step of Python for each row.
+        any(map(batch.put, keys, values))
         self._database.write(batch, self._write_options)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
