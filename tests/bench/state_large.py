@@ -39,6 +39,10 @@ def large_state(count: int, before: int = 2, after: int = 3) -> Iterator[Result]
         for start in range(0, count, _CHUNK):
             _write(instances, np.arange(start, min(start + _CHUNK, count)), 0)
         yield _line(f"build {count:,} entries", began)
+        began = time.monotonic()
+        for instance in instances:
+            _settle(instance)
+        yield _line("written out, counted and compacted as far as RocksDB wants it", began)
         bases: list[Any] = []
         for number, (what, share) in enumerate((("the first native bases", None), ("after 1 %", 0.01))):
             if share is not None:
@@ -118,6 +122,18 @@ def _write(instances: list[KeyedStateBackend], keys: Any, more: int) -> None:
         own = (groups >= instance.key_groups.start) & (groups <= instance.key_groups.end)
         chosen = keys[own]
         instance.get_state(_NUMBERS).update_many(chosen.tolist(), (chosen + more).tolist(), groups[own])
+
+
+def _settle(instance: KeyedStateBackend) -> None:
+    """Let RocksDB catch up with a load that came faster than epochs do: a checkpoint is then a usual one."""
+    table: Any = instance._tables["numbers"]
+    table.write_back()
+    len(table)
+    rows = table.buffer._space.rows
+    rows.flush(wait=True)
+    waits = ("compaction-pending", "num-running-compactions", "num-running-flushes")
+    while any(rows.property_int_value(f"rocksdb.{name}") for name in waits):
+        time.sleep(1)
 
 
 def _line(what: str, began: float) -> Result:

@@ -19,6 +19,7 @@ from keyedstate.checkpoint import (
     Writing,
     handles_for,
 )
+from keyedstate.checkpoint.local_copies import LocalCopies
 from keyedstate.checkpoint.manifest import Owner
 from keyedstate.checkpoint.retention import prune
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
@@ -47,7 +48,9 @@ class Job:
         options: Mapping[str, object] = INCREMENTAL,
         max_parallelism: int = 10,
         retained: int = 2,
+        copies: Path | None = None,
     ) -> None:
+        self._copies = copies
         self._directory = directory
         self.folder = OperatorFolder(CheckpointStorage.open(directory / "checkpoints"), "job")
         self.folder.write_owner(Owner("q", "job", max_parallelism, 0, ("r",)))
@@ -58,9 +61,19 @@ class Job:
         self.point: CheckpointMetadata | None = None
         self.epoch = 0
 
-    def restart(self, parallelism: int = 1, *, backend: str | None = None) -> None:
+    def restart(
+        self,
+        parallelism: int = 1,
+        *,
+        backend: str | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
         """Open new instances from the last checkpoint."""
         self.close()
+        self._options = self._options if options is None else options
+        if self._copies is not None:
+            plain = OperatorFolder(CheckpointStorage.open(self._directory / "checkpoints"), "job")
+            self.folder = LocalCopies(self._copies, plain, self.epoch).open(plain, self.point)
         self._backend = backend or self._backend
         options = self._options if self._backend == "rocksdb" else {}
         plugin, parsed = chosen_backend(self._backend, options)

@@ -209,11 +209,18 @@ def test_a_restore_of_the_same_range_goes_on_with_the_files_as_they_are(job: Job
     assert second.bytes < first.bytes / 2
 
 
-@pytest.mark.parametrize("threshold", [0.75, 1.0, 0.0])
+@pytest.mark.parametrize(("threshold", "ingests"), [(0.75, True), (1.0, True), (1.0, False), (0.0, False)])
 @pytest.mark.parametrize("writing", [Writing.WHOLE, Writing.CHANGES], ids=["bases", "deltas"])
-def test_state_follows_its_key_groups_up_and_down(tmp_path: Path, threshold: float, writing: Writing) -> None:
-    """SCALE-01, SCALE-02: opened in place, cut, and copied, whatever the rule about bases says."""
-    options = {"rocksdb.incremental": True, "rocksdb.restore-overlap-threshold": threshold}
+def test_state_follows_its_key_groups_up_and_down(
+    tmp_path: Path, threshold: float, ingests: bool, writing: Writing
+) -> None:
+    """SCALE-01, SCALE-02: opened in place, cut, ingested and copied, whatever the rule about bases says."""
+    options = {
+        "rocksdb.incremental": True,
+        "rocksdb.restore-overlap-threshold": threshold,
+        "rocksdb.restore-ingest": ingests,
+        "rocksdb.compact-after-restore": ingests,
+    }
     job = Job(tmp_path, options=options)
     keys = range(60)
     for epoch, parallelism in enumerate((1, 2, 3, 3, 2, 1)):
@@ -237,6 +244,82 @@ def test_other_numbers_of_instances_lose_and_double_nothing(tmp_path: Path) -> N
             assert counted(job) == {key: 1 + (20 <= key < 40) for key in range(50)}
             job.close()
             shutil.rmtree(folder)
+
+
+def bounds_of(instance: Any) -> list[tuple[int, int]]:
+    """Return the first and the last key group in each table file of an instance."""
+    files = column_family(instance, "counts").live_files()
+    return [(file["start_key"][0], file["end_key"][0]) for file in files]
+
+
+@pytest.mark.parametrize("ingests", [True, False])
+def test_rows_that_were_cut_off_never_come_back_and_leave_the_disk_by_a_compaction(
+    tmp_path: Path, ingests: bool
+) -> None:
+    """RANGE-01: a base whose files exceed its key groups gives the rows of these and no others."""
+    options = {"rocksdb.incremental": True, "rocksdb.restore-ingest": ingests}
+    job = Job(tmp_path, options={**options, "rocksdb.restore-overlap-threshold": 0.0})
+    job.restart(1)
+    job.run(count(*range(100)))
+    job.restart(2)
+    job.run(count())
+    for instance in job.instances:
+        own = instance.key_groups
+        assert any(first < own.start or last > own.end for first, last in bounds_of(instance))
+    # Removed where they belong: a copy of the other one's file would bring them back.
+    job.run(lambda instance: [instance.get_state(COUNTS).clear_many(own_keys(instance, range(50)))])
+    job.restart(3, options={**options, "rocksdb.compact-after-restore": True})
+    found = sorted(key for instance in job.instances for key in map(int, instance.get_keys("counts")))
+    assert found == list(range(50, 100))
+    for instance in job.instances:
+        for table in instance._tables.values():
+            table.write_back()
+            table.buffer._space.compact()
+        for first, last in bounds_of(instance):
+            assert instance.key_groups.start <= first <= last <= instance.key_groups.end
+    job.close()
+
+
+def test_a_database_is_compacted_beside_the_work_after_it_was_cut(tmp_path: Path) -> None:
+    job = Job(tmp_path, options={"rocksdb.incremental": True, "rocksdb.compact-after-restore": True})
+    job.restart(1)
+    job.run(count(*range(2_000)))
+    job.restart(2)
+    for instance in job.instances:
+        store = next(iter(instance._context.resources.values()))
+        store.finish_compaction()
+        assert bounds_of(instance)
+        for first, last in bounds_of(instance):
+            assert instance.key_groups.start <= first <= last <= instance.key_groups.end
+    assert counted(job) == dict.fromkeys(range(2_000), 1)
+    job.restart(3)  # closed while it may be compacting
+    assert counted(job) == dict.fromkeys(range(2_000), 1)
+    job.close()
+
+
+def test_native_files_are_fetched_from_local_copies_that_are_what_was_written(tmp_path: Path) -> None:
+    """LOC-01, LOC-02."""
+    job = Job(tmp_path, copies=tmp_path / "copies")
+    job.restart()
+    (part,) = job.run(count(*range(200)))
+    names = {Path(path).name for path in tables_of(part).values()}
+    copies = {file.name: file for file in (tmp_path / "copies").rglob("*.native")}
+    assert names < copies.keys()
+    stored = {name: tmp_path / "checkpoints" / "job" / "data" / name for name in copies}
+    kept = {name: file.read_bytes() for name, file in stored.items()}
+    assert {name: file.read_bytes() for name, file in copies.items()} == kept
+    for file in stored.values():
+        file.write_bytes(b"")
+    job.restart(2)
+    assert counted(job) == dict.fromkeys(range(200), 1)
+    for name, file in stored.items():
+        file.write_bytes(kept[name])
+    damaged = copies[sorted(names)[0]]
+    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
+    job.restart(1)
+    assert counted(job) == dict.fromkeys(range(200), 1)
+    assert not damaged.exists(), "what is not the file is deleted"
+    job.close()
 
 
 @pytest.mark.parametrize("other", ["heap-cow", "nested-map"])

@@ -36,6 +36,7 @@ import pyarrow as pa
 from keyedstate.checkpoint.errors import CheckpointError, CorruptSegmentError, StorageError
 from keyedstate.checkpoint.folder import OperatorFolder
 from keyedstate.checkpoint.manifest import CheckpointMetadata
+from keyedstate.checkpoint.native_base import StoredNativeFile
 from keyedstate.checkpoint.segment_format import SegmentFile, read_index
 from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFile
 from keyedstate.config import CHECKPOINT_LOCAL_COPIES, CHECKPOINT_LOCAL_COPIES_DIR, Configuration
@@ -113,7 +114,11 @@ class LocalCopies:
             and nothing else of earlier epochs is kept.
         """
         parts = () if restore_point is None else restore_point.parts
-        described = {file.path: file for part in parts for file in part.files}
+        described: dict[str, SegmentFile | StoredNativeFile] = {}
+        for part in parts:
+            described.update((file.path, file) for file in part.files)
+            if part.native is not None:
+                described.update((file.path, file) for file in part.native.files)
         kept = {path for part in parts for path in part.kept_files}
         self.prune(kept)
         remote = operator.storage
@@ -221,12 +226,12 @@ class CopyingStorage(CheckpointStorage):
     Attributes
     ----------
     copies : LocalCopies or None
-    described : mapping of str to SegmentFile
+    described : mapping of str to SegmentFile or StoredNativeFile
         What the manifests say of the files that may be read locally, by path.
     """
 
     copies: LocalCopies | None = None
-    described: Mapping[str, SegmentFile] = field(default_factory=dict)
+    described: Mapping[str, SegmentFile | StoredNativeFile] = field(default_factory=dict)
 
     def child(self, *parts: str) -> CheckpointStorage:
         """Return the storage whose root is a folder below this one; it has no copies."""
@@ -298,11 +303,18 @@ class _LocalFirst(InputFile):
         self._source.close()
 
 
-def _verified(local: Path, described: SegmentFile) -> InputFile:
+def _verified(local: Path, described: SegmentFile | StoredNativeFile) -> InputFile:
     """Open a copy after each of its bytes was compared with what the manifest and its index say."""
     location = str(local)
     source = CheckpointStorage.open(local.parent).open_input(local.name)
     try:
+        if isinstance(described, StoredNativeFile):
+            digest = hashlib.sha256()
+            for start in range(0, source.size, _PIECE_BYTES):
+                digest.update(source.read_at(start, min(_PIECE_BYTES, source.size - start)))
+            if (source.size, digest.hexdigest()) != (described.bytes, described.sha256):
+                raise CorruptSegmentError(location, f"it is not the file {described.name} that was written")
+            return source
         for state, index in read_index(location, source, described).items():
             streams = zip(index.key_groups, index.offsets, index.lengths, index.checksums, strict=True)
             for key_group, offset, length, checksum in streams:

@@ -36,6 +36,18 @@ RESTORE_OVERLAP = fraction(
     "Share of the key groups in a base that must be wanted for its files to be opened as they are, where a "
     "restore has several; below it their rows are copied into an empty database.",
 )
+RESTORE_INGEST = boolean(
+    "rocksdb.restore-ingest",
+    True,
+    "Whether rows that a restore takes out of other native bases are written into table files that RocksDB "
+    "takes over as they are; otherwise they are written in batches.",
+)
+RESTORE_COMPACT = boolean(
+    "rocksdb.compact-after-restore",
+    False,
+    "Whether a database is compacted beside the work after native bases were restored to other key groups: "
+    "what was cut off leaves the disk at once.",
+)
 MEMORY_BUDGET = integer(
     "rocksdb.memory-budget",
     256 * MIB,
@@ -130,6 +142,8 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     BATCH_BYTES,
     INCREMENTAL,
     RESTORE_OVERLAP,
+    RESTORE_INGEST,
+    RESTORE_COMPACT,
     MEMORY_BUDGET,
     WRITE_RATIO,
     OBJECT_RATIO,

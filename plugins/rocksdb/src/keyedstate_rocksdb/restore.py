@@ -19,7 +19,7 @@ from keyedstate.backend import (
 )
 from keyedstate.backend.ordered import OrderedTable, RowLayout, store_of
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate_rocksdb.options import BACKEND, RESTORE_OVERLAP
+from keyedstate_rocksdb.options import BACKEND, RESTORE_COMPACT, RESTORE_INGEST, RESTORE_OVERLAP
 from keyedstate_rocksdb.store import DATABASE, RocksStore
 
 CreateTable = Callable[[StateMeta, BackendContext], AnyStateTable]
@@ -53,6 +53,8 @@ class RocksRestoreOperation(RestoreOperation):
         self._context = context
         self._create_table = create_table
         self._tables: dict[str, AnyStateTable] = {}
+        #: Whether a base that was opened in place has rows that are not wanted.
+        self._cut = False
 
     def restore(self) -> dict[str, AnyStateTable]:
         """Return the restored tables; only key groups of the instance's range are in them."""
@@ -64,6 +66,8 @@ class RocksRestoreOperation(RestoreOperation):
             if native is not base:
                 self._copy(native)
         FullRestoreOperation(self._canonical, context, lambda meta, _: self._table(meta)).restore()
+        if self._cut and context.options[RESTORE_COMPACT.name]:
+            store_of(context, RocksStore).compact()
         return self._tables
 
     def _table(self, meta: StateMeta) -> OrderedTable:  # type: ignore[type-arg]
@@ -83,6 +87,7 @@ class RocksRestoreOperation(RestoreOperation):
             if state not in known:
                 store.drop_space(state)
         outside = _outside(handle.key_groups, context.key_groups)
+        self._cut = bool(outside)
         for meta in handle.states:
             table = self._table(meta)
             if meta.name in handle.base_entries:
@@ -103,8 +108,15 @@ class RocksRestoreOperation(RestoreOperation):
                 table = self._table(meta)
                 if meta.name not in handle.base_entries:
                     continue
-                for key, value in other.open_space(meta.name).scan(*table.codec.layout.range_of(wanted)):
-                    table.buffer.put(key, value)
+                # Only rows of the wanted key groups, also where files have others that were cut off.
+                rows = other.open_space(meta.name).scan(*table.codec.layout.range_of(wanted))
+                if self._context.options[RESTORE_INGEST.name]:
+                    table.write_back()
+                    space = store_of(self._context, RocksStore).open_space(meta.name)
+                    space.ingest(rows, self._context.local_dir / "ingested")
+                else:
+                    for key, value in rows:
+                        table.buffer.put(key, value)
                 table.holds(None)
                 numbers = handle.details["numbers"]
                 table.codec.next_number = max(table.codec.next_number, numbers[meta.name])

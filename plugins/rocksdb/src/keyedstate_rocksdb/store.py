@@ -5,7 +5,11 @@ The write-ahead log is off: what lasts is what a checkpoint holds.
 
 from __future__ import annotations
 
+import logging
+import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import cast
@@ -14,10 +18,12 @@ from rocksdict import (
     BottommostLevelCompaction,
     Checkpoint,
     CompactOptions,
+    IngestExternalFileOptions,
     Options,
     Rdict,
     RdictIter,
     ReadOptions,
+    SstFileWriter,
     WriteBatch,
     WriteOptions,
 )
@@ -27,6 +33,8 @@ from keyedstate.backend.ordered import ObjectMemory, OrderedStore, RowCopy, RowS
 from keyedstate_rocksdb.errors import opened
 from keyedstate_rocksdb.options import SMALL_FILES
 from keyedstate_rocksdb.tuning import Tuning
+
+_log = logging.getLogger(__name__)
 
 #: What the names of column families begin with: "default" is RocksDB's own.
 _FAMILY = "state:"
@@ -62,6 +70,8 @@ class RocksStore(OrderedStore):
         # Its stub has an attribute as a method.
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
         self._spaces: dict[str, RocksSpace] = {}
+        self._compaction: threading.Thread | None = None
+        self._stopping = threading.Event()
         options = self._tuning.database()
         with opened(self.path):
             families = Rdict.list_cf(str(self.path)) if self.path.exists() else ["default"]
@@ -79,7 +89,8 @@ class RocksStore(OrderedStore):
 
     def _add(self, family: str, rows: Rdict) -> RocksSpace:
         state = family.removeprefix(_FAMILY)
-        space = self._spaces[state] = RocksSpace(self.database, rows, family, self._write_options)
+        space = RocksSpace(self.database, rows, family, self._write_options, self._tuning)
+        self._spaces[state] = space
         return space
 
     @property
@@ -124,25 +135,55 @@ class RocksStore(OrderedStore):
             space.merge_small_files(self._small_files)
         Checkpoint(self.database).create_checkpoint(str(folder))
 
+    def compact(self) -> None:
+        """Begin to compact everything beside the work; closing waits until RocksDB has given that up."""
+        self._compaction = threading.Thread(
+            target=self._compact, args=(list(self._spaces.values()),), name="keyedstate-rocksdb-compaction"
+        )
+        self._compaction.start()
+
+    def _compact(self, spaces: list[RocksSpace]) -> None:
+        for space in spaces:
+            if self._stopping.is_set():
+                return
+            try:
+                space.compact()
+            except Exception as error:  # rocksdict raises no other class
+                _log.warning("rocksdb: the compaction of %s after a restore ended: %s", self.path, error)
+                return
+
+    def finish_compaction(self) -> None:
+        """Wait for a compaction that was begun."""
+        if self._compaction is not None:
+            self._compaction.join()
+            self._compaction = None
+
     def close(self) -> None:
         """Give up all handles."""
+        if self._compaction is not None:
+            self._stopping.set()
+            self.database.cancel_all_background(False)
+            self.finish_compaction()
         spaces, self._spaces = self._spaces, {}
         for space in spaces.values():
             space.close()
         if self._database is not None:
-            self._database.close()
+            _close(self._database)
             self._database = None
 
 
 class RocksSpace(RowSpace):
     """A column family."""
 
-    def __init__(self, database: Rdict, rows: Rdict, family: str, write_options: WriteOptions) -> None:
+    def __init__(
+        self, database: Rdict, rows: Rdict, family: str, write_options: WriteOptions, tuning: Tuning
+    ) -> None:
         self._database = database
         self.rows = rows
         self.family = family
         self._handle = database.get_column_family_handle(family)
         self._write_options = write_options
+        self._tuning = tuning
         # Bound once: this is called for each look-up.
         self.get = rows.get  # type: ignore[method-assign]
 
@@ -200,9 +241,42 @@ class RocksSpace(RowSpace):
         files = sum(number or 0 for number in levels)
         size = self.rows.property_int_value("rocksdb.total-sst-files-size") or 0
         if files >= count and size <= files * _SMALL_FILE_BYTES:
-            options = CompactOptions()
-            options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
-            self.rows.compact_range(None, None, options)
+            self.compact()
+
+    def compact(self) -> None:
+        """Merge all files into one level: what was removed leaves the disk."""
+        options = CompactOptions()
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+        self.rows.compact_range(None, None, options)
+
+    def ingest(self, rows: Iterator[tuple[bytes, bytes]], folder: Path) -> None:
+        """Take over rows, which come in the order of their keys, as table files of their own.
+
+        Parameters
+        ----------
+        rows : iterator
+        folder : Path
+            On the disk of the database, for the files until they are taken over; it is made and deleted.
+        """
+        options = self._tuning.column_family(self.family)
+        files: list[str] = []
+        folder.mkdir()
+        try:
+            while part := list(islice(rows, _SORTED_ROWS)):
+                files.append(str(folder / f"{len(files)}.sst"))
+                writer = SstFileWriter(options)
+                writer.open(files[-1])
+                while part:
+                    any(map(writer.__setitem__, map(itemgetter(0), part), map(itemgetter(1), part)))
+                    full = writer.file_size() >= self._tuning.values["target_file_bytes"]
+                    part = [] if full else list(islice(rows, _SORTED_ROWS))
+                writer.finish()
+            if files:
+                moving = IngestExternalFileOptions()
+                moving.set_move_files(True)
+                self.rows.ingest_external_file(files, moving)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def copy(self) -> RowCopy:
         """Return an iterator, which holds on to what is there now."""
@@ -210,7 +284,7 @@ class RocksSpace(RowSpace):
 
     def close(self) -> None:
         """Give the handles up."""
-        self.rows.close()
+        _close(self.rows)
         del self.rows, self._database, self._handle, self.get
 
 
@@ -258,6 +332,14 @@ class _Copy(RowCopy):
     def release(self) -> None:
         """Give the iterator up; one that another thread is reading goes when that is through."""
         self._iterator = None
+
+
+def _close(rows: Rdict) -> None:
+    """Close a handle, which flushes: where that fails, as on a full disk, nothing is lost by it."""
+    try:
+        rows.close()
+    except Exception as error:  # rocksdict raises no other class
+        _log.info("rocksdb: memory was not flushed before it was given up: %s", error)
 
 
 def _scanning() -> ReadOptions:

@@ -355,6 +355,14 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
         self.presence.note(address, True)
         self.buffer.put(address, data)
 
+    def _insert(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        address, namespaces = self._address, batch.namespaces
+        if len(set(map(id, namespaces))) == 1:
+            rows = self.codec.layout.addresses([key_group] * len(batch), list(batch.keys), namespaces[0])
+        else:
+            rows = [address(key_group, *entry) for entry in zip(batch.keys, namespaces, strict=True)]
+        self.buffer.put_columns(rows, self.codec.encode_many(list(batch.values)))
+
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
         """Look several keys up at once."""
         rows = self.codec.layout.addresses(list(key_groups), list(keys), namespace)
