@@ -51,8 +51,10 @@ demo: setup ## flights through keyed state on Spark, killed half way (BACKEND=he
 
 test: setup lint types docs test-fast ## all checks and all tests
 
+# Two processes, since a test waits about as long as it computes. Files go in their order, so that long ones do not come last.
+# A debugger wants ARGS="-n 0".
 test-fast: setup ## the tests alone
-	$(WITH_JAVA) $(BIN)/pytest $(ARGS)
+	$(WITH_JAVA) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-model: $(COMPILED) ## the random model test of the copy-on-write map, 10,000,000 operations
 	$(BIN)/pytest tests/heap_cow/test_cowmap_model.py --cow-operations 10000000 --timeout 0 $(ARGS)

@@ -78,6 +78,12 @@ def soak(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--soak"))
 
 
+@pytest.fixture
+def one_backend() -> str:
+    """The backend for tests in which any will do."""
+    return os.environ.get("KEYEDSTATE_TEST_BACKEND") or "heap-cow"
+
+
 @pytest.fixture(scope="session")
 def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real S3-compatible server; a test that kills it starts it again."""

@@ -82,12 +82,6 @@ def some_epochs_run_in_tasks(request: pytest.FixtureRequest, monkeypatch: pytest
         monkeypatch.setenv("KEYEDSTATE_HOST", "embedded")
 
 
-@pytest.fixture
-def one_backend() -> str:
-    """The backend for tests in which any will do."""
-    return os.environ.get("KEYEDSTATE_TEST_BACKEND") or "heap-cow"
-
-
 class Stream:
     """A streaming query over JSON files, one file an epoch, with its checkpoints in one folder.
 

@@ -63,11 +63,11 @@ def wait_for(file: Path, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def test_a_killed_driver_and_a_failed_task_lose_and_double_nothing(
-    spark: SparkSession, tmp_path: Path, backend_name: str
+    spark: SparkSession, tmp_path: Path, one_backend: str
 ) -> None:
     expected = write_input(tmp_path)
     log = tmp_path / "log"
-    killed = start(tmp_path, backend_name)
+    killed = start(tmp_path, one_backend)
     try:
         wait_for(tmp_path / "waiting", killed, log)
     finally:
@@ -79,7 +79,7 @@ def test_a_killed_driver_and_a_failed_task_lose_and_double_nothing(
     assert (tmp_path / "state" / "counts" / "chk-1" / "_metadata").exists()
     assert not (tmp_path / "state" / "counts" / "chk-2").exists()
 
-    restarted = start(tmp_path, backend_name)
+    restarted = start(tmp_path, one_backend)
     try:
         assert restarted.wait(DEADLINE_S) == 0, log.read_text()[-4000:]
     finally:

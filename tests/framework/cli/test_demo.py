@@ -20,8 +20,8 @@ def run_demo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.spark
-def test_a_job_killed_in_an_epoch_ends_with_the_answer_of_a_batch_query(backend_name, tmp_path):
-    done = run_demo("--backend", backend_name, "--epochs", "3", "--rows", "9000", cwd=tmp_path)
+def test_a_job_killed_in_an_epoch_ends_with_the_answer_of_a_batch_query(one_backend, tmp_path):
+    done = run_demo("--backend", one_backend, "--epochs", "3", "--rows", "9000", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kill -9 in epoch 1, before its checkpoint was published" in done.stdout
     assert "9,000 rows" in done.stdout

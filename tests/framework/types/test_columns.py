@@ -297,7 +297,7 @@ def test_what_lies_under_a_null_slot_is_not_read() -> None:
         (types.record_of(Click), [Click("x", 1), NamedClick("x", 1, "y")]),
         (types.record_of(Click), [Click("x", 1.5)]),
         (types.record_of(Click, tagged=[NamedClick]), [None, Click("x", 1), "x"]),
-        (types.pickled(), ["a", threading.Lock()]),
+        pytest.param(types.pickled(), ["a", threading.Lock()], id="pickled()-a lock"),
     ],
     ids=str,
 )
