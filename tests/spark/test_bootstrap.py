@@ -393,6 +393,19 @@ def test_times_that_were_taken_apart_come_together_again() -> None:
         )
 
 
+def test_a_savepoint_of_a_backend_with_files_of_its_own_has_none_of_them(
+    words: DataFrame, tmp_path: Path
+) -> None:
+    """It is read without that backend, and moved as a whole."""
+    pytest.importorskip("rocksdict")
+    path = tmp_path / "savepoint"
+    config = {"parallelism": 2, "backend": "rocksdb", "rocksdb.incremental": True}
+    keyed(words, "word", uid="words", config=config).bootstrap(Words(), path)
+    metadata = StoredState.open(path, "words").metadata
+    assert [part.native for part in metadata.parts] == [None, None]
+    assert by_word(path, "count") == counts(words)
+
+
 def test_files_of_attempts_that_did_not_win_are_deleted(words: DataFrame, tmp_path: Path) -> None:
     """A task that ran twice has written two files; the job's result names one of them."""
     folder = tmp_path / "savepoint" / "words" / "data"

@@ -96,7 +96,7 @@ def _saving(plan: PartitionPlan, root_uri: str, uid: str) -> Any:
         chosen = backend_in_task(plan.settings)
         compression = configuration_in_task(plan.settings)[CHECKPOINT_COMPRESSION]
         folder = OperatorFolder(storage_in_task(root_uri, plan.settings), uid)
-        writer = StateWriter(backend, states, folder, chosen.base_rules, compression)
+        writer = StateWriter(backend, states, folder, chosen.base_rules, compression, native=False)
         writer.begin(identity, None, Writing.WHOLE)
         return plan.manifest(identity, backend, operator, writer.end())
 

@@ -91,6 +91,8 @@ class StateWriter:
     compression : str
     share : float, default 1.0
         How much of one processor's time a base may take beside the work, above 0 and up to 1.
+    native : bool, default True
+        Whether a base may be of the backend's own files; that of a savepoint may not.
 
     Attributes
     ----------
@@ -111,7 +113,9 @@ class StateWriter:
         rules: BaseRules,
         compression: str,
         share: float = 1.0,
+        native: bool = True,
     ) -> None:
+        self._native = native
         self._keyed = keyed
         self._operator = operator
         self.folder = folder
@@ -222,7 +226,7 @@ class StateWriter:
                 return changes
             changes.release()
             self._give_base_up()
-        return _Whole(self._keyed, self._identity, self._completed)
+        return _Whole(self._keyed, self._identity, self._completed, native=self._native)
 
     def close(self) -> None:
         """Give up a base that is being written; calling it again does nothing."""
@@ -295,13 +299,18 @@ class _CapturedBase:
     """
 
     def __init__(
-        self, keyed: KeyedStateBackend, epoch: int, completed: Mapping[str, StoredNativeFile]
+        self,
+        keyed: KeyedStateBackend,
+        epoch: int,
+        completed: Mapping[str, StoredNativeFile],
+        *,
+        native: bool = True,
     ) -> None:
         self._keyed = keyed
         self._completed = completed
         self._cancelled = threading.Event()
         began = time.perf_counter()
-        self._native = keyed.native_snapshot(epoch)
+        self._native = keyed.native_snapshot(epoch) if native else None
         self.synchronous_ms = (time.perf_counter() - began) * 1000.0
         self._snapshot: SnapshotTask | None = None
         if self._native is None:
@@ -352,10 +361,15 @@ class _Whole:
     """All of the keyed state, written between two epochs."""
 
     def __init__(
-        self, keyed: KeyedStateBackend, identity: TaskIdentity, completed: Mapping[str, StoredNativeFile]
+        self,
+        keyed: KeyedStateBackend,
+        identity: TaskIdentity,
+        completed: Mapping[str, StoredNativeFile],
+        *,
+        native: bool,
     ) -> None:
         self._identity = identity
-        self._captured = _CapturedBase(keyed, identity.epoch, completed)
+        self._captured = _CapturedBase(keyed, identity.epoch, completed, native=native)
 
     def write(self, folder: OperatorFolder, compression: str) -> SavedState:
         began = time.perf_counter()
