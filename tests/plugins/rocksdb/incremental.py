@@ -137,6 +137,7 @@ class Job:
                 bytes=saved.bytes,
                 bases=saved.bases,
                 unfinished=saved.unfinished,
+                figures=instance.figures(),
             )
             shared = set().union(*(part.kept_files for part in self.point.parts)) if self.point else set()
             self.folder.write_manifest(manifest, shared)

@@ -103,6 +103,9 @@ class EpochMetrics:
         on the driver, left out where tasks of the next epoch have published the checkpoint.
     latencies : mapping of str to (mapping of str to LatencyFigures)
         By state, or kind of state, and operation; empty where accesses are not sampled.
+    native : mapping of str to int
+        What the backend's own engine says of itself, added up over the tasks, by names of its own; empty where
+        nothing was asked for.
     """
 
     uid: str
@@ -127,6 +130,7 @@ class EpochMetrics:
     failed_bases: int
     phases: Mapping[str, PhaseTimes]
     latencies: Mapping[str, Mapping[str, LatencyFigures]] = field(default_factory=dict)
+    native: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values, mappings under the names of the attributes."""

@@ -165,6 +165,8 @@ class AttemptManifest:
         that in whose place native files are being uploaded.
     latencies : mapping of str to (mapping of str to sequence of int)
         By state and operation the nanoseconds of sampled accesses; empty where none are sampled.
+    figures : mapping of str to int
+        What the backend's own engine says of itself.
     native : NativeBase or None
         The base, where it is of the backend's own files.
     state_origin : StateOrigin
@@ -203,6 +205,7 @@ class AttemptManifest:
     task_executor: str | None = None
     native: NativeBase | None = None
     latencies: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
+    figures: Mapping[str, int] = field(default_factory=dict)
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
         """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
@@ -260,6 +263,7 @@ class AttemptManifest:
             "task_executor": self.task_executor,
             "native": None if self.native is None else self.native.to_json(),
             "latencies": {state: dict(operations) for state, operations in self.latencies.items()},
+            "figures": dict(self.figures),
         }
 
     @classmethod
@@ -267,7 +271,15 @@ class AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
         # Later than the first files of this format version.
         added = {"operator_state", "watermark", "deltas", "ttl_ms", "bases", "unfinished"}
-        added |= {"state_origin", "processing_time", "host", "task_executor", "native", "latencies"}
+        added |= {
+            "state_origin",
+            "processing_time",
+            "host",
+            "task_executor",
+            "native",
+            "latencies",
+            "figures",
+        }
         host = document.get("host")
         operator_state = document.get("operator_state")
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
@@ -278,6 +290,7 @@ class AttemptManifest:
         fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
         fields["unfinished"] = document.get("unfinished")
         fields["latencies"] = document.get("latencies", {})
+        fields["figures"] = document.get("figures", {})
         native = document.get("native")
         fields["native"] = None if native is None else NativeBase.from_json(native)
         fields["state_origin"] = StateOrigin(document.get("state_origin", StateOrigin.FILES.value))

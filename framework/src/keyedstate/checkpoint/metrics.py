@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from keyedstate.backend import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
 from keyedstate.checkpoint.folder import data_paths
@@ -71,7 +71,15 @@ def metrics_of_checkpoint(
         failed_bases=sum(base.failed for part in parts for base in part.bases),
         phases=phases,
         latencies=_latencies(parts),
+        native=_added(part.figures for part in parts),
     )
+
+
+def _added(figures: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    added: Counter[str] = Counter()
+    for each in figures:
+        added.update(each)
+    return dict(sorted(added.items()))
 
 
 def _latencies(parts: Iterable[AttemptManifest]) -> dict[str, dict[str, LatencyFigures]]:

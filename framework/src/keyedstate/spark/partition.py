@@ -456,6 +456,7 @@ class Partition:
             process_ms=(processed - self._restored) * 1000.0,
             state_origin=self._origin,
             latencies={} if self._keyed.latency is None else self._keyed.latency.samples(),
+            figures=self._keyed.figures(),
             host=host,
             task_executor=task_executor,
         )

@@ -83,6 +83,13 @@ PREDEFINED = choice(
     ("DEFAULT", "SPINNING_DISK_OPTIMIZED", "SPINNING_DISK_OPTIMIZED_HIGH_MEM", "FLASH_SSD_OPTIMIZED"),
     "Options of RocksDB that suit a kind of disk; those that are set one by one win.",
 )
+METRICS = string(
+    "rocksdb.metrics",
+    None,
+    "What RocksDB says of itself goes into the metrics of each epoch: names of properties and tickers; see "
+    "the page on RocksDB.",
+    "names with commas between",
+)
 FACTORY = string(
     "rocksdb.options-factory",
     None,
@@ -150,6 +157,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     SWEEP,
     SMALL_FILES,
     PREDEFINED,
+    METRICS,
     FACTORY,
     *TUNING.values(),
 )

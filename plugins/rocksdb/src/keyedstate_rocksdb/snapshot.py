@@ -18,7 +18,7 @@ from keyedstate.backend import (
     Snapshot,
 )
 from keyedstate.backend.ordered import OrderedTable, store_of
-from keyedstate_rocksdb.options import INCREMENTAL
+from keyedstate_rocksdb.options import INCREMENTAL, METRICS
 from keyedstate_rocksdb.store import RocksStore
 
 
@@ -37,6 +37,10 @@ class RocksSnapshotStrategy(NativeSnapshotStrategy):
     def prepare(self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]) -> Snapshot:
         """Capture every table by its own copy."""
         return self._full.prepare(checkpoint_id, tables)
+
+    def figures(self) -> Mapping[str, int]:
+        """Return the properties and tickers that ``rocksdb.metrics`` names."""
+        return store_of(self._context, RocksStore).figures() if self._context.options[METRICS.name] else {}
 
     def prepare_native(
         self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]

@@ -31,7 +31,8 @@ from rocksdict import (
 from keyedstate.backend import BackendContext
 from keyedstate.backend.ordered import ObjectMemory, OrderedStore, RowCopy, RowSpace
 from keyedstate_rocksdb.errors import opened
-from keyedstate_rocksdb.options import SMALL_FILES
+from keyedstate_rocksdb.figures import Figures
+from keyedstate_rocksdb.options import METRICS, SMALL_FILES
 from keyedstate_rocksdb.tuning import Tuning
 
 _log = logging.getLogger(__name__)
@@ -72,7 +73,11 @@ class RocksStore(OrderedStore):
         self._spaces: dict[str, RocksSpace] = {}
         self._compaction: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._figures = Figures.of(context.options[METRICS.name])
         options = self._tuning.database()
+        if self._figures.tickers:
+            options.enable_statistics()
+        self._options = options
         with opened(self.path):
             families = Rdict.list_cf(str(self.path)) if self.path.exists() else ["default"]
             self._database: Rdict | None = Rdict(
@@ -127,6 +132,10 @@ class RocksStore(OrderedStore):
     def know_origins(self, origins: Mapping[str, str]) -> None:
         """Remember where table files are; a database gives no name twice, and what else it has it changes."""
         self.origins.update({name: origin for name, origin in origins.items() if name.endswith(_TABLE)})
+
+    def figures(self) -> dict[str, int]:
+        """Return what was asked for with ``rocksdb.metrics``."""
+        return self._figures.read({state: space.rows for state, space in self._spaces.items()}, self._options)
 
     def checkpoint(self, folder: Path) -> None:
         """Link what is there now into a folder, memory written to disk before."""
