@@ -104,7 +104,7 @@ class EpochMetrics:
     latencies : mapping of str to (mapping of str to LatencyFigures)
         By state, or kind of state, and operation; empty where accesses are not sampled.
     native : mapping of str to int
-        What the backend's own engine says of itself, added up over the tasks, by names of its own; empty where
+        What the backend's own engine says of itself, added up over the tasks, by its own names; empty where
         nothing was asked for.
     """
 
