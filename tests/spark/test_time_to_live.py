@@ -180,6 +180,15 @@ def test_a_batch_knows_the_event_times_of_its_rows(spark: SparkSession, one_back
         ({"delay": "1 s"}, EventTimeError, r"there is a delay and no column; name it with time="),
         ({"time": "ts", "delay": -1}, EventTimeError, r"'ts': the delay -1 is negative"),
         ({"time": "ts", "delay": "soon"}, InvalidDurationError, r"'soon' is no duration"),
+        ({"inputs": "k"}, EventTimeError, r"there is inputs and no column; name it with time="),
+        ({"time": "ts", "delay": 0, "inputs": "x"}, EventTimeError, r"'x': the DataFrame has 0 columns"),
+        ({"time": "ts", "delay": 0, "inputs": "ts"}, EventTimeError, r"'ts': it has the type timestamp"),
+        ({"time": "ts", "delay": 0, "idle": 1}, EventTimeError, r"'ts': an idle time is for several inputs"),
+        (
+            {"time": "ts", "delay": 0, "inputs": "k", "idle": 0},
+            EventTimeError,
+            r"'ts': the idle time 0 is not positive",
+        ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

@@ -137,11 +137,15 @@ def test_timers_fire_by_the_watermark_over_restarts_other_backends_and_rescaling
 def test_timers_stay_with_a_host_and_move_with_a_savepoint_to_another_backend(
     stream: Any, new_stream: Any, tmp_path: Path
 ) -> None:
-    """TM-01."""
+    """TM-01, SPA-05."""
     for rows in EPOCHS[:3]:
         stream.add({"k": key, "v": time} for key, time in rows)
     stream.run(silent(stream, "heap-cow"))
     create_savepoint(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
+    reader = stream.spark.read.format("keyedstate").option("state", EVENT_TIMERS + "user-timers")
+    shown = reader.load(str(tmp_path / "savepoint"))
+    timers = {(row.k, row.namespace) for row in shown.collect()}
+    assert timers >= {("d", 1300), ("e", 1310), ("b", 1315)} and ("c", 1105) not in timers
     (tmp_path / "other").mkdir()
     other = new_stream(tmp_path / "other")
     for rows in EPOCHS[3:]:
@@ -248,3 +252,28 @@ def test_an_error_of_a_timer_names_its_key_and_time(stream: Any, one_backend: st
     # Nothing of the epoch is kept: with a function that works it goes on.
     stream.run(silent(stream, one_backend))
     assert by_epoch(stream)[2] == model(EPOCHS[:3])[2]
+
+
+def test_an_input_that_is_behind_holds_the_watermark_up_over_restarts(stream: Any, one_backend: str) -> None:
+    """WM-03: the watermark is the least of the inputs', which the checkpoints know."""
+
+    class Mark(KeyedProcessFunction):
+        def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+            yield ctx.key, ctx.timestamp, ctx.watermark
+
+    def run() -> None:
+        config = {"checkpoint.dir": str(stream.state), "parallelism": 2, "backend": one_backend}
+        rows = stream.frame().withColumn("ts", f.expr("timestamp_millis(v)"))
+        out = keyed(rows, "k", uid="mark", config=config).process(
+            Mark(), SCHEMA, time="ts", delay=0, inputs="k", idle="1 day"
+        )
+        stream.run(out)
+
+    stream.add([{"k": "a", "v": 1000}, {"k": "b", "v": 500}])
+    stream.add([{"k": "a", "v": 2000}])
+    run()
+    stream.add([{"k": "b", "v": 1500}])
+    stream.add([{"k": "a", "v": 2001}])
+    run()
+    marks = [row[2] for row in stream.all_rows()]
+    assert marks == [BEFORE_TIME, BEFORE_TIME, 499, 499, 1499]

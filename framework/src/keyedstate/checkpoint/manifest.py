@@ -147,6 +147,9 @@ class AttemptManifest:
         None where that was not known.
     processing_time : int or None
         By which timers fired in the epoch, in milliseconds since 1970 UTC.
+    inputs : mapping of str to (int, int)
+        Where rows are of several inputs: what this task knows of each, over all epochs; the largest event
+        time, and the processing time of the last epoch in which it had a row.
     sync_ms, write_ms, restore_ms, process_ms : float
         Time of the snapshot's synchronous part, of writing it, of restoring, and of the rows.
     bytes : int
@@ -196,6 +199,7 @@ class AttemptManifest:
     operator_state: OperatorStateFile | None = None
     watermark: int | None = None
     processing_time: int | None = None
+    inputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     deltas: tuple[SegmentFile, ...] = ()
     ttl_ms: Mapping[str, int] = field(default_factory=dict)
     bases: tuple[BaseReport, ...] = ()
@@ -254,6 +258,7 @@ class AttemptManifest:
             "key_columns": [list(column) for column in self.key_columns],
             "watermark": self.watermark,
             "processing_time": self.processing_time,
+            "inputs": {name: list(times) for name, times in self.inputs.items()},
             "ttl_ms": dict(self.ttl_ms),
             "operator_state": None if self.operator_state is None else self.operator_state.to_json(),
             "bases": [base.to_json() for base in self.bases],
@@ -274,6 +279,7 @@ class AttemptManifest:
         added |= {
             "state_origin",
             "processing_time",
+            "inputs",
             "host",
             "task_executor",
             "native",
@@ -285,6 +291,7 @@ class AttemptManifest:
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
         fields["watermark"] = document.get("watermark")
         fields["processing_time"] = document.get("processing_time")
+        fields["inputs"] = {name: (time, seen) for name, (time, seen) in document.get("inputs", {}).items()}
         fields["ttl_ms"] = document.get("ttl_ms", {})
         fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
         fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
@@ -364,23 +371,26 @@ class CheckpointMetadata:
             (part.processing_time for part in self.parts if part.processing_time is not None), default=None
         )
 
-    def watermark(self, delay_ms: int | None) -> int | None:
-        """Return the event time up to which all rows have come before the next epoch; None where unknown.
+    @property
+    def watermark(self) -> int | None:
+        """The event time up to which all rows had come when the epoch began; None where that is not known."""
+        return max((part.watermark for part in self.parts if part.watermark is not None), default=None)
 
-        A millisecond before the largest event time of any row less the delay, since there may be more rows of
-        just that time (Flink's ``BoundedOutOfOrdernessWatermarks``); and no less than the watermark before.
-
-        Parameters
-        ----------
-        delay_ms : int or None
-            How much later than a row others may come that are older.  None where rows have no event time any
-            more: then event time stands still.
-        """
-        known = [part.watermark for part in self.parts if part.watermark is not None]
-        if delay_ms is not None:
-            largest = [part.largest_event_time for part in self.parts]
-            known += [time - delay_ms - 1 for time in largest if time is not None]
+    @property
+    def largest_event_time(self) -> int | None:
+        """That of all rows of the epoch; None where none had any."""
+        known = [part.largest_event_time for part in self.parts if part.largest_event_time is not None]
         return max(known, default=None)
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, int]]:
+        """The largest event time of each input, and the processing time of its last row, over all epochs."""
+        found: dict[str, tuple[int, int]] = {}
+        for part in self.parts:
+            for name, (event_time, seen) in part.inputs.items():
+                known = found.get(name, (event_time, seen))
+                found[name] = max(known[0], event_time), max(known[1], seen)
+        return found
 
     def __post_init__(self) -> None:
         common = ("uid", "query_id", "run_id", "epoch", "parallelism", "max_parallelism")

@@ -41,6 +41,15 @@ def event_time_array(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArr
     return numbers.to_numpy() // -factor, missing
 
 
+def largest_by_input(inputs: pa.Array, times: list[int | None]) -> dict[str, int]:
+    """Return the largest event time of each input, by its name as text; null is an input like any other."""
+    names = pc.fill_null(inputs.cast(pa.string()), "null")
+    table = pa.table({"input": names, "time": pa.array(times, pa.int64())})
+    grouped = table.group_by("input").aggregate([("time", "max")]).to_pydict()
+    found = zip(grouped["input"], grouped["time_max"], strict=True)
+    return {name: time for name, time in found if time is not None}
+
+
 def is_event_time(arrow_type: pa.DataType) -> bool:
     """Return whether `event_times` reads columns of this type."""
     return bool(pa.types.is_timestamp(arrow_type) or pa.types.is_date(arrow_type))

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.runtime.errors import ProcessFunctionError
-from keyedstate.runtime.event_time import event_times
+from keyedstate.runtime.event_time import event_times, largest_by_input
 from keyedstate.runtime.function import (
     BroadcastContext,
     Context,
@@ -72,6 +72,8 @@ class KeyedOperator:
         Which task this is, from 0, and of how many.
     time_column : str, optional
         The column with each row's event time, for which `keyedstate.runtime.event_time.is_event_time`.
+    input_column : str, optional
+        The column that says of which input a row is, where several have event times of their own.
 
     Attributes
     ----------
@@ -80,6 +82,8 @@ class KeyedOperator:
     rows_out : int
     largest_event_time : int or None
         Of all rows so far, in milliseconds; None where no row had any.
+    largest_event_times : dict of str to int
+        The same of each input.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class KeyedOperator:
         task: int = 0,
         parallelism: int = 1,
         time_column: str | None = None,
+        input_column: str | None = None,
     ) -> None:
         check_function(function)
         self._function = function
@@ -109,6 +114,8 @@ class KeyedOperator:
         self._user_timers: TimerService | None = None
         self._opened = False
         self._time_column = time_column
+        self._input_column = input_column
+        self.largest_event_times: dict[str, int] = {}
         self.largest_event_time: int | None = None
         self.rows_in = 0
         self.rows_out = 0
@@ -137,6 +144,7 @@ class KeyedOperator:
         self._context.key = None
         self._backend.current.clear()
         self.largest_event_time = None
+        self.largest_event_times = {}
         self.rows_in = self.rows_out = 0
 
     def set_processing_time(self, time: int) -> None:
@@ -412,6 +420,10 @@ class KeyedOperator:
         if self.largest_event_time is not None:
             known.append(self.largest_event_time)
         self.largest_event_time = max(known, default=None)
+        if self._input_column is not None:
+            largest = self.largest_event_times
+            for name, time in largest_by_input(batch.column(self._input_column), times).items():
+                largest[name] = max(time, largest.get(name, time))
         return times
 
     def _failure(self, step: str, error: BaseException, time: int | None = None) -> ProcessFunctionError:

@@ -66,7 +66,14 @@ from keyedstate.spark.preflight import check_executors
 from keyedstate.spark.reporters import reporters_of
 from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
-from keyedstate.spark.schema import key_columns_of, key_types, parse_output, time_column_of, to_arrow
+from keyedstate.spark.schema import (
+    key_columns_of,
+    key_types,
+    parse_output,
+    source_column_of,
+    time_column_of,
+    to_arrow,
+)
 from keyedstate.spark.task import Acknowledging, OperatorPlan
 from keyedstate.spark.windows import check_event_time, output_type
 from keyedstate.state import MissingEventTimeError, Ttl, TtlClock, declared_operator_states, declared_states
@@ -193,6 +200,8 @@ class KeyedFrame:
         *,
         time: str | None = None,
         delay: Duration | None = None,
+        inputs: str | None = None,
+        idle: Duration | None = None,
     ) -> DataFrame:
         """Run a process function over the rows of each key.
 
@@ -208,6 +217,13 @@ class KeyedFrame:
             event time, and for `Context.timestamp`.
         delay : str, timedelta or int, optional
             How far behind the largest event time the watermark stays: ``"10 minutes"``.  With `time` only.
+        inputs : str, optional
+            Name of the column that says of which input a row is, where several were put into one DataFrame
+            and some may be far behind others: the watermark is then the least of those of the inputs.  With
+            `time` only.
+        idle : str, timedelta or int, optional
+            After how long without rows an input holds the watermark up no more, until it has rows and has
+            caught up; by default never.  With `inputs` only.
 
         Returns
         -------
@@ -242,7 +258,8 @@ class KeyedFrame:
         check_function(function)
         self._check_sides(function)
         declared, output = parse_output(spark, schema)
-        plan, rows = self._planned(function, output, self._event_time(time, delay), keeps_state=True)
+        event_time = self._event_time(time, delay, inputs, idle)
+        plan, rows = self._planned(function, output, event_time, keeps_state=True)
         return rows.mapInArrow(_task_of(plan), declared)
 
     def aggregate(
@@ -487,10 +504,17 @@ class KeyedFrame:
             rows = with_plain_names(rows)
         return plan, route(rows, parallelism, max_parallelism)
 
-    def _event_time(self, column: str | None, delay: Duration | None) -> EventTime | None:
+    def _event_time(
+        self,
+        column: str | None,
+        delay: Duration | None,
+        inputs: str | None = None,
+        idle: Duration | None = None,
+    ) -> EventTime | None:
         if column is None:
-            if delay is not None:
-                raise EventTimeError(None, "there is a delay and no column; name it with time=")
+            if delay is not None or inputs is not None or idle is not None:
+                given = "a delay" if delay is not None else "inputs" if inputs is not None else "an idle time"
+                raise EventTimeError(None, f"there is {given} and no column; name it with time=")
             return None
         name = time_column_of(self._df, column)
         if delay is None:
@@ -500,7 +524,14 @@ class KeyedFrame:
         delay_ms = milliseconds(delay)
         if delay_ms < 0:
             raise EventTimeError(name, f"the delay {delay!r} is negative; give 0 or more")
-        return EventTime(name, delay_ms)
+        if idle is not None and inputs is None:
+            raise EventTimeError(
+                name, "an idle time is for several inputs; name the column that tells them with inputs="
+            )
+        idle_ms = None if idle is None else milliseconds(idle)
+        if idle_ms is not None and idle_ms <= 0:
+            raise EventTimeError(name, f"the idle time {idle!r} is not positive; give '5 minutes' or so")
+        return EventTime(name, delay_ms, inputs and source_column_of(self._df, inputs), idle_ms)
 
     def _check_sides(self, function: KeyedFunction) -> None:
         name = type(function).__name__

@@ -51,7 +51,8 @@ from keyedstate.spark.errors import DuplicateUidError, FunctionTransportError, K
 from keyedstate.spark.identity import operator_of
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.saving import SavedState, StateWriter
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.state import BEFORE_TIME, KeyedStateBackend, OperatorStateBackend
+from keyedstate.time import InputTime, bounded_out_of_orderness, watermark_of_inputs
 
 #: How much of a processor's time a base takes that goes on over epochs: so little that work keeps its speed.
 _SHARE_OF_BASE = 0.1
@@ -89,10 +90,16 @@ class EventTime:
     ----------
     column : str
     delay_ms : int
+    input_column : str or None
+        The column that tells inputs apart, each of which has a watermark of its own.
+    idle_ms : int or None
+        After how long without rows an input holds the others up no more; None for never.
     """
 
     column: str
     delay_ms: int
+    input_column: str | None = None
+    idle_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,7 @@ class PartitionPlan:
             task=partition,
             parallelism=self.parallelism,
             time_column=None if self.event_time is None else self.event_time.column,
+            input_column=None if self.event_time is None else self.event_time.input_column,
         )
 
     def manifest(
@@ -451,6 +459,7 @@ class Partition:
             self._plan.manifest(beginning.identity, self._keyed, self._operator, saved),
             watermark=self._watermark,
             processing_time=self._processing_time,
+            inputs=self._inputs_after(beginning),
             write_ms=(written - processed) * 1000.0 - saved.synchronous_ms,
             restore_ms=(self._restored - beginning.began) * 1000.0,
             process_ms=(processed - self._restored) * 1000.0,
@@ -492,9 +501,27 @@ class Partition:
         """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
         if beginning.stored is None:
             return None
+        metadata, event_time = beginning.stored.metadata, self._plan.event_time
         # Kept by a run without event time too, so that it does not go back in the next one that has it.
-        event_time = self._plan.event_time
-        return beginning.stored.metadata.watermark(None if event_time is None else event_time.delay_ms)
+        before = metadata.watermark
+        if event_time is None:
+            return before
+        known = BEFORE_TIME if before is None else before
+        inputs = {name: InputTime(*times) for name, times in metadata.inputs.items()}
+        if event_time.input_column is not None and inputs:
+            now = metadata.processing_time or 0
+            mark = watermark_of_inputs(inputs, event_time.delay_ms, event_time.idle_ms, now, known)
+        else:
+            mark = max(known, bounded_out_of_orderness(metadata.largest_event_time, event_time.delay_ms))
+        return None if before is None and mark == BEFORE_TIME else mark
+
+    def _inputs_after(self, beginning: Beginning) -> dict[str, tuple[int, int]]:
+        """Return what is known of each input at the end of the epoch."""
+        found = {} if beginning.stored is None else beginning.stored.metadata.inputs
+        for name, event_time in self._operator.largest_event_times.items():
+            known = found.get(name, (event_time, self._processing_time))
+            found[name] = max(known[0], event_time), max(known[1], self._processing_time)
+        return found
 
 
 def pack_function(function: KeyedFunction) -> bytes:

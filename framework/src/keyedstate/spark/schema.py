@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     DateType,
+    IntegralType,
     StringType,
     StructField,
     StructType,
@@ -80,6 +81,26 @@ def time_column_of(frame: DataFrame, name: str) -> str:
             name,
             f"it has the type {field.dataType.simpleString()}; make a timestamp of it, for example with "
             f"withColumn({name!r}, timestamp_millis({name}))",
+        )
+    return field.name
+
+
+def source_column_of(frame: DataFrame, name: str) -> str:
+    """Return the column that says of which input a row is, by the name that the frame gives it.
+
+    Raises
+    ------
+    EventTimeError
+        For a column that is not there, or cannot be text.
+    """
+    found = _fields_by_name(frame).get(folded(frame, name), [])
+    if len(found) != 1:
+        columns = ", ".join(frame.columns)
+        raise EventTimeError(name, f"the DataFrame has {len(found)} columns of that name; it has {columns}")
+    (field,) = found
+    if not isinstance(field.dataType, (StringType, IntegralType)):
+        raise EventTimeError(
+            name, f"it has the type {field.dataType.simpleString()}; inputs are told by text or whole numbers"
         )
     return field.name
 

@@ -17,11 +17,13 @@ from keyedstate.time.service import (
     TimerTarget,
 )
 from keyedstate.time.services import TimerServices
+from keyedstate.time.watermarks import InputTime, bounded_out_of_orderness, watermark_of_inputs
 
 __all__ = [
     "EVENT_TIMERS",
     "PROCESSING_TIMERS",
     "DueTimers",
+    "InputTime",
     "InvalidTimerNamespaceError",
     "InvalidTimerTimeError",
     "KeyGroupOfTimerError",
@@ -33,4 +35,6 @@ __all__ = [
     "TimerServiceMismatchError",
     "TimerServices",
     "TimerTarget",
+    "bounded_out_of_orderness",
+    "watermark_of_inputs",
 ]

@@ -99,7 +99,7 @@ def _document(
         "max_parallelism": metadata.max_parallelism,
         "backends": backends_of(metadata),
         "key_columns": [{"name": name, "type": kind} for name, kind in metadata.key_columns],
-        "watermark": time_of(metadata.watermark(None)),
+        "watermark": time_of(metadata.watermark),
         "entries": entries_of(metadata),
         "files": len(set().union(*(part.data_files for part in metadata.parts))),
         "bytes": bytes_of(metadata),

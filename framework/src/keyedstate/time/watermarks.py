@@ -1,0 +1,83 @@
+"""Watermarks: how far event time has gone, of one input and of several.
+
+A watermark W says that no more rows with an event time of W or less come.  It is computed from numbers that
+are in the metadata of checkpoints, so that a repeated epoch has it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from keyedstate.state import BEFORE_TIME
+
+
+@dataclass(frozen=True)
+class InputTime:
+    """What is known of one input of several.
+
+    Attributes
+    ----------
+    largest_event_time : int
+        Of its rows, in milliseconds since 1970 UTC.
+    last_seen : int
+        The processing time of the last epoch in which it had a row with an event time, in milliseconds.
+    """
+
+    largest_event_time: int
+    last_seen: int
+
+    def merged(self, other: InputTime | None) -> InputTime:
+        """Return what two tasks know together."""
+        if other is None:
+            return self
+        return InputTime(
+            max(self.largest_event_time, other.largest_event_time), max(self.last_seen, other.last_seen)
+        )
+
+
+def bounded_out_of_orderness(largest_event_time: int | None, delay_ms: int) -> int:
+    """Return the watermark of rows that come at most so late (Flink's ``BoundedOutOfOrdernessWatermarks``).
+
+    A millisecond before the largest event time less the delay, because more rows of just that time may come.
+
+    Parameters
+    ----------
+    largest_event_time : int or None
+        None, and `BEFORE_TIME` is returned, where there was no row.
+    delay_ms : int
+    """
+    if largest_event_time is None:
+        return BEFORE_TIME
+    return max(largest_event_time - delay_ms - 1, BEFORE_TIME)
+
+
+def watermark_of_inputs(
+    inputs: Mapping[str, InputTime], delay_ms: int, idle_ms: int | None, now: int, before: int
+) -> int:
+    """Return the watermark of several inputs: the least of those that are active (``StatusWatermarkValve``).
+
+    Parameters
+    ----------
+    inputs : mapping
+        Those that have had rows.
+    delay_ms : int
+        How late rows of an input may come, against others of the same input.
+    idle_ms : int or None
+        An input without rows for longer is idle and holds nothing up; None where none ever is.
+    now : int
+        The processing time by which that is judged.
+    before : int
+        The watermark so far, below which none is returned.  An input that lags behind it, because it was idle
+        or is new, is left out until it has caught up.
+    """
+    marks = {
+        name: bounded_out_of_orderness(input_.largest_event_time, delay_ms) for name, input_ in inputs.items()
+    }
+    active = [
+        mark for name, mark in marks.items() if idle_ms is None or now - inputs[name].last_seen <= idle_ms
+    ]
+    if not active:
+        # Nothing is waited for: everything that has come is over.
+        return max([before, *marks.values()])
+    return min((mark for mark in active if mark >= before), default=before)
