@@ -53,6 +53,20 @@ class RefusedOptionsError(RocksError):
     way_out = "Change the options that begin with 'rocksdb.'; `keyedstate plugins show rocksdb` has them."
 
 
+class UnwritableDatabaseError(RocksError):
+    """A database that takes no more writes, most often since its disk is full."""
+
+    way_out = (
+        "Make room on the disk that the folder is on, or have tasks work on another one; the query goes on "
+        "from its last checkpoint then."
+    )
+
+    @staticmethod
+    def what(path: str) -> str:
+        """Return what has happened."""
+        return f"the RocksDB database {path} cannot be written"
+
+
 class UnknownChoiceError(KeyedStateError):
     """An option whose value is none of those that it may have.
 
@@ -122,6 +136,23 @@ def opened(path: Path) -> Iterator[None]:
             if sign in reason:
                 raise problem(str(path), reason) from None
         raise RocksError(str(path), reason) from None
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what RocksDB raises while it writes into an error that helps.
+
+    Raises
+    ------
+    UnwritableDatabaseError
+    """
+    try:
+        yield
+    except (KeyedStateError, TypeError):
+        raise
+    except Exception as error:  # rocksdict raises no other class
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise UnwritableDatabaseError(str(path), reason) from error
 
 
 _PROBLEMS = (

@@ -30,7 +30,7 @@ from rocksdict import (
 
 from keyedstate.backend import BackendContext
 from keyedstate.backend.ordered import ObjectMemory, OrderedStore, RowCopy, RowSpace
-from keyedstate_rocksdb.errors import opened
+from keyedstate_rocksdb.errors import opened, writing
 from keyedstate_rocksdb.figures import Figures
 from keyedstate_rocksdb.options import METRICS, SMALL_FILES
 from keyedstate_rocksdb.tuning import Tuning
@@ -139,10 +139,11 @@ class RocksStore(OrderedStore):
 
     def checkpoint(self, folder: Path) -> None:
         """Link what is there now into a folder, memory written to disk before."""
-        for space in self._spaces.values():
-            space.rows.flush(wait=True)
-            space.merge_small_files(self._small_files)
-        Checkpoint(self.database).create_checkpoint(str(folder))
+        with writing(self.path):
+            for space in self._spaces.values():
+                space.rows.flush(wait=True)
+                space.merge_small_files(self._small_files)
+            Checkpoint(self.database).create_checkpoint(str(folder))
 
     def compact(self) -> None:
         """Begin to compact everything beside the work; closing waits until RocksDB has given that up."""
@@ -193,6 +194,7 @@ class RocksSpace(RowSpace):
         self._handle = database.get_column_family_handle(family)
         self._write_options = write_options
         self._tuning = tuning
+        self._path = Path(database.path())
         # Bound once: this is called for each look-up.
         self.get = rows.get  # type: ignore[method-assign]
 
@@ -219,7 +221,7 @@ class RocksSpace(RowSpace):
                 delete(key)
             else:
                 put(key, value)
-        self._database.write(batch, self._write_options)
+        self._write(batch)
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Write a batch out of columns."""
@@ -230,11 +232,16 @@ class RocksSpace(RowSpace):
             keys, values = list(map(itemgetter(0), pairs)), list(map(itemgetter(1), pairs))
         # `put` returns None: a loop without a step of Python for each row.
         any(map(batch.put, keys, values))
-        self._database.write(batch, self._write_options)
+        self._write(batch)
+
+    def _write(self, batch: WriteBatch) -> None:
+        with writing(self._path):
+            self._database.write(batch, self._write_options)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Remove the rows from a key, included, to another, excluded, by one mark."""
-        self.rows.delete_range(start, end, self._write_options)
+        with writing(self._path):
+            self.rows.delete_range(start, end, self._write_options)
 
     def merge_small_files(self, count: int) -> None:
         """Merge all files where there are so many, and small ones; 0 for never.
@@ -271,19 +278,20 @@ class RocksSpace(RowSpace):
         files: list[str] = []
         folder.mkdir()
         try:
-            while part := list(islice(rows, _SORTED_ROWS)):
-                files.append(str(folder / f"{len(files)}.sst"))
-                writer = SstFileWriter(options)
-                writer.open(files[-1])
-                while part:
-                    any(map(writer.__setitem__, map(itemgetter(0), part), map(itemgetter(1), part)))
-                    full = writer.file_size() >= self._tuning.values["target_file_bytes"]
-                    part = [] if full else list(islice(rows, _SORTED_ROWS))
-                writer.finish()
-            if files:
-                moving = IngestExternalFileOptions()
-                moving.set_move_files(True)
-                self.rows.ingest_external_file(files, moving)
+            with writing(self._path):
+                while part := list(islice(rows, _SORTED_ROWS)):
+                    files.append(str(folder / f"{len(files)}.sst"))
+                    writer = SstFileWriter(options)
+                    writer.open(files[-1])
+                    while part:
+                        any(map(writer.__setitem__, map(itemgetter(0), part), map(itemgetter(1), part)))
+                        full = writer.file_size() >= self._tuning.values["target_file_bytes"]
+                        part = [] if full else list(islice(rows, _SORTED_ROWS))
+                    writer.finish()
+                if files:
+                    moving = IngestExternalFileOptions()
+                    moving.set_move_files(True)
+                    self.rows.ingest_external_file(files, moving)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
