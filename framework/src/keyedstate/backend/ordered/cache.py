@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from keyedstate.backend.meta import StateMeta
@@ -43,6 +44,8 @@ NONE_VALUE: Final = Mark("NONE_VALUE")
 #: An entry in up to three dicts: of values, of what is to be written, of what an epoch touched.
 _SLOTS = 250
 _TUPLE, _TUPLE_SLOT, _NUMBER = 56, 8, 32
+#: Keys of different sizes are counted when so many have come.
+_WEIGHED_TOGETHER = 256
 
 
 class Weight(NamedTuple):
@@ -135,25 +138,29 @@ class EntryCache:
         namespace = weight_of(meta.namespace_serializer) or Weight(_TUPLE + 8 * _TUPLE_SLOT, sys.getsizeof)
         self._fixed = _SLOTS + key.fixed + value.fixed + namespace.fixed
         self._key, self._value = key.of, value.of
-        #: Bytes of the entries of `young` beside the fixed ones.
-        self._varying = 0
-        #: Whether entries have to be weighed one by one.
-        self.weighs = key.of is not None or value.of is not None
+        #: Bytes of the entries of `young` beside the fixed ones, and of how many of them keys are counted.
+        self._varying = self._weighed = 0
+        #: Whether values have to be weighed one by one.
+        self.weighs = value.of is not None
 
     @property
     def used(self) -> int:
         """Bytes that are held."""
         return len(self.young) * self._fixed + self._varying + self._old_bytes
 
-    def weigh(self, keys: Sequence[CacheKey], values: Sequence[Any]) -> None:
+    def weigh(self, values: Sequence[Any]) -> None:
         """Count what comes into `young`; what it takes the place of counts until the next generation."""
-        if self._key is not None:
-            new = [key for key in keys if key not in self.young]
-            self._varying += sum(map(self._key, new))
-        if self._value is not None:
-            self._varying += sum(map(self._value, values))
+        assert self._value is not None
+        self._varying += sum(map(self._value, values))
         if self._varying > self._most:
             self.room = 0
+
+    def _weigh_keys(self) -> None:
+        """Count the keys that have come into `young` since the last time: they are the last ones in it."""
+        new = len(self.young) - self._weighed
+        if self._key is not None and new > 0:
+            self._varying += sum(map(self._key, islice(reversed(self.young), new)))
+        self._weighed = len(self.young)
 
     def find(self, key: CacheKey) -> Any:
         """Return what is cached of a key that is not in `young`, or None."""
@@ -165,7 +172,7 @@ class EntryCache:
     def add(self, key: CacheKey, found: Any) -> None:
         """Keep what was looked up."""
         if self.weighs:
-            self.weigh((key,), (found,))
+            self.weigh((found,))
         self.young[key] = found
         if len(self.young) > self.room:
             self.fit()
@@ -188,7 +195,7 @@ class EntryCache:
     def add_many(self, keys: list[CacheKey], found: list[Any]) -> None:
         """Keep what was looked up of several keys."""
         if self.weighs:
-            self.weigh(keys, found)
+            self.weigh(found)
         self.young.update(zip(keys, found, strict=True))
         if len(self.young) > self.room:
             self.fit()
@@ -205,17 +212,20 @@ class EntryCache:
 
     def fit(self) -> None:
         """Drop generations until the cache has its size; what they have that is not written is written."""
+        self._weigh_keys()
         while True:
             limit = self._memory.limit_of(self)
             # Half for the younger ones, since the older ones stay as long as these grow.
             self._most = limit // 2
             self.room = self._most // self._fixed
+            if self._key is not None:
+                self.room = min(self.room, len(self.young) + _WEIGHED_TOGETHER)
             young_bytes = len(self.young) * self._fixed + self._varying
             if young_bytes <= self._most and young_bytes + self._old_bytes <= limit:
                 return
             self._write_older()
             self.old, self.young = self.young, {}
-            self._old_bytes, self._varying = young_bytes, 0
+            self._old_bytes, self._varying, self._weighed = young_bytes, 0, 0
 
     def _write_older(self) -> None:
         """Write what only the older generation has."""
@@ -246,7 +256,7 @@ class EntryCache:
         """Forget everything, written or not."""
         self.young, self.old = {}, {}
         self.dirty.clear()
-        self._old_bytes = self._varying = 0
+        self._old_bytes = self._varying = self._weighed = 0
         self.fit()
 
 

@@ -139,7 +139,7 @@ class CachedValueTable(ValueTable[K, N, V]):
             self._note(key_group, key, namespace, cached, True)
         cache = self.cache
         if cache.weighs:
-            cache.weigh((cached,), (new,))
+            cache.weigh((new,))
         cache.young[cached] = new
         cache.dirty[cached] = key_group
         if len(cache.young) > cache.room:
@@ -151,7 +151,7 @@ class CachedValueTable(ValueTable[K, N, V]):
         if self._note(key_group, key, namespace, cached, False):
             cache = self.cache
             if cache.weighs:
-                cache.weigh((cached,), (ABSENT_ENTRY,))
+                cache.weigh((ABSENT_ENTRY,))
             cache.young[cached] = ABSENT_ENTRY
             cache.dirty[cached] = key_group
             if len(cache.young) > cache.room:
@@ -257,7 +257,7 @@ class CachedValueTable(ValueTable[K, N, V]):
             if cached:
                 touched.count = None
         if cache.weighs:
-            cache.weigh(cached, new)
+            cache.weigh(new)
         cache.young.update(zip(cached, new, strict=True))
         cache.dirty.update(zip(cached, groups, strict=True))
         if len(cache.young) > cache.room:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, compress, islice
 from operator import itemgetter
 from typing import Any
 
@@ -47,36 +47,43 @@ class LaidOverEntries(TableSnapshot[Any, Any, Any]):
         self._codec = codec
         self._by_key = by_key
         self._copy = copy
-        self._over = list(zip(key_groups, keys, values, strict=True))
-        self._by_group: dict[int, tuple[list[CacheKey], list[Any]]] | None = None
+        self._keys = keys
+        self._values = values
+        self._groups = np.fromiter(key_groups, np.int64, len(key_groups))
+        self._order: npt.NDArray[np.int64] | None = None
+        self._marked = Mark in set(map(type, values))
 
     def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         """Yield the entries of one key group."""
-        if self._by_group is None:
-            self._by_group = {}
-            for group, key, value in self._over:
-                keys, values = self._by_group.setdefault(group, ([], []))
-                keys.append(key)
-                values.append(value)
-        keys, values = self._by_group.get(key_group, ([], []))
-        hidden = set(addresses_of(self._codec, self._by_key, [key_group] * len(keys), keys))
+        if self._order is None:
+            self._order = np.argsort(self._groups, kind="stable")
+            self._groups = self._groups[self._order]
+        first, last = np.searchsorted(self._groups, [key_group, key_group + 1]).tolist()
+        places = self._order[first:last].tolist()
+        keys, values = [self._keys[place] for place in places], [self._values[place] for place in places]
         prefix = self._codec.layout.group_prefix(key_group)
-        rows = self._copy.scan(prefix, end_of(prefix))
-        if hidden:
-            rows = (row for row in rows if row[0] not in hidden)
-        entries: Iterator[Entry] = self._codec.entries(rows)
-        while found := list(islice(entries, size)):
-            _, stored_keys, namespaces, stored = zip(*found, strict=True)
-            yield EntryBatch(namespaces, stored_keys, stored)
-        places = [place for place, value in enumerate(values) if value is not ABSENT_ENTRY]
-        for start in range(0, len(places), size):
-            some = places[start : start + size]
-            addresses = _split([keys[place] for place in some], self._by_key)
-            yield EntryBatch(*addresses, [_plain(values[place]) for place in some])
+        rows = iter(self._copy.scan(prefix, end_of(prefix)))
+        row = next(rows, None)
+        if row is not None:
+            rows = chain((row,), rows)
+            if keys:
+                hidden = set(addresses_of(self._codec, self._by_key, [key_group] * len(keys), keys))
+                rows = (row for row in rows if row[0] not in hidden)
+            entries: Iterator[Entry] = self._codec.entries(rows)
+            while found := list(islice(entries, size)):
+                _, stored_keys, namespaces, stored = zip(*found, strict=True)
+                yield EntryBatch(namespaces, stored_keys, stored)
+        if self._marked:
+            there = [value is not ABSENT_ENTRY for value in values]
+            keys = list(compress(keys, there))
+            values = [_plain(value) for value in compress(values, there)]
+        for start in range(0, len(keys), size):
+            some = slice(start, start + size)
+            yield EntryBatch(*_split(keys[some], self._by_key), values[some])
 
     def release(self) -> None:
         """Release the copy, and what was laid over it."""
-        self._over, self._by_group = [], None
+        self._keys, self._values, self._groups, self._order = [], [], self._groups[:0], None
         self._copy.release()
 
 
