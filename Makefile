@@ -16,7 +16,7 @@ COMPILED := .venv/.compiled
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
 .PHONY: help setup java demo test test-fast test-model soak faults bench bench-state bench-segment bench-types bench-checkpoint \
-        bench-rocksdb bench-timers contract lint format \
+        bench-rocksdb bench-timers bench-window contract lint format \
         types docs coverage tox matrix clean
 
 help: ## what can be done
@@ -84,6 +84,9 @@ bench-rocksdb: $(COMPILED) ## the RocksDB backend against rocksdict with the sam
 bench-checkpoint: $(COMPILED) ## deltas against whole states, work beside a base, restores of chains and ranges
 bench-state bench-segment bench-types bench-checkpoint bench-timers bench-rocksdb: bench-%:
 	$(BIN)/python tests/bench/bench_$*.py $(ARGS)
+
+bench-window: $(COMPILED) ## windows by columns and row by row, and Spark's own
+	$(WITH_JAVA) $(BIN)/python tests/bench/bench_window.py $(ARGS)
 
 contract: $(COMPILED) ## the contract kit: what BACKEND claims, and whether it holds
 	$(BIN)/python -m keyedstate.testing.contract $(BACKEND) $(ARGS)

@@ -6,10 +6,13 @@ import datetime as dt
 
 import pytest
 
+from keyedstate import types
 from keyedstate.errors import InvalidDurationError
 from keyedstate.runtime.aggregates import InvalidAggregateError, count, max_, sum_
 from keyedstate.spark import OutputDeclarationError, SideOutputError, keyed, split
 from keyedstate.spark.errors import EventTimeError
+from keyedstate.state import AggregateFunction
+from keyedstate.types import GenericTypeForbiddenError
 from keyedstate.window import Count, InvalidWindowError, Session, Sliding, Tumbling
 from keyedstate.window.function import ProcessWindowFunction
 
@@ -140,6 +143,13 @@ def test_outputs_are_split_in_foreach_batch_and_the_state_runs_once(stream, one_
         split(out)
 
 
+class Anything(AggregateFunction):
+    def create_accumulator(self):
+        return 0
+
+    add = get_result = None
+
+
 def test_what_cannot_be_is_refused_when_the_frame_is_built(frame):
     rows = keyed(frame, "k")
     with pytest.raises(InvalidWindowError, match="no column is named"):
@@ -159,6 +169,10 @@ def test_what_cannot_be_is_refused_when_the_frame_is_built(frame):
         keyed(frame.withColumnRenamed("v", "window_start"), "k").window(
             Tumbling.of("1 min"), time="ts", delay=0
         ).reduce(max)
+    with pytest.raises(GenericTypeForbiddenError, match="window-contents"):
+        keyed(frame, "k", config={"types.generic": "forbid"}).window(Count.of(2)).aggregate_with(
+            Anything(), types.pickled(), "n long"
+        )
     with pytest.raises(SideOutputError, match="no outputs"):
         split(frame)
     assert rows.window(Count.of(2)).aggregate(n=count()).columns == ["k", "n"]

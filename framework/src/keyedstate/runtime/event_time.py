@@ -41,10 +41,13 @@ def event_time_array(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArr
     return numbers.to_numpy() // -factor, missing
 
 
-def largest_by_input(inputs: pa.Array, times: list[int | None]) -> dict[str, int]:
-    """Return the largest event time of each input, by its name as text; null is an input like any other."""
+def largest_by_input(inputs: pa.Array, times: pa.Array) -> dict[str, int]:
+    """Return the largest of some event times of each input, by its name as text.
+
+    A null input is one like any other.
+    """
     names = pc.fill_null(inputs.cast(pa.string()), "null")
-    table = pa.table({"input": names, "time": pa.array(times, pa.int64())})
+    table = pa.table({"input": names, "time": times})
     grouped = table.group_by("input").aggregate([("time", "max")]).to_pydict()
     found = zip(grouped["input"], grouped["time_max"], strict=True)
     return {name: time for name, time in found if time is not None}

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.runtime.errors import ProcessFunctionError
-from keyedstate.runtime.event_time import event_times, largest_by_input
+from keyedstate.runtime.event_time import event_time_array, event_times, largest_by_input
 from keyedstate.runtime.function import (
     BroadcastContext,
     Context,
@@ -339,7 +339,7 @@ class KeyedOperator:
     def _process_vectorized(
         self, function: VectorizedProcessFunction, batch: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        self._event_times(batch)
+        self._note_event_times(batch)
         self._begin_step()
         names = [name for name in batch.schema.names if name != self._key_group_column]
         key_groups = batch.column(self._key_group_column).to_numpy()
@@ -415,16 +415,23 @@ class KeyedOperator:
     def _event_times(self, batch: pa.RecordBatch) -> list[int | None] | None:
         if self._time_column is None:
             return None
-        times = event_times(batch.column(self._time_column))
-        known = [time for time in times if time is not None]
-        if self.largest_event_time is not None:
-            known.append(self.largest_event_time)
-        self.largest_event_time = max(known, default=None)
+        self._note_event_times(batch)
+        return event_times(batch.column(self._time_column))
+
+    def _note_event_times(self, batch: pa.RecordBatch) -> None:
+        """See the largest event time of a batch, and that of each input."""
+        if self._time_column is None:
+            return
+        times, missing = event_time_array(batch.column(self._time_column))
+        known = times if missing is None else times[~missing]
+        if len(known):
+            latest, before = int(known.max()), self.largest_event_time
+            self.largest_event_time = latest if before is None else max(latest, before)
         if self._input_column is not None:
             largest = self.largest_event_times
-            for name, time in largest_by_input(batch.column(self._input_column), times).items():
+            of_rows = pa.array(times, mask=missing)
+            for name, time in largest_by_input(batch.column(self._input_column), of_rows).items():
                 largest[name] = max(time, largest.get(name, time))
-        return times
 
     def _failure(self, step: str, error: BaseException, time: int | None = None) -> ProcessFunctionError:
         return ProcessFunctionError(

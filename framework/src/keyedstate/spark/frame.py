@@ -43,7 +43,7 @@ from keyedstate.runtime import (
 from keyedstate.runtime.aggregates import Aggregate
 from keyedstate.runtime.aggregates.declaration import all_aggregates
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.windows import Windowed, WindowOutput
+from keyedstate.runtime.windows import Windowed, WindowedFunction, WindowOutput
 from keyedstate.spark.acknowledge import acknowledgements_of
 from keyedstate.spark.aggregation import aggregation_of
 from keyedstate.spark.bootstrap import NO_OUTPUT
@@ -558,7 +558,10 @@ class KeyedFrame:
 
 def _check_states(function: KeyedFunction, generic_types: bool, event_time: EventTime | None) -> None:
     """Refuse declared states that no task could register."""
-    for state in declared_states(function):
+    states = declared_states(function)
+    if isinstance(function, WindowedFunction):
+        states += function.states()
+    for state in states:
         if not generic_types:
             refuse_generic(state.name, state.serializer)
         if event_time is None and state.ttl is not None and state.ttl.clock is TtlClock.EVENT_TIME:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keyedstate.runtime.errors import InvalidFunctionError
 from keyedstate.runtime.function import Context, KeyedProcessFunction
-from keyedstate.state import declared_states
+from keyedstate.state import StateDescriptor, declared_states
 from keyedstate.time import Timer
 from keyedstate.types import TIME_WINDOW, TimeWindow, infer
 from keyedstate.window import InvalidWindowError, MissingTimestampError
@@ -72,6 +72,11 @@ class WindowedFunction(KeyedProcessFunction):
             reduced = isinstance(self._contents, ReducedRows)
             bound._function = self._function.bound_to(schema, key_columns, reduced=reduced)
         return bound
+
+    def states(self) -> list[StateDescriptor[Any]]:
+        """Return the states that are known before there is a window: its contents, and the function's own."""
+        assert self._schema is not None
+        return [self._contents.descriptor(infer(self._schema)), *declared_states(self._function)]
 
     def open(self, ctx: Context) -> None:
         """Bind the states of the window's function and begin with no output."""
