@@ -32,6 +32,7 @@ from keyedstate.spark.identity import attempt_identity, task_context
 from keyedstate.spark.partition import Beginning, Partition, PartitionPlan, StatePlace, evaluate, local_folder
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.spool import BatchSpool
+from keyedstate.spark.worker_process import read_at_once, spare_the_collector
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 
 #: Writes the state of one partition of a bounded input, and describes what it has written.
@@ -112,6 +113,7 @@ class OperatorPlan:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one partition; what `mapInArrow` calls."""
+        batches = read_at_once(batches)
         try:
             if self.acknowledging is None:
                 yield from self._run_bounded(batches)
@@ -120,6 +122,7 @@ class OperatorPlan:
         except (ProcessFunctionError, FunctionTransportError) as error:
             _keep_cause(error)
             raise
+        spare_the_collector()
 
     def _run_bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition, batches = self._partition_of(batches)

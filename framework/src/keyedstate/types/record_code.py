@@ -1,4 +1,4 @@
-"""Functions written out for the fields of one dataclass, as the dataclass decorator writes ``__init__``.
+"""Functions written out for one dataclass or kind of tuple, as the dataclass decorator writes ``__init__``.
 
 A loop over the fields costs several times what the fields themselves do, and a record is looked at on every
 write, copied for a snapshot and made anew on every restore.
@@ -45,6 +45,14 @@ def record_checker(
     conditions += [f"c{index}({read.format(name)})" for index, name in enumerate(names)]
     given = {f"c{index}": check for index, check in enumerate(checks)}
     return _function("is_value", ["value"], [f"return {' and '.join(conditions)}"], {**given, "cls": cls})
+
+
+def tuple_checker(checks: Sequence[Callable[[Any], bool]]) -> Callable[[Any], bool]:
+    """Return what says whether a value is a plain tuple whose elements each pass their check."""
+    conditions = ["value.__class__ is tuple", f"len(value) == {len(checks)}"]
+    conditions += [f"c{index}(value[{index}])" for index in range(len(checks))]
+    given = {f"c{index}": check for index, check in enumerate(checks)}
+    return _function("is_value", ["value"], [f"return {' and '.join(conditions)}"], given)
 
 
 def _construction(cls: type[Any], names: Sequence[str], values: Sequence[str]) -> list[str]:

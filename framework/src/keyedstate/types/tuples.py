@@ -19,6 +19,7 @@ from keyedstate.types.composite import (
     write_inner,
 )
 from keyedstate.types.errors import UnsupportedTypeError, ValueTypeError
+from keyedstate.types.record_code import tuple_checker
 from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
 
 
@@ -39,6 +40,10 @@ class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
         self.field_serializers = fields
         self.immutable = all(field.immutable for field in fields)
         self.needs_canonical = any(field.needs_canonical for field in fields)
+        self._is_value = tuple_checker([field.is_value for field in fields])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TupleSerializer, self.field_serializers
 
     @property
     def inners(self) -> tuple[TypeSerializer[Any], ...]:
@@ -108,13 +113,7 @@ class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
         return pa.StructArray.from_arrays(columns, names=list(self.inner_names))
 
     def is_value(self, value: object) -> bool:
-        if not self._fits(value):
-            return False
-        # Not with all(): a generator takes twice the time.
-        for field, element in zip(self.field_serializers, value, strict=True):
-            if not field.is_value(element):
-                return False
-        return True
+        return self._is_value(value)
 
     def check(self, value: object) -> None:
         if not self._fits(value):
