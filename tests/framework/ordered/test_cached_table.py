@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ordered_dict_space import DictSpace
 
 from keyedstate import types
-from keyedstate.backend import Expiry, StateKind, StateMeta
+from keyedstate.backend import EntryBatch, Expiry, StateKind, StateMeta
 from keyedstate.backend.ordered import ObjectMemory, WriteBuffer, create_ordered_table
 from keyedstate.backend.ordered.cache import weight_of
 from keyedstate.backend.ordered.cached import CachedValueTable
@@ -287,3 +287,15 @@ def test_entries_are_read_as_what_the_program_declares_after_a_change_of_type() 
     table.put(2, 2, VOID, 2**40)
     assert [table.get(group, group, VOID) for group in (1, 2)] == [5, 2**40]
     assert entries_of(table.snapshot()) == {(VOID, 1): 5, (VOID, 2): 2**40}
+
+
+def test_entries_that_are_restored_are_seen_also_where_there_was_none_a_moment_ago() -> None:
+    table, _ = table_of(NUMBERS, 1 << 20)
+    table.begin_epoch(1)
+    assert table.get(1, 5, VOID) is None
+    table.put(1, 9, VOID, 1)
+    table.remove(1, 9, VOID)
+    table.restore_entries(1, EntryBatch([VOID, VOID], [5, 9], [50, 90]))
+    assert [table.get(1, key, VOID) for key in (5, 9)] == [50, 90]
+    assert entries_of(table.snapshot()) == {(VOID, 5): 50, (VOID, 9): 90}
+    assert len(table) == 2
