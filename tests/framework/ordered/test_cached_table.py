@@ -201,6 +201,23 @@ def test_what_is_cached_is_neither_read_nor_written() -> None:
     assert len(space.rows) == 1_000
 
 
+def test_entries_that_were_looked_up_are_counted_also_without_epochs() -> None:
+    table, space = table_of(NUMBERS, 1 << 20)
+    keys = list(range(100))
+    groups = list(map(group_of, keys))
+    table.get_many(groups, keys, VOID)
+    table.put_many(groups, keys, VOID, keys)
+    table.remove(group_of(7), 7, VOID)
+    table.remove(group_of(7), 7, VOID)
+    table.put(group_of(8), 8, VOID, 1)
+    reads = space.reads
+    assert len(table) == 99
+    assert (space.reads, space.rows) == (reads, {}), "without a pass over the rows"
+    table.put(0, 1_000, VOID, 1)
+    assert len(table) == 100
+    assert space.reads > reads
+
+
 def test_a_cache_keeps_to_its_part_of_the_memory() -> None:
     memory = ObjectMemory(300_000)
     tables = [create_ordered_table(NUMBERS, ALL, GROUPS, WriteBuffer(DictSpace()), memory) for _ in range(2)]

@@ -160,16 +160,18 @@ class CachedValueTable(ValueTable[K, N, V]):
     def _note(self, key_group: int, key: K, namespace: N, cached: CacheKey, present: bool) -> bool:
         """Note a key that is about to be written or removed; False where there is nothing to remove."""
         touched = self.touched
-        if touched.running is None:
+        old = self.cache.young.get(cached)
+        if touched.running is not None:
+            if old is None:
+                old = self._load(key_group, key, namespace, cached)
+        elif touched.count is None or (old is None and (old := self.cache.find(cached)) is None):
+            # Nobody wants to know so much that it is looked up.
             touched.count = None
             return True
-        old = self.cache.young.get(cached)
-        if old is None:
-            old = self._load(key_group, key, namespace, cached)
         existed = old is not ABSENT_ENTRY
         if touched.count is not None and existed is not present:
             touched.count += 1 if present else -1 if existed else 0
-        if existed or present:
+        if touched.running is not None and (existed or present):
             touched.note(cached, key_group, existed, present)
         return existed
 
@@ -254,14 +256,22 @@ class CachedValueTable(ValueTable[K, N, V]):
                 touched.note_many(cached, groups, [value is not ABSENT_ENTRY for value in old], present)
         else:
             _require_equal(groups, cached)
-            if cached:
-                touched.count = None
+            if touched.count is not None and cached:
+                self._count_known(cached, present)
         if cache.weighs:
             cache.weigh(new)
         cache.young.update(zip(cached, new, strict=True))
         cache.dirty.update(zip(cached, groups, strict=True))
         if len(cache.young) > cache.room:
             cache.fit()
+
+    def _count_known(self, cached: list[CacheKey], present: bool) -> None:
+        """Count on where the cache knows which of several keys have an entry; else the number is unknown."""
+        old = self.cache.find_many(cached)
+        if type(None) in set(map(type, old)):
+            self.touched.count = None
+        else:
+            self.touched.count_changed(cached, [value is not ABSENT_ENTRY for value in old], present)
 
     # -- all entries ----------------------------------------------------------------------------------------
 

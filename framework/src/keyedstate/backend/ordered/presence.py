@@ -75,9 +75,7 @@ class TouchedKeys(Touched[Any]):
         """Note several addresses that all have an entry now, or all have none."""
         running = self.running
         assert running is not None
-        if self.count is not None:
-            changed = {key for key, had in zip(keys, existed, strict=True) if had is not present}
-            self.count += len(changed) if present else -len(changed)
+        self.count_changed(keys, existed, present)
         if running.keys().isdisjoint(keys):
             bits = PRESENT if present else 0
             codes = [
@@ -87,6 +85,12 @@ class TouchedKeys(Touched[Any]):
         else:
             for each in zip(keys, key_groups, existed, strict=True):
                 self.note(*each, present)
+
+    def count_changed(self, keys: Sequence[Any], existed: Sequence[bool], present: bool) -> None:
+        """Count addresses that all have an entry now, or all have none."""
+        if self.count is not None and not (present and all(existed)):
+            changed = {key for key, had in zip(keys, existed, strict=True) if had is not present}
+            self.count += len(changed) if present else -len(changed)
 
     def note_written(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
         """Note several addresses that had an entry and have one now."""
