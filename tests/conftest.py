@@ -9,9 +9,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 TESTS = Path(__file__).parent
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("keyedstate", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("keyedstate")
 
 #: The backends of this repository, each with the folder name of the tests that concern it alone.
 BACKENDS = {"heap-cow": "heap_cow", "nested-map": "nested_map", "rocksdb": "rocksdb"}
@@ -29,6 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="operations of the copy-on-write map's model test; 0 is the number the test itself chooses",
     )
     parser.addoption("--soak", action="store_true", help="the long forms of tests that have one")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let programs that a test starts print as without a terminal, also in one of several processes."""
+    if hasattr(config, "workerinput"):
+        for name in ("COLUMNS", "LINES"):
+            os.environ.pop(name, None)
 
 
 def chosen_backends() -> list[str]:
