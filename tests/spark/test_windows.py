@@ -72,16 +72,15 @@ def test_windows_of_a_batch_are_those_of_spark_sql(frame, one_backend, kind):
     assert sorted(map(tuple, out.collect())) == by_spark(frame, window)
 
 
-def test_a_stream_of_windows_goes_on_over_a_restart_and_fires_each_window_once(stream, one_backend):
-
+@pytest.mark.parametrize("by", ["rows", "columns"])
+def test_a_stream_of_windows_goes_on_over_a_restart_and_fires_each_window_once(stream, one_backend, by):
     def windows():
         config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
         made = keyed(stream.frame(), "k", uid="minutes", config=config)
-        return (
-            made.window(Tumbling.of("1 min"), time="ts", delay="10 s")
-            .reduce(lambda a, b: a._replace(v=a.v + b.v))
-            .drop("ts")
-        )
+        minutes = made.window(Tumbling.of("1 min"), time="ts", delay="10 s")
+        if by == "columns":
+            return minutes.aggregate(v=sum_("v"))
+        return minutes.reduce(lambda a, b: a._replace(v=a.v + b.v)).drop("ts")
 
     stream.add([line("a", 5), line("a", 30, 2), line("b", 59)])
     stream.run(windows())
