@@ -157,3 +157,14 @@ def test_sums_that_leave_their_type_are_refused_with_the_key(backend_name: str) 
         job.process(("ann", 2**63 - 1, now))
         with pytest.raises(Exception, match=r"sum\(v\).*'ann'"):
             job.process(("ann", 1, now))
+
+
+def test_a_lateness_beyond_the_end_of_time_keeps_windows_for_good() -> None:
+    """WIN-15: no row is late, by columns as row by row."""
+    windows = windowed(Sliding.of(5, 10)).allowed_lateness(2**64).aggregate(n=count())
+    output = "user string, window_start timestamp, window_end timestamp, n long"
+    with Harness(windows, key="user", schema=SCHEMA, output=output, time="ts", backend="heap-cow") as job:
+        job.advance_watermark(1_000)
+        assert [row.n for row in job.process(("ann", 1, dt.datetime.fromtimestamp(0, UTC)))] == [1]
+        assert job.process(("ann", 1, dt.datetime.fromtimestamp(0.007, UTC))) == []
+        assert job.instances[0].function.late_rows_dropped == 0

@@ -35,6 +35,18 @@ def drained(queue):
     return list(queue.poll(FOREVER))
 
 
+def test_a_timer_that_came_back_by_itself_and_with_others_is_one(queue):
+    """TM-11, PQ-05: a stored timer is removed, comes back beside a new one, and then again in bulk."""
+    queue.add(5, NS, 1, 0)
+    queue.write_back()
+    queue.remove(5, NS, 1)
+    queue.add(5, NS, 2, 0)
+    queue.add(5, NS, 1, 0)
+    queue.add_at(5, NS, [1, 2], [0, 0])
+    assert len(queue) == 2
+    assert sorted(drained(queue)) == [(5, NS, 1, 0), (5, NS, 2, 0)]
+
+
 def test_timers_come_in_the_order_of_time_and_the_first_one_is_always_the_next(queue):
     """PQ-01."""
     generator = random.Random(7)

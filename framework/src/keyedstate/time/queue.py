@@ -155,17 +155,17 @@ class TimerQueue:
         if stored is not None and key in stored:
             return False
         fresh = self._fresh.get(place)
-        if fresh is not None:
-            fresh.setdefault(key, key_group)
-            return False
-        new = {key: key_group}
-        if stored is None:
+        gone = self._gone.get(place)
+        known = stored is not None or fresh is not None
+        if not known:
             self._enter(place)
-        if place in self._gone:
-            self._merge(place, new)
+        if gone is not None and key in gone:
+            self._merge(place, {key: key_group})
+        elif fresh is not None:
+            fresh.setdefault(key, key_group)
         else:
-            self._fresh[place] = new
-        return stored is None and self._heap[0][1] == self._numbers
+            self._fresh[place] = {key: key_group}
+        return not known and self._heap[0][1] == self._numbers
 
     def add_at(self, time: int, namespace: Any, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
         """Add the timers of many keys at one time: the columns, which must stay as they are, are noted."""

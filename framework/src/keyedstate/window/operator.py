@@ -129,7 +129,10 @@ class WindowOperator:
     def _process_merging(
         self, assigner: MergingWindowAssigner[Any], row: Any, timestamp: int | None, windows: Iterable[Any]
     ) -> bool:
-        merging = MergingWindowSet(assigner, self._mapping.get())
+        entries = self._mapping.get()
+        # Their timers are due and fire at the end of the epoch: no row has a part in them any more.
+        over = [entry for entry in entries if self._is_over(entry[0])]
+        merging = MergingWindowSet(assigner, [entry for entry in entries if entry not in over])
         skipped = True
         for window in windows:
             actual = merging.add(window, self._merge)
@@ -138,17 +141,13 @@ class WindowOperator:
                 continue
             skipped = False
             self._add(row, timestamp, actual, merging.state_window(actual))
-        self._keep(merging)
+        self._keep(merging, over)
         return skipped
 
     def _merge(self, made: Any, merged: list[Any], target: Any, others: list[Any]) -> None:
         """Let a window take over what those that became it have: trigger, timers, contents."""
-        if self._in_event_time:
-            end, now = made.max_timestamp + self._lateness, self._service.current_watermark
-        else:
-            end, now = made.max_timestamp, self._service.current_processing_time
-        if end <= now:
-            raise LateMergeError(made, now)
+        if self._is_over(made):
+            raise LateMergeError(made, self._now)
         ctx = self._ctx
         ctx.window, ctx.merged = made, merged
         self._trigger.on_merge(made, ctx)
@@ -246,8 +245,17 @@ class WindowOperator:
         end: int = window.max_timestamp
         return min(end + self._lateness, END_OF_TIME) if self._in_event_time else end
 
+    @property
+    def _now(self) -> int:
+        service = self._service
+        return service.current_watermark if self._in_event_time else service.current_processing_time
+
+    def _is_over(self, window: Any) -> bool:
+        """Return whether the time has come at which a window goes."""
+        return self._cleanup_time(window) <= self._now
+
     def _is_late(self, window: Any) -> bool:
-        return self._in_event_time and self._cleanup_time(window) <= self._service.current_watermark
+        return self._in_event_time and self._is_over(window)
 
     def _clear_trigger(self, window: Any) -> None:
         """Remove what the trigger and the operator keep of a window beside its contents."""
@@ -267,9 +275,9 @@ class WindowOperator:
         """Return whether a timer of a window is the one at which it goes."""
         return in_event_time is self._in_event_time and time == self._cleanup_time(window)
 
-    def _keep(self, merging: MergingWindowSet[Any]) -> None:
+    def _keep(self, merging: MergingWindowSet[Any], others: Sequence[Any] = ()) -> None:
         if merging.changed:
-            self._mapping.update(merging.entries)
+            self._mapping.update([*others, *merging.entries])
 
 
 class _OperatorContext(OnMergeContext, WindowContext):

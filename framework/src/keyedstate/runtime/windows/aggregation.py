@@ -218,7 +218,7 @@ class WindowedAggregation(VectorizedProcessFunction):
             some_rows.append(chosen)
             some_starts.append(starts[inside])
         skipped = rows[~taken[rows]]
-        late = skipped[times[skipped] + self._lateness <= watermark]
+        late = skipped[times[skipped] <= max(watermark - self._lateness, BEFORE_TIME)]
         return np.concatenate(some_rows), np.concatenate(some_starts), late
 
     def _add(self, batch: KeyedBatch, rows: Times, starts: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
