@@ -25,6 +25,7 @@ from keyedstate.runtime import (
 )
 from keyedstate.spark import keyed
 from keyedstate.spark.savepoint import create_savepoint
+from keyedstate.spark.stopping import stop_with_savepoint
 from keyedstate.state import BEFORE_TIME, ValueState
 from keyedstate.time import EVENT_TIMERS
 
@@ -277,3 +278,35 @@ def test_an_input_that_is_behind_holds_the_watermark_up_over_restarts(stream: An
     run()
     marks = [row[2] for row in stream.all_rows()]
     assert marks == [BEFORE_TIME, BEFORE_TIME, 499, 499, 1499]
+
+
+def test_a_drained_query_with_a_heartbeat_fires_all_event_time_timers(
+    stream: Any, one_backend: str, tmp_path: Path
+) -> None:
+    config = {"checkpoint.dir": str(stream.state), "parallelism": 2, "backend": one_backend}
+    rows = stream.frame().withColumn("ts", f.expr("timestamp_millis(v)"))
+    frame = keyed(rows, "k", uid="silence", config=config, heartbeat="200 ms")
+    out = frame.process(Both(), SCHEMA, time="ts", delay="1 hour")
+
+    def sink(batch: DataFrame, epoch: int) -> None:
+        stream.rows[epoch] = [tuple(row) for row in batch.collect()]
+
+    stream.add([{"k": "a", "v": 5}, {"k": "b", "v": 2**50}])
+    query = (
+        out.writeStream.foreachBatch(sink).option("checkpointLocation", str(stream.spark_checkpoint)).start()
+    )
+    try:
+        stopped = stop_with_savepoint(query, tmp_path / "savepoint", drain=True)
+    finally:
+        query.stop()
+        stream.settle()
+    assert stopped.failure is None and stopped.savepoint.drained
+    assert sorted(stream.all_rows()) == [("a", 5, 1), ("b", 2**50, 1)]
+    metadata = OperatorFolder(CheckpointStorage.open(str(stream.state)), "silence").read_metadata(
+        stopped.epoch
+    )
+    assert metadata is not None and metadata.watermark == 2**50 - 3_600_001, "that of the rows"
+    left = {
+        name: sum(part.entries[name] for part in metadata.parts) for name in (EVENT_TIMERS + "user-timers",)
+    }
+    assert left == {EVENT_TIMERS + "user-timers": 0}

@@ -10,6 +10,7 @@ import pytest
 from keyedstate import types
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import (
+    BEFORE_TIME,
     END_OF_TIME,
     InvalidDescriptorError,
     NoCurrentKeyError,
@@ -500,3 +501,27 @@ def test_timers_and_states_of_a_key_live_beside_each_other(backends):
         instance.backend.set_current_key(key)
         found[key] = count.value()
     assert found == {"a": 3, "b": 5}
+
+
+def test_a_queue_that_is_made_anew_has_what_was_changed_beside_it(backends):
+    """As where a resident host catches up with deltas of another one."""
+    instance = backends.instance()
+    instance.event("k", "n", 1, 2)
+    instance.backend.write_back()
+    table, group = EVENT_TIMERS + "timers", instance.backend.current.key_group
+    change = instance.backend.apply_change
+    change(table, group, "k", (1, "n"), present=False, value=None)
+    change(table, group, "k", (3, "n"), present=True, value=types.VOID_NAMESPACE)
+    again = type(instance)(instance.backend)
+    assert again.all_event_timers() == {Timer(2, "k", "n"), Timer(3, "k", "n")}
+    again.services.advance_watermark(3)
+    instance.backend.begin_epoch(1)
+    assert instance.backend.entries_by_state()[table] == 0
+
+
+def test_when_event_time_is_over_timers_see_it_and_states_do_not(instance):
+    instance.event("k", "n", 10)
+    instance.services.end_event_time()
+    assert instance.timers.current_watermark == instance.services.watermark == END_OF_TIME
+    assert list(instance.timers.due_event_time_timers()) == [Timer(10, "k", "n")]
+    assert instance.backend.watermark == BEFORE_TIME

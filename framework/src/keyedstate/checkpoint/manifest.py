@@ -489,6 +489,8 @@ class Owner:
         The newest runs of the query in the order in which they began; only the last one may write.
     savepoint : SavepointOrigin or None
         Where the query began from one.
+    drained_run : str or None
+        The run whose input is over: its event-time timers all fire.
     """
 
     query_id: str
@@ -497,6 +499,7 @@ class Owner:
     first_epoch: int
     runs: tuple[str, ...]
     savepoint: SavepointOrigin | None = None
+    drained_run: str | None = None
 
     def precedes(self, run_id: str, other: str) -> bool:
         """Return whether one run is known to have begun before another."""
@@ -515,13 +518,16 @@ class Owner:
             "first_epoch": self.first_epoch,
             "runs": list(self.runs),
             "savepoint": None if self.savepoint is None else self.savepoint.to_json(),
+            "drained_run": self.drained_run,
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Owner:
         """Rebuild from the JSON face; KeyError or TypeError where it is malformed."""
-        fields = {name: document[name] for name in cls.__dataclass_fields__ if name != "savepoint"}
         # Later than the first files of this format version.
+        added = {"savepoint", "drained_run"}
+        fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
+        fields["drained_run"] = document.get("drained_run")
         savepoint = document.get("savepoint")
         if savepoint is not None:
             fields["savepoint"] = SavepointOrigin.from_json(savepoint)

@@ -114,6 +114,14 @@ def claim(
     return owner
 
 
+def drain(folder: OperatorFolder, run_id: str) -> None:
+    """Say that the input of a run is over: epochs that begin from now on fire all event-time timers."""
+    with exclusive(folder):
+        owner = folder.read_owner()
+        if owner is not None and owner.runs and owner.runs[-1] == run_id:
+            folder.write_owner(replace(owner, drained_run=run_id))
+
+
 def _entered(
     folder: OperatorFolder,
     identity: TaskIdentity,

@@ -85,7 +85,7 @@ class Context:
     @property
     def watermark(self) -> int:
         """The event time in milliseconds up to which all rows have come; -2**63 where none is known."""
-        return self._backend.watermark
+        return self._timers.watermark
 
     @property
     def timer_service(self) -> KeyTimers:

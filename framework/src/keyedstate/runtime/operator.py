@@ -205,8 +205,9 @@ class KeyedOperator:
     def end_epoch(self, at_end: AtEnd = AtEnd.EPOCH) -> Iterator[pa.RecordBatch]:
         """Yield what the function and timers give at the end of the epoch, and end it for the backend."""
         function = self._function
+        if at_end in (AtEnd.INPUT, AtEnd.DRAINED):
+            self._timers.end_event_time()
         if at_end is AtEnd.INPUT:
-            self._backend.advance_watermark(END_OF_TIME)
             self._timers.set_processing_time(END_OF_TIME)
         if isinstance(function, VectorizedProcessFunction):
             self._begin_step()

@@ -30,6 +30,8 @@ class AtEnd(enum.Enum):
     EPOCH = "epoch"
     #: The input is over: all fire.
     INPUT = "input"
+    #: The query is drained: all those of event time fire, and those of processing time that are due.
+    DRAINED = "drained"
     #: The state is what is wanted: all are kept.
     NOTHING = "nothing"
 

@@ -30,6 +30,8 @@ class Acknowledgements:
     def __init__(self, context: SparkContext) -> None:
         # By folder, so that an operator that is built anew goes on where its predecessor is.
         self._coordinators: dict[str, CheckpointCoordinator] = {}
+        #: The folders of operators whose query makes micro-batches without input.
+        self._with_heartbeat: set[str] = set()
         self.accumulator: Accumulator[Update] = context.accumulator({}, _Delivery(self._receive))
 
     def coordinator(self, folder: OperatorFolder) -> CheckpointCoordinator:
@@ -42,6 +44,14 @@ class Acknowledgements:
             if found is None:
                 found = self._coordinators[folder.storage.uri] = CheckpointCoordinator(folder)
             return found
+
+    def set_heartbeat(self, folder: OperatorFolder, *, beats: bool) -> None:
+        """Note whether the query of an operator makes micro-batches without input."""
+        (self._with_heartbeat.add if beats else self._with_heartbeat.discard)(folder.storage.uri)
+
+    def has_heartbeat(self, folder: OperatorFolder) -> bool:
+        """Return whether the query of an operator makes micro-batches without input."""
+        return folder.storage.uri in self._with_heartbeat
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait for what coordinators do in the background; False where `timeout` seconds are too short."""

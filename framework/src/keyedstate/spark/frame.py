@@ -471,6 +471,8 @@ class KeyedFrame:
                 each_epoch=self._df.isStreaming,
             )
             acknowledging = _acknowledging(spark, config, folder, chosen.backend)
+            beats = bool(self._interval_ms)
+            acknowledgements_of(spark.sparkContext).set_heartbeat(folder, beats=beats)
         partitions = PartitionPlan(
             function=packed,
             function_name=type(function).__name__,

@@ -240,6 +240,8 @@ class Beginning:
         What is to be written at the epoch's end.
     began : float
         When, by `time.perf_counter`.
+    drained : bool
+        Whether the input of the run is over.
     """
 
     identity: TaskIdentity
@@ -248,6 +250,7 @@ class Beginning:
     stored: StoredState | None
     writing: Writing
     began: float
+    drained: bool
 
     @property
     def goes_on(self) -> bool:
@@ -285,7 +288,8 @@ class Beginning:
             asynchronous=chosen.backend.description.level(Capability.ASYNC_SNAPSHOT).usable,
             now_ms=time.time_ns() // 1_000_000,
         )
-        return cls(identity, folder, restore_point, stored, writing, began)
+        drained = owner.drained_run == identity.run_id
+        return cls(identity, folder, restore_point, stored, writing, began, drained)
 
 
 class Partition:
@@ -434,7 +438,8 @@ class Partition:
             self._keyed.advance_watermark(self._watermark)
         self._processing_time = self._processing_time_of(beginning)
         self._operator.set_processing_time(self._processing_time)
-        yield from evaluate(self._operator, broadcast_rows, batches, stays=self._stays)
+        at_end = AtEnd.DRAINED if beginning.drained else AtEnd.EPOCH
+        yield from evaluate(self._operator, broadcast_rows, batches, stays=self._stays, at_end=at_end)
 
     def finish(
         self, beginning: Beginning, host: HostAddress | None = None, task_executor: str | None = None

@@ -11,6 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 
 from keyedstate.checkpoint import OperatorFolder, Savepoint, SavepointWriter
+from keyedstate.checkpoint.recovery import drain as drain_run
 from keyedstate.checkpoint.savepoint import Progress
 from keyedstate.checkpoint.storage import Place
 from keyedstate.spark.acknowledge import acknowledgements_of
@@ -63,7 +64,8 @@ def stop_with_savepoint(
         The new savepoint.
     drain : bool, default False
         Use up all input that is there first, and mark the savepoint as drained, with the final watermark: for
-        a query that comes to its end.
+        a query that comes to its end.  With a heartbeat, which makes micro-batches without input, all
+        event-time timers fire before that; without one they are in the savepoint.
     progress : callable, optional
         Told how many of how many bytes are done.
 
@@ -89,6 +91,7 @@ def stop_with_savepoint(
     with contextlib.suppress(StreamingQueryException):
         if drain:
             query.processAllAvailable()
+            _fire_all_timers(query)
         else:
             _let_batch_finish(query)
     folders = _folders_of(query)
@@ -111,6 +114,27 @@ def stop_with_savepoint(
     )
     assert savepoint.spark is not None, "it has a location"
     return StoppedQuery(savepoint, savepoint.spark.epoch, failure)
+
+
+def _fire_all_timers(query: StreamingQuery) -> None:
+    """Let the operators of a query that has heartbeats fire their event-time timers."""
+    context = SparkContext._active_spark_context
+    if context is None:
+        return
+    folders = [folder for folder in _folders_of(query) if acknowledgements_of(context).has_heartbeat(folder)]
+    if not folders:
+        return
+    # One operator's last rows may be the input of another.
+    for folder in _folders_of(query):
+        drain_run(folder, str(query.runId))
+    last = query.lastProgress
+    # The next micro-batch may have begun before; the one behind it has not.
+    enough = (-1 if last is None else last["batchId"]) + 2
+    while query.isActive:
+        last = query.lastProgress
+        if last is not None and last["batchId"] >= enough:
+            return
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _let_batch_finish(query: StreamingQuery) -> None:

@@ -1,4 +1,4 @@
-"""What the timer services of one operator share: processing time, and whether everything comes to an end."""
+"""What the timer services of one operator share: the times, and whether everything comes to an end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ class TimerClock:
     ----------
     ending : bool
         Whether the timers of the end of all time are firing, when registering is ignored.
+    event_time_over : bool
+        Whether no row comes any more, so that timers see the final watermark.  States do not: what expires in
+        event time would be gone before the last timers can read it.
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.ending = False
+        self.ending = self.event_time_over = False
         self._clock = clock
         self._processing_time: int | None = None
 

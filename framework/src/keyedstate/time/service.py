@@ -106,7 +106,7 @@ class TimerService:
     @property
     def current_watermark(self) -> int:
         """The event time up to which all rows have come; -2**63 where none is known."""
-        return self._backend.watermark
+        return END_OF_TIME if self._clock.event_time_over else self._backend.watermark
 
     @property
     def current_processing_time(self) -> int:
@@ -307,7 +307,7 @@ class TimerService:
 
         Whoever stops early loses none: another call goes on.
         """
-        return self._due(self._event, self._backend.watermark)
+        return self._due(self._event, self.current_watermark)
 
     def due_processing_time_timers(self) -> Generator[Timer, None, None]:
         """Take and yield the timers up to the current processing time, as `due_event_time_timers` does."""
@@ -326,7 +326,7 @@ class TimerService:
 
         The current key is not touched.
         """
-        return self._due_together(self._event, self._backend.watermark)
+        return self._due_together(self._event, self.current_watermark)
 
     def due_processing_time_timers_together(self) -> Generator[DueTimers, None, None]:
         """Take and yield the timers up to the current processing time, many at once."""

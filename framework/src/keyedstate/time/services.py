@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from keyedstate.state import KeyedStateBackend
+from keyedstate.state import END_OF_TIME, KeyedStateBackend
 from keyedstate.time.clock import TimerClock
 from keyedstate.time.errors import TimerServiceMismatchError
 from keyedstate.time.service import Timer, TimerService, TimerTarget
@@ -60,6 +60,15 @@ class TimerServices:
             raise TimerServiceMismatchError(name, known.namespace_serializer, namespace_serializer)
         known.target = target
         return known
+
+    @property
+    def watermark(self) -> int:
+        """The event time up to which all rows have come, as timers see it."""
+        return END_OF_TIME if self._clock.event_time_over else self._backend.watermark
+
+    def end_event_time(self) -> None:
+        """Let timers see the final watermark, without firing; states see the one that they saw."""
+        self._clock.event_time_over = True
 
     @property
     def processing_time(self) -> int:
