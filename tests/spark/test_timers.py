@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -24,6 +25,7 @@ from keyedstate.runtime import (
     VectorizedProcessFunction,
 )
 from keyedstate.spark import keyed
+from keyedstate.spark.heartbeat import has_python_sources
 from keyedstate.spark.savepoint import create_savepoint
 from keyedstate.spark.stopping import stop_with_savepoint
 from keyedstate.state import BEFORE_TIME, ValueState
@@ -280,22 +282,32 @@ def test_an_input_that_is_behind_holds_the_watermark_up_over_restarts(stream: An
     assert marks == [BEFORE_TIME, BEFORE_TIME, 499, 499, 1499]
 
 
+class OnlyOnce(Both):
+    def on_timer(self, time: int, ctx: OnTimerContext) -> Iterator[tuple[Any, ...]]:
+        yield ctx.key, time, int(ctx.time_domain is TimeDomain.EVENT_TIME)
+
+
+@pytest.mark.skipif(not has_python_sources(), reason="the heartbeat is Spark's own source")
 def test_a_drained_query_with_a_heartbeat_fires_all_event_time_timers(
     stream: Any, one_backend: str, tmp_path: Path
 ) -> None:
     config = {"checkpoint.dir": str(stream.state), "parallelism": 2, "backend": one_backend}
     rows = stream.frame().withColumn("ts", f.expr("timestamp_millis(v)"))
     frame = keyed(rows, "k", uid="silence", config=config, heartbeat="200 ms")
-    out = frame.process(Both(), SCHEMA, time="ts", delay="1 hour")
+    out = frame.process(OnlyOnce(), SCHEMA, time="ts", delay="1 hour")
+
+    begun = threading.Event()
 
     def sink(batch: DataFrame, epoch: int) -> None:
         stream.rows[epoch] = [tuple(row) for row in batch.collect()]
+        begun.set()
 
     stream.add([{"k": "a", "v": 5}, {"k": "b", "v": 2**40}])
     query = (
         out.writeStream.foreachBatch(sink).option("checkpointLocation", str(stream.spark_checkpoint)).start()
     )
     try:
+        assert begun.wait(120), query.exception()
         stopped = stop_with_savepoint(query, tmp_path / "savepoint", drain=True)
     finally:
         query.stop()

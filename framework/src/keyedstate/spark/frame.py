@@ -57,7 +57,7 @@ from keyedstate.spark.errors import (
     EventTimeError,
     MissingUidError,
 )
-from keyedstate.spark.heartbeat import heartbeat_ms, with_heartbeat
+from keyedstate.spark.heartbeat import has_python_sources, heartbeat_ms, with_heartbeat
 from keyedstate.spark.hosts.owners import remote_access
 from keyedstate.spark.identity import epoch_on_driver, is_local
 from keyedstate.spark.metrics import EpochReports
@@ -471,7 +471,8 @@ class KeyedFrame:
                 each_epoch=self._df.isStreaming,
             )
             acknowledging = _acknowledging(spark, config, folder, chosen.backend)
-            beats = bool(self._interval_ms)
+            # The rows of Spark's own source would look like input that is never used up.
+            beats = bool(self._interval_ms) and has_python_sources()
             acknowledgements_of(spark.sparkContext).set_heartbeat(folder, beats=beats)
         partitions = PartitionPlan(
             function=packed,

@@ -30,7 +30,7 @@ def heartbeat_ms(heartbeat: object) -> int:
         raise HeartbeatError(heartbeat, "it is no duration") from None
     if interval < 0:
         raise HeartbeatError(heartbeat, "it is negative")
-    if not interval and not _has_python_sources():
+    if not interval and not has_python_sources():
         raise HeartbeatError(heartbeat, "only on Spark 4 can a heartbeat be stopped and stay in the query")
     return interval
 
@@ -38,7 +38,7 @@ def heartbeat_ms(heartbeat: object) -> int:
 def with_heartbeat(rows: DataFrame, interval_ms: int) -> DataFrame:
     """Return the rows of a streaming DataFrame, with micro-batches without rows where none come."""
     spark = rows.sparkSession
-    if _has_python_sources():
+    if has_python_sources():
         from keyedstate.spark.heartbeat_source import HeartbeatSource
 
         spark.dataSource.register(HeartbeatSource)
@@ -49,5 +49,6 @@ def with_heartbeat(rows: DataFrame, interval_ms: int) -> DataFrame:
     return rows.union(source.load().filter(f.lit(False)).select(*columns))
 
 
-def _has_python_sources() -> bool:
+def has_python_sources() -> bool:
+    """Return whether Spark takes sources in Python, of which the heartbeat then is one: since Spark 4."""
     return importlib.util.find_spec("pyspark.sql.datasource") is not None

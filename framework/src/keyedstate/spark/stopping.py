@@ -90,8 +90,7 @@ def stop_with_savepoint(
     # A failure is the query's end as well; it is reported with the savepoint.
     with contextlib.suppress(StreamingQueryException):
         if drain:
-            query.processAllAvailable()
-            _fire_all_timers(query)
+            _use_up_input(query)
         else:
             _let_batch_finish(query)
     folders = _folders_of(query)
@@ -116,23 +115,36 @@ def stop_with_savepoint(
     return StoppedQuery(savepoint, savepoint.spark.epoch, failure)
 
 
-def _fire_all_timers(query: StreamingQuery) -> None:
-    """Let the operators of a query that has heartbeats fire their event-time timers."""
-    context = SparkContext._active_spark_context
-    if context is None:
-        return
-    folders = [folder for folder in _folders_of(query) if acknowledgements_of(context).has_heartbeat(folder)]
-    if not folders:
-        return
+def _use_up_input(query: StreamingQuery) -> None:
+    """Wait until all input is used up; where there are heartbeats, event-time timers fire behind it."""
+    if not _has_heartbeat(query):
+        query.processAllAvailable()
+        # Before its first micro-batch nothing was known of the query.
+        if not _has_heartbeat(query):
+            return
+    # Spark's own method waits for a moment without anything new, and heartbeats are always new.
+    _await_batch(query, without_rows=True)
     # One operator's last rows may be the input of another.
     for folder in _folders_of(query):
         drain_run(folder, str(query.runId))
+    _await_batch(query)
+
+
+def _has_heartbeat(query: StreamingQuery) -> bool:
+    context = SparkContext._active_spark_context
+    if context is None:
+        return False
+    return any(map(acknowledgements_of(context).has_heartbeat, _folders_of(query)))
+
+
+def _await_batch(query: StreamingQuery, *, without_rows: bool = False) -> None:
+    """Wait for a micro-batch that began after this call, or for the end of the query."""
     last = query.lastProgress
-    # The next micro-batch may have begun before; the one behind it has not.
+    # The next one may have begun before; the one behind it has not.
     enough = (-1 if last is None else last["batchId"]) + 2
     while query.isActive:
         last = query.lastProgress
-        if last is not None and last["batchId"] >= enough:
+        if last is not None and last["batchId"] >= enough and not (without_rows and last["numInputRows"]):
             return
         time.sleep(_LOOK_EVERY_S)
 
