@@ -168,3 +168,34 @@ def test_a_lateness_beyond_the_end_of_time_keeps_windows_for_good() -> None:
         assert [row.n for row in job.process(("ann", 1, dt.datetime.fromtimestamp(0, UTC)))] == [1]
         assert job.process(("ann", 1, dt.datetime.fromtimestamp(0.007, UTC))) == []
         assert job.instances[0].function.late_rows_dropped == 0
+
+
+@pytest.mark.parametrize("by_columns", [True, False])
+def test_a_late_row_makes_one_firing_although_a_window_before_goes_at_the_end_of_its_own(
+    by_columns: bool,
+) -> None:
+    """WIN-14: the timer that lets the first window go is due when the second one has begun late."""
+    windows = windowed(Tumbling.of(10)).allowed_lateness(10)
+    output = "user string, window_start timestamp, window_end timestamp, n long, total long, most long"
+    made = (
+        windows.aggregate(n=count(), total=sum_("v"), most=max_("v"))
+        if by_columns
+        else windows.aggregate_with(Statistics(), SUMS)
+    )
+
+    def row(user: str, ms: int) -> Any:
+        return user, 1, dt.datetime.fromtimestamp(ms / 1000, UTC)
+
+    with Harness(
+        made, key="user", schema=SCHEMA, output=output, time="ts", backend="heap-cow", delay=0
+    ) as job:
+        job.process_all([row("ann", 5), row("bob", 12), row("eve", 21)])
+        assert job.end_epoch() == []
+        fired = job.process_all([row("ann", 15), row("bob", 13)])
+        assert sorted((one.user, one.n) for one in fired) == [("ann", 1), ("bob", 2)]
+        starts = sorted((one.user, one.window_start.microsecond, one.n) for one in job.end_epoch())
+        assert starts == [("ann", 0, 1), ("bob", 10_000, 2)]
+        job.process(row("ann", 16))
+        assert job.end_epoch() == []
+        assert [one.user for one in job.advance_watermark(100)] == ["eve"]
+        assert job.num_entries() == 0
