@@ -21,6 +21,7 @@ from keyedstate.window import (
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,
+    Evictor,
     Global,
     InvalidWindowError,
     ProcessingTimeoutTrigger,
@@ -329,3 +330,35 @@ def test_a_row_after_a_session_that_is_about_to_fire_begins_another_one(harness:
         ("bob", at(4), at(7), 1, at(4)),
     ]
     assert job.num_entries() == 0
+
+
+class Removing(Evictor[Any]):
+    """Deletes rows from the very list that it is given, as Flink's evictors do."""
+
+    def __init__(self, after: bool) -> None:
+        self._after = after
+
+    def evict_before(self, elements: Any, window: Any, ctx: Any) -> Any:
+        if not self._after:
+            del elements[0]
+        return elements
+
+    def evict_after(self, elements: Any, window: Any, ctx: Any) -> Any:
+        if self._after:
+            elements.clear()
+        return elements
+
+
+class Numbers(ProcessWindowFunction):
+    def process(self, elements: Any, ctx: Any) -> Any:
+        yield ctx.key, len(elements)
+
+
+@pytest.mark.parametrize(("after", "seen"), [(False, [1, 2]), (True, [2, 2])])
+def test_what_an_evictor_deletes_in_place_is_gone_from_the_window(
+    harness: Make, after: bool, seen: list[int]
+) -> None:
+    windows = windowed(Global.of()).trigger(CountTrigger.of(2)).evictor(Removing(after))
+    job = harness(windows.process(Numbers()), "user string, n long")
+    assert [fired.n for fired in job.process_all([row("ann", 0)] * 4)] == seen
+    assert job.num_entries("window-contents") == (0 if after else 1)

@@ -219,11 +219,12 @@ class WindowOperator:
         held = [TimestampedValue(*element) for element in self._contents_at(namespace).get()]
         if not held:
             return
-        elements = evictor.evict_before(held, window, ctx)
+        # A copy: an evictor may as well delete from the list that it is given.
+        elements = evictor.evict_before(held.copy(), window, ctx)
         if elements:
             self._call(self._contents.of_rows([element.value for element in elements]))
         elements = evictor.evict_after(elements, window, ctx)
-        if elements is not held:
+        if elements != held:
             self._contents_at(namespace).update([tuple(element) for element in elements])
 
     def _call(self, contents: Any) -> None:
