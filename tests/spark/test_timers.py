@@ -275,11 +275,20 @@ def test_an_input_that_is_behind_holds_the_watermark_up_over_restarts(stream: An
     stream.add([{"k": "a", "v": 1000}, {"k": "b", "v": 500}])
     stream.add([{"k": "a", "v": 2000}])
     run()
-    stream.add([{"k": "b", "v": 1500}])
+    folder = OperatorFolder(CheckpointStorage.open(str(stream.state)), "mark")
+    stood = folder.read_metadata(1)
+    assert stood is not None and stood.processing_time is not None
+    assert stood.inputs["b"][0] == 500 and stood.inputs["b"][1] < stood.processing_time, "it waits"
     stream.add([{"k": "a", "v": 2001}])
     run()
+    restarted = folder.read_metadata(2)
+    assert restarted is not None
+    assert restarted.inputs["b"] == (500, restarted.processing_time), "while the query stood, none was idle"
+    stream.add([{"k": "b", "v": 1500}])
+    stream.add([{"k": "a", "v": 2002}])
+    run()
     marks = [row[2] for row in stream.all_rows()]
-    assert marks == [BEFORE_TIME, BEFORE_TIME, 499, 499, 1499]
+    assert marks == [BEFORE_TIME, BEFORE_TIME, 499, 499, 499, 1499]
 
 
 class OnlyOnce(Both):

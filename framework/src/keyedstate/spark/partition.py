@@ -523,6 +523,9 @@ class Partition:
     def _inputs_after(self, beginning: Beginning) -> dict[str, tuple[int, int]]:
         """Return what is known of each input at the end of the epoch."""
         found = {} if beginning.stored is None else beginning.stored.metadata.inputs
+        if not beginning.goes_on:
+            # The time in which the query stood still is none in which an input was idle.
+            found = {name: (event_time, self._processing_time) for name, (event_time, _) in found.items()}
         for name, event_time in self._operator.largest_event_times.items():
             known = found.get(name, (event_time, self._processing_time))
             found[name] = max(known[0], event_time), max(known[1], self._processing_time)
