@@ -34,6 +34,7 @@ from keyedstate.state import (
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.testing import Harness, HarnessSchemaError, HarnessSnapshot
 from keyedstate.testing.harness.schema import arrow_schema
+from keyedstate.time import bounded_out_of_orderness
 
 PARALLELISM = 3
 
@@ -186,7 +187,10 @@ def test_flights_give_the_same_outputs_and_the_same_state(
                 assert part.entries == instance.backend.entries_by_state()
         checkpoint = HarnessSnapshot(
             epoch=epochs,
-            watermark=metadata.watermark(2 * 3_600_000) if event_time else BEFORE_TIME,
+            watermark=max(
+                BEFORE_TIME if metadata.watermark is None else metadata.watermark,
+                bounded_out_of_orderness(metadata.largest_event_time, 2 * 3_600_000),
+            ),
             largest_event_time=None,
             max_parallelism=metadata.max_parallelism,
             key_columns=tuple(name for name, _ in metadata.key_columns),

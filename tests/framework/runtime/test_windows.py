@@ -297,13 +297,10 @@ def test_a_function_that_was_not_told_its_columns_cannot_be_opened() -> None:
 
 @pytest.mark.parametrize("lateness", [0, MINUTE])
 @pytest.mark.parametrize("minute", [0, 1, -2, 3.5, 5.5])
-def test_sessions_that_are_about_to_fire_take_no_part_in_what_comes_late(
+def test_a_session_that_is_over_fires_before_the_rows_of_the_next_epoch(
     harness: Make, lateness: int, minute: float
 ) -> None:
-    """WIN-16, WIN-22: rows come when the watermark has passed a session, whose timer is still to fire.
-
-    They are late, whether they would lie within the session, at its edges, or begin before it.
-    """
+    """WIN-16, WIN-22: so these are late, whether they lie within the session, at its edges, or before it."""
     sessions = windowed(Session.with_gap("3 min")).allowed_lateness(lateness).side_output_late_data()
     columns = "user: string, v: long, ts: timestamp"
     bounds = "window_start: timestamp, window_end: timestamp"
@@ -312,24 +309,40 @@ def test_sessions_that_are_about_to_fire_take_no_part_in_what_comes_late(
     job = harness(sessions.reduce(summed), output, delay=0)
     job.process_all([row("ann", 0, 5), row("ann", 2, 7), row("bob", 30)])
     assert job.end_epoch() == []
-    assert job.process(row("ann", minute, 100)) == [("late", None, ("ann", 100, at(minute)))]
-    assert job.end_epoch() == [("main", ("ann", at(0), at(5), 12, at(0)), None)]
+    assert job.process(row("ann", minute, 100)) == [
+        ("main", ("ann", at(0), at(5), 12, at(0)), None),
+        ("late", None, ("ann", 100, at(minute))),
+    ]
+    assert job.end_epoch() == []
     assert job.advance_watermark(at(60)) == [("main", ("bob", at(30), at(33), 1, at(30)), None)]
     assert job.num_entries() == 0
 
 
-def test_a_row_after_a_session_that_is_about_to_fire_begins_another_one(harness: Make) -> None:
+def test_a_row_that_touches_a_session_that_is_over_begins_another_one(harness: Make) -> None:
     """WIN-22."""
     job = harness(windowed(Session.with_gap("3 min")).reduce(summed), REDUCED, delay=0)
     job.process_all([row("ann", 0, 5), row("bob", 4)])
     assert job.end_epoch() == []
-    job.process(row("ann", 2, 100))
-    assert job.end_epoch() == [("ann", at(0), at(3), 5, at(0))]
+    assert job.process(row("ann", 2, 100)) == [("ann", at(0), at(3), 5, at(0))]
+    assert job.end_epoch() == []
     assert sorted(job.advance_watermark(at(60))) == [
         ("ann", at(2), at(5), 100, at(2)),
         ("bob", at(4), at(7), 1, at(4)),
     ]
     assert job.num_entries() == 0
+
+
+def test_a_late_row_gives_an_update_and_not_the_result_in_time_twice(harness: Make) -> None:
+    """WIN-14: it comes in the epoch by whose watermark its window ends."""
+    windows = windowed(Tumbling.of("5 min")).allowed_lateness("1 hour")
+    job = harness(windows.reduce(summed), REDUCED, delay=0)
+    job.process_all([row("ann", 0, 5), row("bob", 6)])
+    assert job.end_epoch() == []
+    assert job.process(row("ann", 1, 100)) == [
+        ("ann", at(0), at(5), 5, at(0)),
+        ("ann", at(0), at(5), 105, at(0)),
+    ]
+    assert job.end_epoch() == []
 
 
 class Removing(Evictor[Any]):

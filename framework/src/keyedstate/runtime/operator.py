@@ -113,6 +113,8 @@ class KeyedOperator:
         self._timers = self._context._timers
         self._user_timers: TimerService | None = None
         self._opened = False
+        #: Whether the timers that are due when an epoch begins have fired.
+        self._began = False
         self._time_column = time_column
         self._input_column = input_column
         self.largest_event_times: dict[str, int] = {}
@@ -143,6 +145,7 @@ class KeyedOperator:
         self._context.epoch = epoch
         self._context.key = None
         self._backend.current.clear()
+        self._began = False
         self.largest_event_time = None
         self.largest_event_times = {}
         self.rows_in = self.rows_out = 0
@@ -155,6 +158,10 @@ class KeyedOperator:
         self, batches: Iterator[pa.RecordBatch], at_end: AtEnd = AtEnd.EPOCH
     ) -> Iterator[pa.RecordBatch]:
         """Run the function over every row and yield its output; at the end the epoch is over.
+
+        The watermark says what the rows of earlier epochs have made certain, so timers that are due by it
+        fire before the first row, as where a watermark comes between two rows.  At the end those fire that
+        rows have registered for a time that has passed.
 
         Parameters
         ----------
@@ -171,6 +178,9 @@ class KeyedOperator:
         """
         filled: Iterator[pa.RecordBatch] = (batch for batch in batches if batch.num_rows)
         function = self._function
+        if at_end is AtEnd.NOTHING:
+            self._began = True
+        yield from self._begin()
         if isinstance(function, VectorizedProcessFunction):
             for batch in put_together(filled, function.batch_rows, function.batch_bytes):
                 yield from self._process_vectorized(function, batch)
@@ -183,6 +193,11 @@ class KeyedOperator:
             for batch in filled:
                 yield from self.process_batch(batch)
         yield from self.end_epoch(at_end)
+
+    def _begin(self) -> Iterator[pa.RecordBatch]:
+        if not self._began:
+            self._began = True
+            yield from self.fire_timers()
 
     def _by_key(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Any]]]:
         """Yield the rows with those of one key behind each other, and their keys, in smaller batches.
@@ -330,6 +345,7 @@ class KeyedOperator:
 
     def process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Run the function over the rows of one batch and yield its output; the epoch goes on."""
+        yield from self._begin()
         function = self._function
         if isinstance(function, VectorizedProcessFunction):
             yield from self._process_vectorized(function, batch)

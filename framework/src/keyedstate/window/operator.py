@@ -129,10 +129,7 @@ class WindowOperator:
     def _process_merging(
         self, assigner: MergingWindowAssigner[Any], row: Any, timestamp: int | None, windows: Iterable[Any]
     ) -> bool:
-        entries = self._mapping.get()
-        # Their timers are due and fire at the end of the epoch: no row has a part in them any more.
-        over = [entry for entry in entries if self._is_over(entry[0])]
-        merging = MergingWindowSet(assigner, [entry for entry in entries if entry not in over])
+        merging = MergingWindowSet(assigner, self._mapping.get())
         skipped = True
         for window in windows:
             actual = merging.add(window, self._merge)
@@ -141,7 +138,7 @@ class WindowOperator:
                 continue
             skipped = False
             self._add(row, timestamp, actual, merging.state_window(actual))
-        self._keep(merging, over)
+        self._keep(merging)
         return skipped
 
     def _merge(self, made: Any, merged: list[Any], target: Any, others: list[Any]) -> None:
@@ -276,9 +273,9 @@ class WindowOperator:
         """Return whether a timer of a window is the one at which it goes."""
         return in_event_time is self._in_event_time and time == self._cleanup_time(window)
 
-    def _keep(self, merging: MergingWindowSet[Any], others: Sequence[Any] = ()) -> None:
+    def _keep(self, merging: MergingWindowSet[Any]) -> None:
         if merging.changed:
-            self._mapping.update([*others, *merging.entries])
+            self._mapping.update(merging.entries)
 
 
 class _OperatorContext(OnMergeContext, WindowContext):

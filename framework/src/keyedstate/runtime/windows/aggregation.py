@@ -170,16 +170,11 @@ class WindowedAggregation(VectorizedProcessFunction):
         descriptor = ValueState(CONTENTS, self._aggregation.accumulator_type)
         self._contents = ctx._backend.get_state(descriptor, TimeWindow(0, 0), TIME_WINDOW)
         self._aggregation.accumulators = self._contents
-        self._epoch = ctx.epoch
-        #: By the start of a window that had ended, the keys whose first row in it came in this epoch.
-        self._begun_late: dict[int, set[Any]] = {}
 
     # -- rows ---------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
         """Bring rows into the state of their windows; yield what late ones make of windows that fired."""
-        if ctx.epoch != self._epoch:
-            self._epoch, self._begun_late = ctx.epoch, {}
         times, missing = event_time_array(batch.column(self._time_column))
         rows: Times = np.arange(len(times))
         if missing is not None:
@@ -255,13 +250,9 @@ class WindowedAggregation(VectorizedProcessFunction):
     ) -> list[Part] | None:
         """Bring parts into the state of a window; return what it holds where the window has ended."""
         self._contents.set_namespace(window)
+        now = self._aggregation.merge(keys, key_groups, new)
         end, timers = window.max_timestamp, ctx.timer_service
         ended = end <= ctx.watermark
-        if ended and self._lateness % self._slide == 0:
-            there: list[Any] = self._contents.get_many(keys, key_groups)
-            begun = {key for key, one in zip(keys, there, strict=True) if one is None}
-            self._begun_late.setdefault(window.start, set()).update(begun)
-        now = self._aggregation.merge(keys, key_groups, new)
         if not ended:
             timers.register_event_time_timers(keys, end, key_groups)
         if self._lateness and end + self._lateness < END_OF_TIME:
@@ -291,10 +282,6 @@ class WindowedAggregation(VectorizedProcessFunction):
     def _fire(self, window: TimeWindow, keys: list[Any], groups: list[int]) -> Iterator[pa.RecordBatch]:
         self._contents.set_namespace(window)
         found: list[Any] = self._contents.get_many(keys, groups)
-        late = self._begun_late.get(window.start)
-        if late:
-            # It has fired for them: their timer is there for a window that is over.
-            found = [None if key in late else one for key, one in zip(keys, found, strict=True)]
         if None in found:
             # A timer may be there for a window that is over alone.
             there = [place for place, one in enumerate(found) if one is not None]
