@@ -245,9 +245,9 @@ class KeyedProcessFunction(KeyedFunction):
     def on_timer(self, time: int, ctx: OnTimerContext) -> Iterable[Any] | None:
         """Handle a timer that ``ctx.timer_service`` was given for the key, at its time or later.
 
-        Timers fire before the rows of an epoch, in the order of their times, those of event time first; at its
-        end those fire that its rows have registered for a time that has passed.  What is registered here and
-        is due fires in the same epoch.  Without this method a function has no timers.
+        Timers fire before the rows of an epoch, in the order of their times, those of event time first; at
+        its end those fire that its rows have registered for a time that has passed.  What is registered here
+        and is due fires in the same epoch.  Without this method a function has no timers.
 
         Parameters
         ----------

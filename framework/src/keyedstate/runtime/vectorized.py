@@ -139,9 +139,9 @@ class VectorizedProcessFunction(KeyedFunction):
     def on_timers(self, timers: TimerBatch, ctx: Context) -> Iterable[pa.RecordBatch | pa.Table] | None:
         """Handle timers that ``ctx.timer_service`` was given, at their times or later; at least one.
 
-        Called before the first batch of an epoch, and once more at its end behind `end_epoch`, with the timers of one time domain in the order of
-        their times.  What is registered here and is due comes in a later call.  Without this method a
-        function has no timers.
+        Called before the first batch of an epoch, and once more at its end behind `end_epoch`, with the
+        timers of one time domain in the order of their times.  What is registered here and is due comes in a
+        later call.  Without this method a function has no timers.
 
         Parameters
         ----------
