@@ -88,6 +88,8 @@ class Door:
     def __init__(self, deliver: Callable[[socket.socket, bytes], None]) -> None:
         self._deliver = deliver
         self._lock = threading.Lock()
+        #: Told when a stranger's thread ends.
+        self._room = threading.Condition(self._lock)
         #: The secrets by key id, and the digests of the plans that belong to each.
         self._secrets: dict[bytes, bytes] = {}
         self._plans: dict[bytes, dict[str, None]] = {}
@@ -195,6 +197,8 @@ class Door:
                             self._strangers[stranger] = False
                             _turn_away(stranger)
                             break
+                # The threads of those that were turned away end at once, where the machine lets them.
+                self._room.wait_for(lambda: len(self._strangers) < 2 * MAX_STRANGERS, timeout=1.0)
                 if self._closed.is_set() or len(self._strangers) >= 2 * MAX_STRANGERS:
                     connection.close()
                     continue
@@ -217,6 +221,7 @@ class Door:
         finally:
             with self._lock:
                 del self._strangers[connection]
+                self._room.notify()
                 welcome = name is not None and not self._closed.is_set()
             if welcome and name is not None:
                 if isinstance(connection, ssl.SSLSocket):
