@@ -28,7 +28,8 @@ class Inputs:
 
     def epoch(self, now, **rows):
         for name, time in rows.items():
-            self.inputs[name] = InputTime(time, now).merged(self.inputs.get(name))
+            known = self.inputs.get(name, InputTime(time, now))
+            self.inputs[name] = InputTime(max(known.largest_event_time, time), max(known.last_seen, now))
         delay_ms, idle_ms = self.settings
         mark = watermark_of_inputs(self.inputs, delay_ms, idle_ms, now, self.watermark)
         assert mark >= self.watermark

@@ -41,6 +41,7 @@ from keyedstate.checkpoint.manifest import (
     Owner,
     StateOrigin,
     TaskIdentity,
+    latest_inputs,
 )
 from keyedstate.checkpoint.metrics import metrics_of_checkpoint
 from keyedstate.checkpoint.native import StoredNativeHandle, delete_native, write_native
@@ -154,6 +155,7 @@ __all__ = [
     "find_restore_point",
     "handles_for",
     "hold",
+    "latest_inputs",
     "metrics_of_checkpoint",
     "read_changes",
     "read_operator_state",

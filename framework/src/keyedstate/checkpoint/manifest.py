@@ -385,12 +385,7 @@ class CheckpointMetadata:
     @property
     def inputs(self) -> dict[str, tuple[int, int]]:
         """The largest event time of each input, and the processing time of its last row, over all epochs."""
-        found: dict[str, tuple[int, int]] = {}
-        for part in self.parts:
-            for name, (event_time, seen) in part.inputs.items():
-                known = found.get(name, (event_time, seen))
-                found[name] = max(known[0], event_time), max(known[1], seen)
-        return found
+        return latest_inputs(times for part in self.parts for times in part.inputs.items())
 
     def __post_init__(self) -> None:
         common = ("uid", "query_id", "run_id", "epoch", "parallelism", "max_parallelism")
@@ -532,3 +527,12 @@ class Owner:
         if savepoint is not None:
             fields["savepoint"] = SavepointOrigin.from_json(savepoint)
         return cls(**{**fields, "runs": tuple(document["runs"])})
+
+
+def latest_inputs(inputs: Iterable[tuple[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    """Return the later times of each input, of which several may know: as in `AttemptManifest.inputs`."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, (event_time, seen) in inputs:
+        known = found.get(name, (event_time, seen))
+        found[name] = max(known[0], event_time), max(known[1], seen)
+    return found

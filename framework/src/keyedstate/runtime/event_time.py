@@ -13,14 +13,9 @@ def event_times(column: pa.Array) -> list[int | None]:
 
     Times without a zone count as UTC.
     """
-    if pa.types.is_date(column.type):
-        column = column.cast(pa.timestamp("ms"))
-    factor = {"s": 1000, "ms": 1, "us": -1000, "ns": -1_000_000}[column.type.unit]
-    # By hand: a cast between units refuses what it would have to round.
-    numbers = column.view(pa.int64())
-    if factor > 0:
-        return list(pc.multiply_checked(numbers, factor).to_pylist())
-    return [None if number is None else number // -factor for number in numbers.to_pylist()]
+    times, missing = event_time_array(column)
+    found: list[int | None] = pa.array(times, mask=missing).to_pylist()
+    return found
 
 
 def event_time_array(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
@@ -31,6 +26,7 @@ def event_time_array(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArr
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("ms"))
     factor = {"s": 1000, "ms": 1, "us": -1000, "ns": -1_000_000}[column.type.unit]
+    # By hand: a cast between units refuses what it would have to round.
     numbers = column.view(pa.int64())
     missing = None
     if numbers.null_count:

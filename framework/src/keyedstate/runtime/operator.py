@@ -178,8 +178,6 @@ class KeyedOperator:
         """
         filled: Iterator[pa.RecordBatch] = (batch for batch in batches if batch.num_rows)
         function = self._function
-        if at_end is AtEnd.NOTHING:
-            self._began = True
         yield from self._begin()
         if isinstance(function, VectorizedProcessFunction):
             for batch in put_together(filled, function.batch_rows, function.batch_bytes):

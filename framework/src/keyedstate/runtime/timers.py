@@ -76,8 +76,8 @@ class KeyTimers:
     def register_processing_time_timer(self, time: int) -> None:
         """Register a timer that fires when processing time has reached a time.
 
-        It fires at the end of the first epoch that begins then or later; where no rows may come, give
-        ``keyed`` a heartbeat.
+        It fires in the first epoch that begins then or later; where no rows may come, give ``keyed`` a
+        heartbeat.
         """
         self._service.register_processing_time_timer(VOID_NAMESPACE, time)
 

@@ -345,16 +345,12 @@ class KeyedFrame:
         """
         definition = WindowDefinition.of(assigner)
         check_event_time(definition, time)
-        self._event_time(time, delay)
+        event_time = self._event_time(time, delay)
+        time_column = None if event_time is None else event_time.column
 
         def finish(function: KeyedFunction, output: WindowOutput) -> DataFrame:
             schema = output_type(self._df, self._key_columns, output)
-            event_time = self._event_time(time, delay)
-            bound = function.for_rows(
-                to_arrow(self._df.schema),
-                self._key_columns,
-                None if event_time is None else event_time.column,
-            )
+            bound = function.for_rows(to_arrow(self._df.schema), self._key_columns, time_column)
             return self.process(bound, schema, time=time, delay=delay)
 
         return Windowed(definition, missing, finish)

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from keyedstate.checkpoint import (
     claim,
     find_restore_point,
     handles_for,
+    latest_inputs,
     read_changes,
     read_operator_state,
 )
@@ -526,10 +528,10 @@ class Partition:
         if not beginning.goes_on:
             # The time in which the query stood still is none in which an input was idle.
             found = {name: (event_time, self._processing_time) for name, (event_time, _) in found.items()}
-        for name, event_time in self._operator.largest_event_times.items():
-            known = found.get(name, (event_time, self._processing_time))
-            found[name] = max(known[0], event_time), max(known[1], self._processing_time)
-        return found
+        seen = self._operator.largest_event_times.items()
+        return latest_inputs(
+            chain(found.items(), ((name, (event_time, self._processing_time)) for name, event_time in seen))
+        )
 
 
 def pack_function(function: KeyedFunction) -> bytes:

@@ -65,23 +65,23 @@ def _connections_to_this_machine() -> list[int]:
 
 
 def _is_to_this_machine(descriptor: int) -> bool:
-    connection = socket.socket(fileno=descriptor)
-    try:
-        if (
-            connection.family not in (socket.AF_INET, socket.AF_INET6)
-            or connection.type != socket.SOCK_STREAM
-        ):
+    with _borrowed(descriptor) as connection:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6):
             return False
-        return ip_address(connection.getpeername()[0]).is_loopback
-    finally:
-        connection.detach()
+        return connection.type == socket.SOCK_STREAM and ip_address(connection.getpeername()[0]).is_loopback
 
 
 def _set(descriptor: int, option: int) -> None:
     # The user's own function may have had such a connection, and have closed it.
-    with contextlib.suppress(OSError):
-        connection = socket.socket(fileno=descriptor)
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, option, 1)
-        finally:
-            connection.detach()
+    with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, option, 1)
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """Give a socket that stays open, since it belongs to somebody else."""
+    connection = socket.socket(fileno=descriptor)
+    try:
+        yield connection
+    finally:
+        connection.detach()

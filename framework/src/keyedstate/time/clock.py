@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from keyedstate.state import END_OF_TIME, Clock
+from keyedstate.state import END_OF_TIME, KeyedStateBackend
 
 
 class TimerClock:
-    """The processing time by which timers are judged.
+    """The times by which timers are judged.
 
     Parameters
     ----------
-    clock : callable
-        Gives processing time until some is set.
+    backend : KeyedStateBackend
+        Its clock gives processing time until some is set.
 
     Attributes
     ----------
@@ -25,15 +25,20 @@ class TimerClock:
         event time would be gone before the last timers can read it.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, backend: KeyedStateBackend) -> None:
         self.ending = self.event_time_over = False
-        self._clock = clock
+        self._backend = backend
         self._processing_time: int | None = None
+
+    @property
+    def watermark(self) -> int:
+        """The event time up to which all rows have come; -2**63 where none is known."""
+        return END_OF_TIME if self.event_time_over else self._backend.watermark
 
     @property
     def processing_time(self) -> int:
         """The processing time in milliseconds that was set last; the clock's where none was."""
-        return self._clock() if self._processing_time is None else self._processing_time
+        return self._backend.clock() if self._processing_time is None else self._processing_time
 
     def set_processing_time(self, time: int) -> None:
         """Move processing time forward; it never goes back."""

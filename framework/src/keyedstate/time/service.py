@@ -106,7 +106,7 @@ class TimerService:
     @property
     def current_watermark(self) -> int:
         """The event time up to which all rows have come; -2**63 where none is known."""
-        return END_OF_TIME if self._clock.event_time_over else self._backend.watermark
+        return self._clock.watermark
 
     @property
     def current_processing_time(self) -> int:

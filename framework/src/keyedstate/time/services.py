@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from keyedstate.state import END_OF_TIME, KeyedStateBackend
+from keyedstate.state import KeyedStateBackend
 from keyedstate.time.clock import TimerClock
 from keyedstate.time.errors import TimerServiceMismatchError
 from keyedstate.time.service import Timer, TimerService, TimerTarget
@@ -25,7 +25,7 @@ class TimerServices:
 
     def __init__(self, backend: KeyedStateBackend) -> None:
         self._backend = backend
-        self._clock = TimerClock(backend.clock)
+        self._clock = TimerClock(backend)
         self._services: dict[str, TimerService] = {}
         backend.write_back = self._write_back
 
@@ -64,7 +64,7 @@ class TimerServices:
     @property
     def watermark(self) -> int:
         """The event time up to which all rows have come, as timers see it."""
-        return END_OF_TIME if self._clock.event_time_over else self._backend.watermark
+        return self._clock.watermark
 
     def end_event_time(self) -> None:
         """Let timers see the final watermark, without firing; states see the one that they saw."""

@@ -27,14 +27,6 @@ class InputTime:
     largest_event_time: int
     last_seen: int
 
-    def merged(self, other: InputTime | None) -> InputTime:
-        """Return what two tasks know together."""
-        if other is None:
-            return self
-        return InputTime(
-            max(self.largest_event_time, other.largest_event_time), max(self.last_seen, other.last_seen)
-        )
-
 
 def bounded_out_of_orderness(largest_event_time: int | None, delay_ms: int) -> int:
     """Return the watermark of rows that come at most so late (Flink's ``BoundedOutOfOrdernessWatermarks``).

@@ -201,13 +201,7 @@ class Tumbling(TimeAssigner):
         InvalidDurationError
         """
         size_ms = positive(cls.__name__, "the size", size)
-        offset_ms = milliseconds(offset)
-        if abs(offset_ms) >= size_ms:
-            raise InvalidWindowError(
-                cls.__name__,
-                f"the offset {offset!r} is as large as the size {size!r}",
-                "Give an offset below it.",
-            )
+        offset_ms = _offset(cls.__name__, offset, "the size", size, size_ms)
         if not isinstance(stagger, WindowStagger):
             raise InvalidWindowError(cls.__name__, f"its stagger is {stagger!r}", "Give a WindowStagger.")
         if stagger is not WindowStagger.ALIGNED and not processing_time:
@@ -262,13 +256,7 @@ class Sliding(TimeAssigner):
         size_ms, slide_ms = (
             positive(cls.__name__, what, given) for what, given in (("the size", size), ("the slide", slide))
         )
-        offset_ms = milliseconds(offset)
-        if abs(offset_ms) >= slide_ms:
-            raise InvalidWindowError(
-                cls.__name__,
-                f"the offset {offset!r} is as large as the slide {slide!r}",
-                "Give an offset below it.",
-            )
+        offset_ms = _offset(cls.__name__, offset, "the slide", slide, slide_ms)
         return cls(size_ms, slide_ms, offset_ms, not processing_time)
 
     def assign_windows(
@@ -361,6 +349,16 @@ class Count(Global):
 def window_start(timestamp: int, offset: int, size: int) -> int:
     """Return the start of the tumbling window that holds a time (``getWindowStartWithOffset``)."""
     return timestamp - (timestamp - offset) % size
+
+
+def _offset(part: str, offset: Duration, what: str, given: Duration, most_ms: int) -> int:
+    """Return an offset in milliseconds, or refuse one that is as large as what it is an offset in."""
+    offset_ms = milliseconds(offset)
+    if abs(offset_ms) >= most_ms:
+        raise InvalidWindowError(
+            part, f"the offset {offset!r} is as large as {what} {given!r}", "Give an offset below it."
+        )
+    return offset_ms
 
 
 def _rest(offset: int, is_event_time: bool) -> str:

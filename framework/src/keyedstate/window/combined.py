@@ -239,37 +239,25 @@ class _Combined(Trigger[Any]):
     def _decided(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
         raise NotImplementedError
 
+    def _asked(
+        self, ctx: TriggerContext, ask: Callable[[Trigger[Any], TriggerContext], TriggerResult]
+    ) -> TriggerResult:
+        results = [ask(trigger, _Own(ctx, number)) for number, trigger in enumerate(self.triggers)]
+        return self._decided(results, ctx)
+
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
         """Ask all, and decide."""
-        return self._decided(
-            [
-                trigger.on_element(element, timestamp, window, _Own(ctx, number))
-                for number, trigger in enumerate(self.triggers)
-            ],
-            ctx,
-        )
+        return self._asked(ctx, lambda trigger, own: trigger.on_element(element, timestamp, window, own))
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         """Ask all, and decide."""
-        return self._decided(
-            [
-                trigger.on_event_time(time, window, _Own(ctx, number))
-                for number, trigger in enumerate(self.triggers)
-            ],
-            ctx,
-        )
+        return self._asked(ctx, lambda trigger, own: trigger.on_event_time(time, window, own))
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         """Ask all, and decide."""
-        return self._decided(
-            [
-                trigger.on_processing_time(time, window, _Own(ctx, number))
-                for number, trigger in enumerate(self.triggers)
-            ],
-            ctx,
-        )
+        return self._asked(ctx, lambda trigger, own: trigger.on_processing_time(time, window, own))
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
         """Let all merge."""

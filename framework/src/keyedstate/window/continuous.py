@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, TypeVar
 
 from keyedstate.durations import Duration
 from keyedstate.state import ReducingState
 from keyedstate.types import INT64
 from keyedstate.window.checks import positive
 from keyedstate.window.triggers import OnMergeContext, Trigger, TriggerContext, TriggerResult
+
+T = TypeVar("T", bound="_ContinuousTrigger")
 
 
 class _ContinuousTrigger(Trigger[Any]):
@@ -22,8 +24,14 @@ class _ContinuousTrigger(Trigger[Any]):
         self._next = ReducingState("fire-time", min, INT64)
 
     @classmethod
-    def _checked(cls, interval: Duration) -> int:
-        return positive(cls.__name__, "the interval", interval)
+    def of(cls: type[T], interval: Duration) -> T:
+        """Return the trigger of an interval: ``"10 min"``, a timedelta or milliseconds.
+
+        Raises
+        ------
+        InvalidWindowError, InvalidDurationError
+        """
+        return cls(positive(cls.__name__, "the interval", interval))
 
     @abstractmethod
     def _register(self, time: int, ctx: TriggerContext) -> None: ...
@@ -74,16 +82,6 @@ class _ContinuousTrigger(Trigger[Any]):
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """Fires when the watermark passes a multiple of an interval, and at the end of the window; use `of`."""
 
-    @classmethod
-    def of(cls, interval: Duration) -> ContinuousEventTimeTrigger:
-        """Return the trigger of an interval: ``"10 min"``, a timedelta or milliseconds.
-
-        Raises
-        ------
-        InvalidWindowError, InvalidDurationError
-        """
-        return cls(cls._checked(interval))
-
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
@@ -115,16 +113,6 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """Fires when the clock passes a multiple of an interval, and at the end of the window; use `of`."""
-
-    @classmethod
-    def of(cls, interval: Duration) -> ContinuousProcessingTimeTrigger:
-        """Return the trigger of an interval: ``"10 s"``, a timedelta or milliseconds.
-
-        Raises
-        ------
-        InvalidWindowError, InvalidDurationError
-        """
-        return cls(cls._checked(interval))
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
