@@ -94,6 +94,24 @@ def test_the_function_stays_open_between_epochs(start: Callable[..., HostedJob],
     wait_until(lambda: told.read_text().split() == ["open", "close"])
 
 
+class SlowToClose(Counting):
+    """Needs some time to close, as a function does that has a connection to end."""
+
+    def close(self) -> None:
+        time.sleep(1)
+        super().close()
+
+
+def test_a_host_that_nobody_needs_ends_when_its_functions_are_closed(
+    start: Callable[..., HostedJob], tmp_path: Path
+) -> None:
+    told = tmp_path / "job-0" / "told"
+    job = start(SlowToClose(str(told)), idle_ms=200)
+    job.epoch(0, ["a"])
+    wait_until(lambda: not job.processes())
+    assert told.read_text().split() == ["open", "close"]
+
+
 def test_a_killed_host_costs_one_restore_of_its_partitions_only(start: Callable[..., HostedJob]) -> None:
     job = start(parallelism=2)
     for epoch in range(2):

@@ -90,14 +90,16 @@ def test_of_two_failing_files_the_one_that_failed_first_is_reported(
 ) -> None:
     """XFER-01."""
     futures: list[Future[Any]] = []
+    first_file_is_open, both_submitted = threading.Event(), threading.Event()
 
     class Recording(ThreadPoolExecutor):
         def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
             futures.append(super().submit(*arguments, **named))
+            if len(futures) == 2:
+                both_submitted.set()
             return futures[-1]
 
     monkeypatch.setattr(sys.modules[transfer.__module__], "ThreadPoolExecutor", Recording)
-    first_file_is_open, both_submitted = threading.Event(), threading.Event()
 
     def watcher(operation: str, path: str) -> None:
         if operation == "create" and path.endswith("0.seg"):
@@ -106,7 +108,6 @@ def test_of_two_failing_files_the_one_that_failed_first_is_reported(
             assert isinstance(futures[1].exception(30), StorageError)
             raise PermissionError(13, "the later one")
         if operation == "create":
-            both_submitted.set()
             assert first_file_is_open.wait(30)
             raise PermissionError(13, "the earlier one")
 

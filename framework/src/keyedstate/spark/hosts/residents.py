@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
@@ -61,9 +61,9 @@ class Resident:
         self._closed = self._executor.submit(self._close)
         self._executor.shutdown(wait=False)
 
-    def join(self, timeout_s: float) -> None:
-        """Wait until everything is freed."""
-        wait((self._closed,), timeout_s)
+    def join(self, timeout_s: float) -> bool:
+        """Wait until everything is freed, after `drop`; return whether it is."""
+        return not wait((self._closed,), timeout_s).not_done
 
     def _close(self) -> None:
         partition, self.partition = self.partition, None
@@ -103,6 +103,8 @@ class Residents:
         self._kept: dict[ResidentKey, Resident] = {}
         #: The attempt that began last, of each partition that was ever asked for.
         self._newest: dict[ResidentKey, int] = {}
+        #: Dropped, and perhaps not yet freed: the host's end waits for them.
+        self._dropped: list[Resident] = []
 
     def take(self, key: ResidentKey, digest: str) -> Attempt:
         """Begin an attempt; its resident is the kept one where that was made by the same plan."""
@@ -111,7 +113,7 @@ class Residents:
             self._newest[key] = number
             kept = self._kept.pop(key, None)
         if kept is not None and kept.digest != digest:
-            kept.drop()
+            self._drop([kept])
             kept = None
         return Attempt(key, number, Resident(digest) if kept is None else kept)
 
@@ -134,26 +136,30 @@ class Residents:
             if is_newest:
                 self._kept[attempt.key] = attempt.resident
         if not is_newest:
-            attempt.resident.drop()
+            self._drop([attempt.resident])
 
     def drop(self, attempt: Attempt) -> None:
         """Forget the resident of an attempt that has failed."""
-        attempt.resident.drop()
+        self._drop([attempt.resident])
 
     def drop_unused(self, since: float) -> None:
         """Drop what was last used before a time, by `time.monotonic`."""
         with self._lock:
             unused = [key for key, resident in self._kept.items() if resident.last_used < since]
             dropped = [self._kept.pop(key) for key in unused]
-        for resident in dropped:
-            resident.drop()
+        self._drop(dropped)
 
     def close(self, timeout_s: float) -> None:
         """Drop everything that is kept, and wait a while for functions to be closed."""
         with self._lock:
             dropped, self._kept = list(self._kept.values()), {}
-        for resident in dropped:
-            resident.drop()
+        self._drop(dropped)
         deadline = time.monotonic() + timeout_s
-        for resident in dropped:
+        for resident in self._dropped:
             resident.join(max(deadline - time.monotonic(), 0.0))
+
+    def _drop(self, residents: Iterable[Resident]) -> None:
+        for resident in residents:
+            resident.drop()
+            with self._lock:
+                self._dropped = [one for one in self._dropped if not one.join(0.0)] + [resident]
