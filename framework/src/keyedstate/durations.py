@@ -20,7 +20,7 @@ _UNITS_MS = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
-_TEXT = re.compile(r"\s*(\d+)\s*([a-z]+?)(s?)\s*", re.ASCII)
+_TEXT = re.compile(r"\s*([+-]?\d+)\s*([a-z]+?)(s?)\s*", re.ASCII)
 
 Duration = str | int | dt.timedelta
 

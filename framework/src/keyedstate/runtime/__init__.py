@@ -1,5 +1,6 @@
 """Running a process function over one partition, without knowing Spark."""
 
+from keyedstate.runtime.connected import ConnectedInput, ConnectedInputs, KeyedCoProcessFunction, check_inputs
 from keyedstate.runtime.errors import InvalidFunctionError, ProcessFunctionError
 from keyedstate.runtime.function import (
     BroadcastContext,
@@ -18,12 +19,15 @@ from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 __all__ = [
     "AtEnd",
     "BroadcastContext",
+    "ConnectedInput",
+    "ConnectedInputs",
     "Context",
     "GroupedRows",
     "InvalidFunctionError",
     "KeyTimers",
     "KeyedBatch",
     "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
     "KeyedFunction",
     "KeyedOperator",
     "KeyedProcessFunction",
@@ -33,5 +37,6 @@ __all__ = [
     "TimerBatch",
     "VectorizedProcessFunction",
     "check_function",
+    "check_inputs",
     "key_serializer_for",
 ]

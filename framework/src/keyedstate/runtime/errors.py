@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from keyedstate.errors import KeyedStateError
 
+_OF_A_KEY = frozenset(("process", "process1", "process2", "on_timer"))
+
 
 class ProcessFunctionError(KeyedStateError):
     """A user's function that raised; the original error is the cause and its traceback is kept.
@@ -13,8 +15,8 @@ class ProcessFunctionError(KeyedStateError):
     function : str
         The function's class.
     step : str
-        ``open``, ``process``, ``on_timer``, ``process_batch``, ``on_timers``, ``end_epoch``,
-        ``process_broadcast`` or ``close``.
+        ``open``, ``process``, ``process1``, ``process2``, ``on_timer``, ``process_batch``, ``on_timers``,
+        ``end_epoch``, ``process_broadcast`` or ``close``.
     key : object
         The key whose row or timer was being processed; None in the other steps.
     epoch : int or None
@@ -37,7 +39,7 @@ class ProcessFunctionError(KeyedStateError):
         self.key = key
         self.epoch = epoch
         self.time = time
-        where = f" for the key {key!r}" if step in ("process", "on_timer") else ""
+        where = f" for the key {key!r}" if step in _OF_A_KEY else ""
         if time is not None:
             where += f" and its timer at {time}"
         when = "" if epoch is None else f" in epoch {epoch}"

@@ -303,8 +303,8 @@ def check_function(function: object) -> None:
     if not isinstance(function, KeyedFunction):
         raise InvalidFunctionError(
             repr(function),
-            "it is not a KeyedProcessFunction or VectorizedProcessFunction; derive its class from one of "
-            "these and pass an instance",
+            "it is not a KeyedProcessFunction, KeyedCoProcessFunction or VectorizedProcessFunction; derive "
+            "its class from one of these and pass an instance",
         )
     for state in declared_operator_states(function):
         _refuse_lone_broadcast_state(function, state)

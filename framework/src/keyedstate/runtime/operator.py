@@ -8,8 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from keyedstate.runtime.connected import (
+    INPUTS,
+    ConnectedInputs,
+    ConnectedRows,
+    KeyedCoProcessFunction,
+    check_inputs,
+    in_turn,
+)
 from keyedstate.runtime.errors import ProcessFunctionError
 from keyedstate.runtime.event_time import event_time_array, event_times, largest_by_input
 from keyedstate.runtime.function import (
@@ -58,7 +68,7 @@ class KeyedOperator:
 
     Parameters
     ----------
-    function : KeyedProcessFunction or VectorizedProcessFunction
+    function : KeyedProcessFunction, VectorizedProcessFunction or KeyedCoProcessFunction
     backend : KeyedStateBackend
         Opened over the partition's key groups, with `key_serializer_for` the key columns.
     key_columns : sequence of str
@@ -74,11 +84,15 @@ class KeyedOperator:
         The column with each row's event time, for which `keyedstate.runtime.event_time.is_event_time`.
     input_column : str, optional
         The column that says of which input a row is, where several have event times of their own.
+    connected : ConnectedInputs, optional
+        The two inputs of a `KeyedCoProcessFunction`, which say themselves where their event times are.
 
     Attributes
     ----------
     rows_in : int
         Rows of the broadcast side are not counted.
+    rows_by_input : dict of str to int
+        Those of each of two connected inputs; empty where there is one.
     rows_out : int
     largest_event_time : int or None
         Of all rows so far, in milliseconds; None where no row had any.
@@ -100,8 +114,10 @@ class KeyedOperator:
         parallelism: int = 1,
         time_column: str | None = None,
         input_column: str | None = None,
+        connected: ConnectedInputs | None = None,
     ) -> None:
         check_function(function)
+        check_inputs(function, connected=connected is not None)
         self._function = function
         self._has_timers = handles_timers(function)
         self._backend = backend
@@ -117,6 +133,8 @@ class KeyedOperator:
         self._began = False
         self._time_column = time_column
         self._input_column = input_column
+        self._connected = connected
+        self.rows_by_input: dict[str, int] = {}
         self.largest_event_times: dict[str, int] = {}
         self.largest_event_time: int | None = None
         self.rows_in = 0
@@ -148,6 +166,7 @@ class KeyedOperator:
         self._began = False
         self.largest_event_time = None
         self.largest_event_times = {}
+        self.rows_by_input = {}
         self.rows_in = self.rows_out = 0
 
     def set_processing_time(self, time: int) -> None:
@@ -182,7 +201,7 @@ class KeyedOperator:
         if isinstance(function, VectorizedProcessFunction):
             for batch in put_together(filled, function.batch_rows, function.batch_bytes):
                 yield from self._process_vectorized(function, batch)
-        elif isinstance(function, KeyedProcessFunction) and not self._operator_states.metas():
+        elif isinstance(function, _PER_RECORD) and not self._operator_states.metas():
             for batch in put_together(filled, GROUPED_ROWS, GROUPED_BYTES):
                 for rows, keys in self._by_key(batch):
                     yield from self._process_rows(function, rows, keys)
@@ -347,7 +366,7 @@ class KeyedOperator:
         function = self._function
         if isinstance(function, VectorizedProcessFunction):
             yield from self._process_vectorized(function, batch)
-        elif isinstance(function, KeyedProcessFunction):
+        elif isinstance(function, _PER_RECORD):
             keys = keys_of([batch.column(name) for name in self._key_columns])
             yield from self._process_rows(function, batch, keys)
 
@@ -388,14 +407,19 @@ class KeyedOperator:
             raise self._failure(step, error) from error
 
     def _process_rows(
-        self, function: KeyedProcessFunction, batch: pa.RecordBatch, keys: list[Any]
+        self, function: KeyedProcessFunction | KeyedCoProcessFunction, batch: pa.RecordBatch, keys: list[Any]
     ) -> Iterator[pa.RecordBatch]:
         key_groups = batch.column(self._key_group_column).to_numpy().tolist()
-        names = [name for name in batch.schema.names if name != self._key_group_column]
-        rows = iterate_rows(names, [batch.column(name) for name in names])
-        context, backend, process = self._context, self._backend, function.process
+        context, backend = self._context, self._backend
+        process: Callable[[Any, Context], Any]
+        rows: Iterable[Any]
+        if isinstance(function, KeyedCoProcessFunction):
+            rows, times, process = self._of_both_inputs(function, batch)
+        else:
+            names = [name for name in batch.schema.names if name != self._key_group_column]
+            rows = iterate_rows(names, [batch.column(name) for name in names])
+            times, process = self._event_times(batch), function.process
         current = backend.current
-        times = self._event_times(batch)
         out: list[Any] = []
         ends: list[int] = []  # ends[i]: rows of `out` after input row first + i
         first = 0
@@ -411,10 +435,10 @@ class KeyedOperator:
                 result = process(row, context)
                 if result is not None:
                     if result.__class__ in _SINGLE_ROWS:
-                        raise _single_row("process", result)
+                        raise _single_row(_step(function, row), result)
                     out.extend(result)
             except (Exception, SystemExit) as error:
-                raise self._failure("process", error) from error
+                raise self._failure(_step(function, row), error) from error
             ends.append(len(out))
             if len(out) >= OUTPUT_BATCH_ROWS:
                 yield self._emit(out, keys, first, ends)
@@ -422,6 +446,39 @@ class KeyedOperator:
         if out:
             yield self._emit(out, keys, first, ends)
         self.rows_in += batch.num_rows
+
+    def _of_both_inputs(
+        self, function: KeyedCoProcessFunction, batch: pa.RecordBatch
+    ) -> tuple[
+        Iterator[tuple[bool, Any]], list[int | None] | None, Callable[[tuple[bool, Any], Context], Any]
+    ]:
+        """Return the rows of a batch, each behind whether it is of the second input; and what handles them.
+
+        The times of the rows come between the two.
+        """
+        assert self._connected is not None, "checked when the operator was made"
+        of_second, parts = self._connected.separate(batch, self._key_columns)
+        rows = [iterate_rows(part.input.schema.names, part.columns) for part in parts]
+        times = [self._event_times_of(name, part) for name, part in zip(INPUTS, parts, strict=True)]
+        both_times = None
+        if self._connected.have_event_time:
+            both_times = list(in_turn(of_second, *map(iter, times)))
+        processes = (function.process1, function.process2)
+
+        def process(row: tuple[bool, Any], context: Context) -> Any:
+            return processes[row[0]](row[1], context)
+
+        return zip(of_second, in_turn(of_second, *rows), strict=True), both_times, process
+
+    def _event_times_of(self, name: str, part: ConnectedRows) -> list[int | None]:
+        """Count the rows of one of two inputs and return their event times; none where it has no such."""
+        self.rows_by_input[name] = self.rows_by_input.get(name, 0) + len(part)
+        if part.times is None:
+            return []
+        times, missing = event_time_array(part.times)
+        self._note_times(times, missing, name)
+        found: list[int | None] = pa.array(times, mask=missing).to_pylist()
+        return found
 
     def _emit(self, out: list[Any], keys: list[Any], first: int, ends: list[int]) -> pa.RecordBatch:
         self.rows_out += len(out)
@@ -438,15 +495,24 @@ class KeyedOperator:
         if self._time_column is None:
             return
         times, missing = event_time_array(batch.column(self._time_column))
-        known = times if missing is None else times[~missing]
-        if len(known):
-            latest, before = int(known.max()), self.largest_event_time
-            self.largest_event_time = latest if before is None else max(latest, before)
+        self._note_times(times, missing)
         if self._input_column is not None:
             largest = self.largest_event_times
             of_rows = pa.array(times, mask=missing)
             for name, time in largest_by_input(batch.column(self._input_column), of_rows).items():
                 largest[name] = max(time, largest.get(name, time))
+
+    def _note_times(
+        self, times: npt.NDArray[np.int64], missing: npt.NDArray[np.bool_] | None, name: str | None = None
+    ) -> None:
+        """See the largest of some event times, which may be of one input."""
+        known = times if missing is None else times[~missing]
+        if not len(known):
+            return
+        latest, before = int(known.max()), self.largest_event_time
+        self.largest_event_time = latest if before is None else max(latest, before)
+        if name is not None:
+            self.largest_event_times[name] = max(latest, self.largest_event_times.get(name, latest))
 
     def _failure(self, step: str, error: BaseException, time: int | None = None) -> ProcessFunctionError:
         return ProcessFunctionError(
@@ -483,12 +549,21 @@ def handles_timers(function: KeyedFunction) -> bool:
     own: Any = type(function)
     if isinstance(function, VectorizedProcessFunction):
         return own.on_timers is not VectorizedProcessFunction.on_timers
-    return isinstance(function, KeyedProcessFunction) and own.on_timer is not KeyedProcessFunction.on_timer
+    bases = (base for base in _PER_RECORD if isinstance(function, base))
+    return any(own.on_timer is not base.on_timer for base in bases)
+
+
+def _step(function: KeyedFunction, row: Any) -> str:
+    if isinstance(function, KeyedCoProcessFunction):
+        return "process2" if row[0] else "process1"
+    return "process"
 
 
 def _single_row(step: str, result: object) -> TypeError:
     return TypeError(f"{step}() must yield its rows or return a list of them, not {result!r}")
 
 
+#: Functions that handle one row after the other.
+_PER_RECORD = (KeyedProcessFunction, KeyedCoProcessFunction)
 #: Results that are surely one row where rows are expected: iterating over them would yield its fields.
 _SINGLE_ROWS = frozenset((tuple, dict, str, bytes))

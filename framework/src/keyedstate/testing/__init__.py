@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         HarnessSettingError,
         HarnessSnapshot,
         InputRowError,
+        SecondInput,
         SnapshotMismatchError,
         StateNotRegisteredError,
     )
@@ -48,6 +49,7 @@ __all__ = [
     "HarnessSnapshot",
     "InputRowError",
     "Instance",
+    "SecondInput",
     "SnapshotMismatchError",
     "StateNotRegisteredError",
     "open_instance",

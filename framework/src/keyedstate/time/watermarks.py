@@ -45,16 +45,20 @@ def bounded_out_of_orderness(largest_event_time: int | None, delay_ms: int) -> i
 
 
 def watermark_of_inputs(
-    inputs: Mapping[str, InputTime], delay_ms: int, idle_ms: int | None, now: int, before: int
+    inputs: Mapping[str, InputTime],
+    delay_ms: int | Mapping[str, int],
+    idle_ms: int | None,
+    now: int,
+    before: int,
 ) -> int:
     """Return the watermark of several inputs: the least of those that are active (``StatusWatermarkValve``).
 
     Parameters
     ----------
     inputs : mapping
-        Those that have had rows.
-    delay_ms : int
-        How late rows of an input may come, against others of the same input.
+        Those that have had rows, and those that are known without: their largest event time is `BEFORE_TIME`.
+    delay_ms : int or mapping
+        How late rows of an input may come, against others of the same input; one for all, or by input.
     idle_ms : int or None
         An input without rows for longer is idle and holds nothing up; None where none ever is.
     now : int
@@ -64,7 +68,10 @@ def watermark_of_inputs(
         or is new, is left out until it has caught up.
     """
     marks = {
-        name: bounded_out_of_orderness(input_.largest_event_time, delay_ms) for name, input_ in inputs.items()
+        name: bounded_out_of_orderness(
+            input_.largest_event_time, delay_ms if isinstance(delay_ms, int) else delay_ms[name]
+        )
+        for name, input_ in inputs.items()
     }
     active = [
         mark for name, mark in marks.items() if idle_ms is None or now - inputs[name].last_seen <= idle_ms

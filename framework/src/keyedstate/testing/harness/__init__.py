@@ -1,5 +1,6 @@
 """The harness: a process function under test, without Spark and without Java."""
 
+from keyedstate.testing.harness.connected import SecondInput
 from keyedstate.testing.harness.errors import (
     FunctionCopyError,
     HarnessClosedError,
@@ -22,6 +23,7 @@ __all__ = [
     "HarnessSettingError",
     "HarnessSnapshot",
     "InputRowError",
+    "SecondInput",
     "SnapshotMismatchError",
     "StateNotRegisteredError",
 ]

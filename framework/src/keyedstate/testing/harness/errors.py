@@ -12,7 +12,7 @@ class HarnessSchemaError(KeyedStateError, ValueError):
 
     Attributes
     ----------
-    argument : {"schema", "output", "broadcast", "key", "time"}
+    argument : {"schema", "output", "broadcast", "key", "time", "second"}
     reason : str
     """
 

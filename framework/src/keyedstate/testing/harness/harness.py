@@ -16,13 +16,15 @@ from typing import Any, TypeVar, overload
 from keyedstate.durations import Duration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
+from keyedstate.runtime.connected import INPUTS
 from keyedstate.state import KeyContext, StateDescriptor, StateHandle
 from keyedstate.state.clock import Clock
+from keyedstate.testing.harness.connected import ConnectedInputRows, SecondInput
 from keyedstate.testing.harness.errors import HarnessSettingError, StateNotRegisteredError
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.instances import RunningInstances
 from keyedstate.testing.harness.plan import InstancePlan
-from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
+from keyedstate.testing.harness.rows import ONLY_INPUT, InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
 from keyedstate.testing.harness.time import HarnessTime
 from keyedstate.types import VOID_NAMESPACE
@@ -38,7 +40,7 @@ class Harness:
 
     Parameters
     ----------
-    function : KeyedProcessFunction or VectorizedProcessFunction
+    function : KeyedProcessFunction, VectorizedProcessFunction or KeyedCoProcessFunction
         It is not opened itself.  Every instance runs a copy of it, and another one in each epoch, as Spark's
         tasks do; see `HarnessInstance.function`.
     key : str or sequence of str
@@ -54,6 +56,11 @@ class Harness:
         Without it only `advance_watermark` moves the watermark.
     broadcast : str, mapping, pyarrow.Schema or StructType, optional
         The columns of the rows of the broadcast side, where the function has one.
+    second : SecondInput, optional
+        The second input of a `KeyedCoProcessFunction`; the parameters `key`, `schema`, `time` and `delay` are
+        then those of the first, and rows are given to `process1` and `process2`.
+    idle : str, timedelta or int, optional
+        After how long without rows one of two inputs holds the watermark up no more; by default never.
     backend : str, default "heap-cow"
     options : mapping, optional
         Options by name without ``spark.keyedstate.``.  Neither Spark's configuration nor the environment is
@@ -96,6 +103,8 @@ class Harness:
         time: str | None = None,
         delay: Duration | None = None,
         broadcast: object = None,
+        second: SecondInput | None = None,
+        idle: Duration | None = None,
         backend: str = "heap-cow",
         options: Mapping[str, object] | None = None,
         parallelism: int = 1,
@@ -105,10 +114,14 @@ class Harness:
     ) -> None:
         if max_parallelism is None:
             max_parallelism = DEFAULT_MAX_PARALLELISM if restore is None else restore.max_parallelism
-        self._rows = KeyedInputRows(schema, key, time)
+        first = KeyedInputRows(schema, key, time)
+        self._rows = first if second is None else ConnectedInputRows(first, second)
         if delay is not None:
             self._check_event_time()
-        self._time = HarnessTime(clock, delay)
+        delays = (
+            {ONLY_INPUT: delay} if second is None else dict(zip(INPUTS, (delay, second.delay), strict=True))
+        )
+        self._time = HarnessTime(clock, delays, idle)
         self._max_parallelism = max_parallelism
         plan = InstancePlan.of(
             function,
@@ -123,7 +136,9 @@ class Harness:
         self._outputs: list[tuple[Any, ...]] = []
         self._running = RunningInstances(plan, parallelism, restore)
         #: Locates the keys of all instances: which key group, and with it which instance.
-        self._keys = KeyContext(plan.key_serializer, KeyGroupRange(0, max_parallelism - 1), max_parallelism)
+        self._keys = KeyContext(
+            self._rows.key_serializer, KeyGroupRange(0, max_parallelism - 1), max_parallelism
+        )
 
     def __enter__(self) -> Harness:
         return self
@@ -177,7 +192,32 @@ class Harness:
             Where it yields something else than `output`.
         """
         instances = self._running.open
+        if isinstance(self._rows, ConnectedInputRows):
+            raise _wrong_input("process()", "one input", "two", "process1() and process2()")
         parts = self._rows.by_instance(list(rows), len(instances), self._max_parallelism)
+        return self._collect(instances[index].process(part) for index, part in parts)
+
+    def process1(self, row: Any) -> list[tuple[Any, ...]]:
+        """Process one row of the first of two inputs; see `process_all`."""
+        return self._process_of(0, [row])
+
+    def process1_all(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+        """Process rows of the first of two inputs; see `process_all`."""
+        return self._process_of(0, rows)
+
+    def process2(self, row: Any) -> list[tuple[Any, ...]]:
+        """Process one row of the second of two inputs; see `process_all`."""
+        return self._process_of(1, [row])
+
+    def process2_all(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+        """Process rows of the second of two inputs; see `process_all`."""
+        return self._process_of(1, rows)
+
+    def _process_of(self, number: int, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+        instances = self._running.open
+        if not isinstance(self._rows, ConnectedInputRows):
+            raise _wrong_input(f"process{number + 1}()", "two inputs", "one", "process()")
+        parts = self._rows.by_instance(number, list(rows), len(instances), self._max_parallelism)
         return self._collect(instances[index].process(part) for index, part in parts)
 
     def process_broadcast(self, row: Any) -> list[tuple[Any, ...]]:
@@ -433,7 +473,7 @@ class Harness:
         return found
 
     def _check_event_time(self) -> None:
-        if self._rows.time_column is None:
+        if not self._rows.have_event_time:
             raise HarnessSettingError(
                 "the event time of the rows",
                 "is not known",
@@ -447,6 +487,10 @@ class Harness:
         for instance in instances:
             instance.show_time()
         return self._collect(instance.fire_timers() for instance in instances)
+
+
+def _wrong_input(method: str, of: str, given: str, instead: str) -> HarnessSettingError:
+    return HarnessSettingError(method, f"is for {of}, and the function has {given}", f"Use {instead}.")
 
 
 def _broadcast_rows(function: KeyedFunction, declared: object) -> InputRows | None:

@@ -56,14 +56,14 @@ class HarnessInstance:
             handles = () if snapshot is None else files.enter_context(snapshot.handles(self.key_groups))
             self.backend = KeyedStateBackend.open(
                 plan.plugin,
-                key_serializer=plan.key_serializer,
+                key_serializer=plan.rows.key_serializer,
                 key_groups=self.key_groups,
                 max_parallelism=plan.max_parallelism,
                 options=plan.options,
                 handles=handles,
                 generic_types=plan.generic_types,
                 clock=plan.time.clock,
-                event_time=plan.time_column is not None,
+                event_time=plan.rows.have_event_time,
             )
         self.show_time()
 
@@ -77,14 +77,15 @@ class HarnessInstance:
         operator = KeyedOperator(
             self.function,
             self.backend,
-            key_columns=self._plan.key_columns,
+            key_columns=self._plan.rows.key_columns,
             key_group_column=KEY_GROUP_COLUMN,
             output=self._plan.output,
             epoch=epoch,
             operator_states=self.operator_states,
             task=self._index,
             parallelism=self._parallelism,
-            time_column=self._plan.time_column,
+            time_column=self._plan.rows.time_column,
+            connected=self._plan.rows.connected,
         )
         try:
             operator.open()
@@ -101,7 +102,7 @@ class HarnessInstance:
         try:
             return list(_rows(self._operator.process_batch(batch)))
         finally:
-            self._plan.time.saw(self._operator.largest_event_time)
+            self._plan.time.saw(self._plan.rows.largest_event_times(self._operator))
             # What a test does next happens at the time of no row.
             self.backend.current.timestamp = None
             self.show_time()

@@ -77,9 +77,9 @@ class RunningInstances:
             self._snapshots,
             epoch=self.epoch,
             watermark=self._plan.time.watermark,
-            largest_event_time=self._plan.time.largest_event_time,
+            inputs=self._plan.time.inputs,
             max_parallelism=self._plan.max_parallelism,
-            key_columns=self._plan.key_columns,
+            key_columns=self._plan.rows.key_columns,
             states=states,
         )
 
@@ -105,8 +105,7 @@ class RunningInstances:
         """Open all instances, empty or restored, and begin their epoch; on an error none stays open."""
         if snapshot is not None:
             self.epoch = snapshot.epoch
-            self._plan.time.watermark = snapshot.watermark
-            self._plan.time.largest_event_time = snapshot.largest_event_time
+            self._plan.time.restore(snapshot.watermark, snapshot.inputs)
         opened: list[HarnessInstance] = []
         try:
             for index in range(parallelism):
@@ -143,6 +142,6 @@ class RunningInstances:
             raise SnapshotMismatchError(
                 "max parallelism", snapshot.max_parallelism, self._plan.max_parallelism
             )
-        before, now = snapshot.key_columns, self._plan.key_columns
+        before, now = snapshot.key_columns, self._plan.rows.key_columns
         if before != now and sorted(before) == sorted(now):
             raise SnapshotMismatchError("order of key columns", before, now)

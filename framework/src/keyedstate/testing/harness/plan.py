@@ -12,13 +12,13 @@ import cloudpickle
 
 from keyedstate.config import BACKEND, MAX_PARALLELISM, PARALLELISM, TYPES_GENERIC, Configuration
 from keyedstate.plugins import Backend, PluginRegistry
-from keyedstate.runtime import KeyedFunction
+from keyedstate.runtime import KeyedFunction, check_inputs
 from keyedstate.runtime.function import check_function
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.testing.harness.connected import ConnectedInputRows
 from keyedstate.testing.harness.errors import FunctionCopyError, HarnessSettingError
 from keyedstate.testing.harness.rows import KeyedInputRows
 from keyedstate.testing.harness.time import HarnessTime
-from keyedstate.types import TypeSerializer
 
 #: Options that are parameters of the harness.
 _PARAMETERS = {BACKEND: "backend", PARALLELISM: "parallelism", MAX_PARALLELISM: "max_parallelism"}
@@ -37,9 +37,7 @@ class InstancePlan:
         The plugin's options.
     generic_types : bool
         The option ``types.generic``.
-    key_columns : tuple of str
-    key_serializer : TypeSerializer
-    time_column : str or None
+    rows : KeyedInputRows or ConnectedInputRows
     output : OutputSchema
     max_parallelism : int
     time : HarnessTime
@@ -49,9 +47,7 @@ class InstancePlan:
     plugin: Backend
     options: Mapping[str, Any]
     generic_types: bool
-    key_columns: tuple[str, ...]
-    key_serializer: TypeSerializer[Any]
-    time_column: str | None
+    rows: KeyedInputRows | ConnectedInputRows
     output: OutputSchema
     max_parallelism: int
     time: HarnessTime
@@ -60,7 +56,7 @@ class InstancePlan:
     def of(
         cls,
         function: KeyedFunction,
-        rows: KeyedInputRows,
+        rows: KeyedInputRows | ConnectedInputRows,
         output: OutputSchema,
         backend: str,
         options: Mapping[str, object],
@@ -77,7 +73,8 @@ class InstancePlan:
         ConfigError, PluginError
         """
         check_function(function)
-        function = function.for_rows(rows.schema, rows.key_columns, rows.time_column)
+        check_inputs(function, connected=rows.connected is not None)
+        function = rows.bind(function)
         try:
             cloudpickle.dumps(function)
             copy_of(function)
@@ -98,9 +95,7 @@ class InstancePlan:
             plugin=plugin,
             options=config.plugin_options(registry.options, plugin.name),
             generic_types=config[TYPES_GENERIC] == "allow",
-            key_columns=rows.key_columns,
-            key_serializer=rows.key_serializer,
-            time_column=rows.time_column,
+            rows=rows,
             output=output,
             max_parallelism=max_parallelism,
             time=time,

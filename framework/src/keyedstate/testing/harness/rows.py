@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keyedstate.errors import did_you_mean
 from keyedstate.murmur3 import key_groups
-from keyedstate.runtime import key_serializer_for
+from keyedstate.runtime import KeyedFunction, KeyedOperator, key_serializer_for
 from keyedstate.runtime.event_time import is_event_time
 from keyedstate.runtime.output import OutputRowError, OutputSchema, OutputSchemaError, OutputTypeError
 from keyedstate.testing.harness.errors import HarnessSchemaError, InputRowError
@@ -20,6 +20,8 @@ from keyedstate.types import UnsupportedTypeError
 
 #: The column that carries the key group, by the name that it has in a Spark job.
 KEY_GROUP_COLUMN = "__keyedstate_key_group"
+#: What an input is called where there is one.
+ONLY_INPUT = "rows"
 _KEY_GROUP_FIELD = pa.field(KEY_GROUP_COLUMN, pa.int32(), nullable=False)
 
 
@@ -78,21 +80,42 @@ class KeyedInputRows(InputRows):
     key : str or sequence of str
     time : str or None
         The column with the event time.
+    argument : str, optional
+        The name of `declared`, for errors.
 
     Attributes
     ----------
+    connected : None
+        There is one input.
     key_columns : tuple of str
+    key_types : list of pyarrow.DataType
     key_serializer : TypeSerializer
     time_column : str or None
     """
 
-    def __init__(self, declared: object, key: str | Sequence[str], time: str | None) -> None:
-        super().__init__(declared, "schema")
+    connected = None
+
+    def __init__(
+        self, declared: object, key: str | Sequence[str], time: str | None, argument: str = "schema"
+    ) -> None:
+        super().__init__(declared, argument)
         self.time_column = None if time is None else _time_column(self.schema, time)
         self.key_columns = _key_columns(self.schema, key)
-        types = [_key_type(self.schema.field(name)) for name in self.key_columns]
-        self.key_serializer = key_serializer_for(types)
-        self._routed_schema = self.schema.append(_KEY_GROUP_FIELD)
+        self.key_types = [_key_type(self.schema.field(name)) for name in self.key_columns]
+        self.key_serializer = key_serializer_for(self.key_types)
+
+    @property
+    def have_event_time(self) -> bool:
+        """Whether the rows have event times."""
+        return self.time_column is not None
+
+    def bind(self, function: KeyedFunction) -> KeyedFunction:
+        """Return a function for these rows."""
+        return function.for_rows(self.schema, self.key_columns, self.time_column)
+
+    def largest_event_times(self, operator: KeyedOperator) -> dict[str, int]:
+        """Return the largest event time that an operator has seen, by the name of the input."""
+        return {} if operator.largest_event_time is None else {ONLY_INPUT: operator.largest_event_time}
 
     def by_instance(
         self, rows: Sequence[Any], parallelism: int, max_parallelism: int
@@ -106,15 +129,22 @@ class KeyedInputRows(InputRows):
         InputRowError
             Before anything is yielded.
         """
-        batch = self.to_batch(rows)
-        groups = key_groups([batch.column(name) for name in self.key_columns], max_parallelism)
-        batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(groups)], schema=self._routed_schema)
-        # Whole numbers of 64 bits: 32,768 squared is the largest product.
-        owners = groups.astype(np.int64) * parallelism // max_parallelism
-        changes = np.flatnonzero(np.diff(owners)) + 1
-        for start, end in pairwise([0, *changes.tolist(), len(owners)]):
-            if start < end:
-                yield int(owners[start]), batch.slice(start, end - start)
+        return routed(self.to_batch(rows), self.key_columns, parallelism, max_parallelism)
+
+
+def routed(
+    batch: pa.RecordBatch, key_columns: Sequence[str], parallelism: int, max_parallelism: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield (instance, rows) with the column `KEY_GROUP_COLUMN`, as `KeyedInputRows.by_instance` does."""
+    groups = key_groups([batch.column(name) for name in key_columns], max_parallelism)
+    schema = batch.schema.append(_KEY_GROUP_FIELD)
+    batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(groups)], schema=schema)
+    # Whole numbers of 64 bits: 32,768 squared is the largest product.
+    owners = groups.astype(np.int64) * parallelism // max_parallelism
+    changes = np.flatnonzero(np.diff(owners)) + 1
+    for start, end in pairwise([0, *changes.tolist(), len(owners)]):
+        if start < end:
+            yield int(owners[start]), batch.slice(start, end - start)
 
 
 def checked_schema(declared: object, argument: str) -> OutputSchema:

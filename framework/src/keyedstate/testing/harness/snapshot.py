@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from keyedstate.checkpoint.operator_state import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.time import InputTime
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +33,8 @@ class HarnessSnapshot:
     epoch : int
         The epoch in which it was taken.
     watermark : int
-    largest_event_time : int or None
-        Of the rows of this epoch, in milliseconds since 1970 UTC.
+    inputs : mapping of str to InputTime
+        What is known of the event times of each input, over all epochs.
     max_parallelism : int
     key_columns : tuple of str
     segments : tuple of SegmentFile
@@ -44,7 +45,7 @@ class HarnessSnapshot:
 
     epoch: int
     watermark: int
-    largest_event_time: int | None
+    inputs: Mapping[str, InputTime]
     max_parallelism: int
     key_columns: tuple[str, ...]
     segments: tuple[SegmentFile, ...]
@@ -58,7 +59,7 @@ class HarnessSnapshot:
         *,
         epoch: int,
         watermark: int,
-        largest_event_time: int | None,
+        inputs: Mapping[str, InputTime],
         max_parallelism: int,
         key_columns: tuple[str, ...],
         states: Sequence[tuple[KeyedStateBackend, OperatorStateBackend]],
@@ -81,7 +82,7 @@ class HarnessSnapshot:
         snapshot = cls(
             epoch,
             watermark,
-            largest_event_time,
+            dict(inputs),
             max_parallelism,
             key_columns,
             segments,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 
 from keyedstate.durations import Duration, milliseconds
 from keyedstate.state import KeyedStateBackend
 from keyedstate.state.clock import BEFORE_TIME, Clock, ManualClock
 from keyedstate.testing.harness.errors import HarnessSettingError
+from keyedstate.time import InputTime, watermark_of_inputs
 
 _1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MILLISECOND = dt.timedelta(milliseconds=1)
@@ -20,26 +22,39 @@ class HarnessTime:
     ----------
     clock : callable or None
         By default a `ManualClock` that begins at 0.
-    delay : str, timedelta, int or None
-        How far behind the largest event time the watermark follows at the end of an epoch; None where only
-        the test moves it.
+    delays : mapping of str to (str, timedelta, int or None)
+        For each input how far behind its largest event time the watermark follows at the end of an epoch;
+        None where only the test moves it.
+    idle : str, timedelta, int or None
+        After how long without rows an input holds the watermark up no more.
 
     Attributes
     ----------
     clock : callable
     watermark : int
         In milliseconds since 1970 UTC; `BEFORE_TIME` before the first.
-    largest_event_time : int or None
-        Of the rows of this epoch.
+    inputs : dict of str to InputTime
+        What is known of each input, over all epochs.
     """
 
-    def __init__(self, clock: Clock | None, delay: Duration | None) -> None:
+    def __init__(
+        self, clock: Clock | None, delays: Mapping[str, Duration | None], idle: Duration | None = None
+    ) -> None:
         self.clock: Clock = ManualClock() if clock is None else clock
         self.watermark = BEFORE_TIME
-        self.largest_event_time: int | None = None
-        self._delay_ms = None if delay is None else milliseconds(delay)
-        if self._delay_ms is not None and self._delay_ms < 0:
-            raise HarnessSettingError("the delay", f"is {delay!r}, which is negative", "Give 0 or more.")
+        self._delays_ms = {name: milliseconds(delay) for name, delay in delays.items() if delay is not None}
+        for name, delay_ms in self._delays_ms.items():
+            if delay_ms < 0:
+                reason = f"is {delays[name]!r}, which is negative"
+                raise HarnessSettingError("the delay", reason, "Give 0 or more.")
+        if self._delays_ms and len(self._delays_ms) < len(delays):
+            raise HarnessSettingError("the delay", "is given for one input only", "Give both one, or none.")
+        self._idle_ms = None if idle is None else milliseconds(idle)
+        if self._idle_ms is not None and (self._idle_ms <= 0 or not self._delays_ms):
+            way_out = "Give '5 minutes' or so, and both inputs a delay."
+            raise HarnessSettingError("the idle time", f"is {idle!r}, and has nothing to judge", way_out)
+        now = self.clock()
+        self.inputs = {name: InputTime(BEFORE_TIME, now) for name in delays}
 
     def advance(self, duration: Duration) -> None:
         """Move the clock."""
@@ -53,17 +68,26 @@ class HarnessTime:
         """Move event time forward; an earlier watermark changes nothing."""
         self.watermark = max(self.watermark, _instant_ms("the watermark", time))
 
-    def saw(self, event_time: int | None) -> None:
-        """Note the largest event time of some rows."""
-        if event_time is not None:
-            largest = self.largest_event_time
-            self.largest_event_time = event_time if largest is None else max(event_time, largest)
+    def saw(self, event_times: Mapping[str, int]) -> None:
+        """Note the largest event times of some rows, by input."""
+        now = self.clock()
+        for name, time in event_times.items():
+            self.inputs[name] = InputTime(max(time, self.inputs[name].largest_event_time), now)
+
+    def restore(self, watermark: int, inputs: Mapping[str, InputTime]) -> None:
+        """Go back to the times of a snapshot; the time since then is none in which an input was idle."""
+        self.watermark = watermark
+        now = self.clock()
+        for name in self.inputs:
+            known = inputs.get(name)
+            self.inputs[name] = InputTime(BEFORE_TIME if known is None else known.largest_event_time, now)
 
     def end_epoch(self) -> None:
         """Let the watermark follow the rows of the epoch, as a job does between two epochs."""
-        if self._delay_ms is not None and self.largest_event_time is not None:
-            self.advance_watermark(self.largest_event_time - self._delay_ms - 1)
-        self.largest_event_time = None
+        if self._delays_ms:
+            self.watermark = watermark_of_inputs(
+                self.inputs, self._delays_ms, self._idle_ms, self.clock(), self.watermark
+            )
 
     def show_to(self, backend: KeyedStateBackend) -> None:
         """Let the states of an instance see the present times."""

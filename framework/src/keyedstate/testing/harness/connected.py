@@ -1,0 +1,120 @@
+"""The rows of two inputs that a test gives to a function of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.durations import Duration
+from keyedstate.runtime import ConnectedInput, ConnectedInputs, KeyedCoProcessFunction, KeyedFunction
+from keyedstate.runtime.connected import FIRST_COLUMN, SECOND_COLUMN
+from keyedstate.runtime.operator import KeyedOperator
+from keyedstate.testing.harness.errors import HarnessSchemaError, HarnessSettingError
+from keyedstate.testing.harness.rows import KeyedInputRows, routed
+
+
+@dataclass(frozen=True)
+class SecondInput:
+    """The second input of a `KeyedCoProcessFunction`, for `Harness`.
+
+    Attributes
+    ----------
+    schema : str, mapping, pyarrow.Schema or StructType
+        The columns of its rows.
+    key : str or sequence of str
+        The column, or columns, that make the key: of the types that those of the first input have.
+    time : str or None
+        The column with each row's event time; both inputs have one, or neither.
+    delay : str, timedelta, int or None
+        How far behind its largest event time its watermark stays.
+    """
+
+    schema: object
+    key: str | Sequence[str]
+    time: str | None = None
+    delay: Duration | None = None
+
+
+class ConnectedInputRows:
+    """The declared columns of two inputs with keys of the same types.
+
+    Parameters
+    ----------
+    first : KeyedInputRows
+    second : SecondInput
+
+    Attributes
+    ----------
+    connected : ConnectedInputs
+    key_columns : tuple of str
+        Those of the first input, as on Spark.
+    key_serializer : TypeSerializer
+    time_column : None
+        Each input has its own.
+
+    Raises
+    ------
+    HarnessSchemaError, HarnessSettingError
+    """
+
+    time_column = None
+
+    def __init__(self, first: KeyedInputRows, second: SecondInput) -> None:
+        other = KeyedInputRows(second.schema, second.key, second.time, argument="second")
+        self._inputs = (first, other)
+        self.key_columns = first.key_columns
+        self.key_serializer = first.key_serializer
+        if first.key_types != other.key_types:
+            ours, theirs = (", ".join(map(str, rows.key_types)) for rows in self._inputs)
+            raise HarnessSchemaError("second", f"its key is {theirs}, and that of the first input {ours}")
+        if (first.time_column is None) != (other.time_column is None):
+            raise HarnessSettingError(
+                "the event time of the rows",
+                "is known of one input and not of the other",
+                "Name a column of each with time=, or of neither.",
+            )
+        self.connected = ConnectedInputs(
+            *(ConnectedInput(rows.schema, rows.key_columns, rows.time_column) for rows in self._inputs)
+        )
+        self._structs = [
+            pa.struct([(f"c{place}", input_.schema.field(place).type) for place in input_.carried])
+            for input_ in (self.connected.first, self.connected.second)
+        ]
+
+    @property
+    def have_event_time(self) -> bool:
+        """Whether the rows of both inputs have event times."""
+        return self.connected.have_event_time
+
+    def bind(self, function: KeyedFunction) -> KeyedFunction:
+        """Return a function for these rows."""
+        assert isinstance(function, KeyedCoProcessFunction), "checked before"
+        return function.for_inputs(self.connected)
+
+    def largest_event_times(self, operator: KeyedOperator) -> dict[str, int]:
+        """Return the largest event times that an operator has seen, by the name of the input."""
+        return operator.largest_event_times
+
+    def by_instance(
+        self, number: int, rows: Sequence[Any], parallelism: int, max_parallelism: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (instance, rows) of the first input, number 0, or of the second; as `KeyedInputRows` does.
+
+        Raises
+        ------
+        InputRowError
+        """
+        mine = self._inputs[number]
+        batch = mine.to_batch(rows)
+        input_ = self.connected.second if number else self.connected.first
+        fields = self._structs[number]
+        carried = [batch.column(place) for place in input_.carried]
+        columns: list[pa.Array] = [pa.nulls(batch.num_rows, struct) for struct in self._structs]
+        columns[number] = pa.StructArray.from_arrays(carried, fields=list(fields))
+        keys = [batch.column(name) for name in mine.key_columns]
+        names = [*self.key_columns, FIRST_COLUMN, SECOND_COLUMN]
+        together = pa.RecordBatch.from_arrays([*keys, *columns], names)
+        return routed(together, self.key_columns, parallelism, max_parallelism)
