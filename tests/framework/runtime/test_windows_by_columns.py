@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from keyedstate import types
 from keyedstate.runtime.aggregates import collect, count, max_, mean, sum_
 from keyedstate.runtime.windows import windowed
 from keyedstate.runtime.windows.aggregation import WindowedAggregation
+from keyedstate.runtime.windows.session_aggregation import SessionAggregation
 from keyedstate.state import AggregateFunction
 from keyedstate.testing import Harness
-from keyedstate.window import Sliding, Tumbling
+from keyedstate.window import Session, Sliding, Tumbling
 
 UTC = dt.timezone.utc
 SCHEMA = "user string, v long, ts timestamp"
@@ -40,6 +42,12 @@ class Statistics(AggregateFunction[Any, Any, Any]):
 
     def get_result(self, accumulator: Any) -> Any:
         return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        (rows, total, most), (more, other, largest) = a, b
+        if other is None or total is None:
+            return rows + more, other if total is None else total, largest if most is None else most
+        return rows + more, total + other, max(most, largest)
 
 
 SUMS = types.tuple_of(types.INT64, types.nullable(types.INT64), types.nullable(types.INT64))
@@ -109,6 +117,87 @@ def test_columns_and_rows_give_the_same(one_backend: str, assigner: Any, latenes
                 else:
                     job.end_epoch()
             assert told(rows.take_outputs()) == told(columns.take_outputs())
+        assert rows.num_entries() == columns.num_entries() == 0
+
+
+def ended(outputs: list[Any]) -> tuple[list[Any], dict[Any, Any]]:
+    """Return the rows that went aside, and what sessions gave that did not become part of a later one."""
+    aside, last, _ = told(outputs)
+    return aside, {
+        session: result
+        for session, result in last.items()
+        if not any(
+            other != session and other[0] == session[0] and other[1] <= session[1] and other[2] >= session[2]
+            for other in last
+        )
+    }
+
+
+def walk(seed: int, steps: int) -> list[Any]:
+    """Return rows around a watermark that goes on, with restarts in between."""
+    draw = random.Random(seed)
+    made: list[Any] = []
+    now = 0
+    for _ in range(steps):
+        kind = draw.random()
+        if kind < 0.3:
+            now += draw.randint(0, 12)
+            made.append(now)
+        elif kind < 0.35:
+            made.append(draw.choice(["snapshot", "epoch", "rescale"]))
+        else:
+            times = [now + draw.randint(-25, 25) for _ in range(draw.randint(1, 8))]
+            made.append(
+                [
+                    (
+                        draw.choice(["ann", "bob", None]),
+                        draw.choice([None, draw.randint(-9, 9)]),
+                        None if draw.random() < 0.02 else dt.datetime.fromtimestamp(time / 1000, UTC),
+                    )
+                    for time in times
+                ]
+            )
+    return made
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize(("gap", "lateness"), [(3, 0), (9, 0), (4, 1), (5, 13), (1, 30)])
+def test_sessions_by_columns_and_by_rows_give_the_same(gap: int, lateness: int, one_by_one: bool) -> None:
+    """MW-01, WIN-14, WIN-16 over random rows, out of order and late, with restarts.
+
+    Row by row, and without lateness, both give the same at every step.  Late rows of one call make one firing
+    by columns, of the sessions that are there behind them: those before it that became these are left out.
+    """
+    by_rows = declared(Session.with_gap(gap), lateness).aggregate_with(Statistics(), SUMS)
+    by_columns = declared(Session.with_gap(gap), lateness).aggregate(
+        n=count(), total=sum_("v"), most=max_("v")
+    )
+    arguments: Any = {"key": "user", "schema": SCHEMA, "output": OUTPUT, "time": "ts", "backend": "heap-cow"}
+    with Harness(by_rows, **arguments) as rows, Harness(by_columns, **arguments) as columns:
+        assert isinstance(columns.instances[0].function, SessionAggregation)
+        for step in [*walk(gap + lateness, 150), 10_000]:
+            before = len(rows.outputs), len(columns.outputs)
+            for job in (rows, columns):
+                if isinstance(step, list):
+                    for some in [[row] for row in step] if one_by_one else [step]:
+                        job.process_all(some)
+                elif isinstance(step, int):
+                    job.advance_watermark(step)
+                elif step == "snapshot":
+                    job.restore(job.snapshot())
+                elif step == "rescale":
+                    job.rescale(3 - job.parallelism)
+                else:
+                    job.end_epoch()
+            by_row, by_column = rows.outputs[before[0] :], columns.outputs[before[1] :]
+            if one_by_one or not lateness:
+                assert sorted(map(repr, by_row)) == sorted(map(repr, by_column))
+            else:
+                aside, last, _ = told(by_row)
+                other_aside, other_last, _ = told(by_column)
+                assert aside == other_aside
+                assert {session: last.get(session) for session in other_last} == other_last
+        assert ended(rows.outputs) == ended(columns.outputs)
         assert rows.num_entries() == columns.num_entries() == 0
 
 
@@ -203,3 +292,86 @@ def test_a_late_row_makes_one_firing_although_a_window_before_goes_at_the_end_of
         assert job.end_epoch() == []
         assert [one.user for one in job.advance_watermark(100)] == ["eve"]
         assert job.num_entries() == 0
+
+
+def test_sessions_of_many_keys_over_batches_out_of_order_and_a_rescaling(backend_name: str) -> None:
+    """MW-01: rows bridge stored sessions, of keys with several columns, a NaN and nulls among them."""
+    function = windowed(Session.with_gap("10 s")).aggregate(n=count(), mean=mean("v"), all=collect("v"))
+    start = dt.datetime(2024, 5, 1, tzinfo=UTC)
+    rooms = [0.5, None, float("nan"), float("-nan")]
+    rows = [
+        (
+            f"user {number % 7}",
+            rooms[number % 4],
+            float(number),
+            start + dt.timedelta(seconds=number * 37 % 6000),
+        )
+        for number in range(2000)
+    ]
+    arguments: Any = {
+        "key": ("user", "room"),
+        "schema": "user string, room double, v double, ts timestamp",
+        "time": "ts",
+        "output": "user string, room double, window_start timestamp, window_end timestamp, n long, "
+        "mean double, all array<double>",
+    }
+    with Harness(function, backend=backend_name, parallelism=2, **arguments) as job:
+        assert isinstance(job.instances[0].function, SessionAggregation)
+        for first in range(0, 1000, 250):
+            job.process_all(rows[first : first + 250])
+        job.end_epoch()
+        job.rescale(1)
+        job.process_all(rows[1000:])
+        out = job.advance_watermark(start + dt.timedelta(days=1))
+        assert job.num_entries() == 0
+    by_key: dict[Any, list[tuple[dt.datetime, float]]] = {}
+    for user, room, value, time in rows:
+        by_key.setdefault((user, repr(room).strip("-")), []).append((time, value))
+    expected: dict[Any, list[float]] = {}
+    gap = dt.timedelta(seconds=10)
+    for key, of_key in by_key.items():
+        begin = last = None
+        for time, value in sorted(of_key):
+            if last is None or time - last > gap:
+                begin = time
+            last = time
+            expected.setdefault((*key, begin), []).append(value)
+    found = {(row.user, repr(row.room), row.window_start): row for row in out}
+    assert len(found) == len(out)
+    assert {key: sorted(row.all) for key, row in found.items()} == {
+        key: sorted(values) for key, values in expected.items()
+    }
+    for key, row in found.items():
+        assert (row.n, row.mean) == (len(expected[key]), pytest.approx(sum(expected[key]) / row.n))
+
+
+def test_a_session_that_grows_with_every_batch_leaves_no_timer_behind_each() -> None:
+    function = windowed(Session.with_gap("1 min")).aggregate(n=count())
+    output = "user string, window_start timestamp, window_end timestamp, n long"
+    with Harness(
+        function, key="user", schema=SCHEMA, output=output, time="ts", backend="heap-cow", delay="5 s"
+    ) as job:
+        for second in range(0, 600, 10):
+            job.process(("ann", 1, dt.datetime.fromtimestamp(second, UTC)))
+            assert job.end_epoch() == []
+            # The session and its timer.
+            assert job.num_entries() == 2
+        assert [row.n for row in job.end_input()] == [60]
+
+
+def test_sessions_at_the_ends_of_time_and_overflowing_sums() -> None:
+    """WIN-15: where times end, so does the window; bounds that no calendar has are null."""
+    function = windowed(Session.with_gap("10 s")).allowed_lateness(2**64).aggregate(total=sum_("v"))
+    output = "user string, window_start timestamp, window_end timestamp, total long"
+    first, last = dt.datetime.min.replace(tzinfo=UTC), dt.datetime.max.replace(tzinfo=UTC)
+    with Harness(function, key="user", schema=SCHEMA, time="ts", output=output, backend="heap-cow") as job:
+        job.process_all([(f"user {number}", number, first if number % 2 else last) for number in range(9)])
+        job.process_all([("user 8", 1, first), ("user 7", 2**63 - 8, last)])
+        out = job.end_input()
+        assert sorted((row.window_end is None, row.total) for row in out) == [
+            (False, 1), (False, 1), (False, 3), (False, 5), (False, 7),
+            *((True, total) for total in (0, 2, 4, 6, 8, 2**63 - 8)),
+        ]  # fmt: skip
+        # No row is late with such a lateness: the session goes on.
+        with pytest.raises(Exception, match=r"sum\(v\).*'user 7'"):
+            job.process(("user 7", 8, last))

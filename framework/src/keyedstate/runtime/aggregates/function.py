@@ -131,11 +131,7 @@ class Aggregation(VectorizedProcessFunction):
         now: list[Part] = [[] for _ in new]
 
         def merge(some: slice, stored: list[Any]) -> Iterator[tuple[Any, ...]]:
-            old = self.parts_of(stored)
-            merged: list[Part] = []
-            for bound in self._kept.values():
-                place = self._places[bound.name]
-                merged += bound.merge(old[place], [part[some] for part in new[place]])
+            merged = self.merged(self.parts_of(stored), [part[some] for part in new])
             for whole, part in zip(now, merged, strict=True):
                 whole += part
             return zip(*merged, strict=True)
@@ -143,8 +139,16 @@ class Aggregation(VectorizedProcessFunction):
         try:
             self.accumulators.transform_many(keys, merge, key_groups)
         except StateValueError as error:
-            raise self._overflow(keys, now, error) from error
+            raise self.overflow(keys, now, error) from error
         return now
+
+    def merged(self, stored: list[Part], new: list[Part]) -> list[Part]:
+        """Return parts of the same keys as one; what is stored is of earlier rows."""
+        merged: list[Part] = []
+        for bound in self._kept.values():
+            place = self._places[bound.name]
+            merged += bound.merge(stored[place], new[place])
+        return merged
 
     def parts_of(self, stored: list[Any]) -> list[Part]:
         """Return accumulators as columns of their parts."""
@@ -152,8 +156,8 @@ class Aggregation(VectorizedProcessFunction):
             stored = [self._nothing if one is None else one for one in stored]
         return [list(map(itemgetter(place), stored)) for place in range(len(self._nothing))]
 
-    def _overflow(self, keys: list[Any], now: list[Part], error: StateValueError) -> KeyedStateError:
-        """Return the error for what the state has refused."""
+    def overflow(self, keys: list[Any], now: list[Part], error: StateValueError) -> KeyedStateError:
+        """Return the error for parts that the state has refused; a stretch of the keys may have none yet."""
         for bound in self._kept.values():
             if isinstance(bound, UserDefined):
                 continue

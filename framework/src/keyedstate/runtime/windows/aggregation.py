@@ -11,39 +11,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.runtime.aggregates import Aggregate, InvalidAggregateError
 from keyedstate.runtime.aggregates.declaration import Part
-from keyedstate.runtime.aggregates.function import OUTPUT_ROWS, Aggregation
-from keyedstate.runtime.event_time import event_time_array
+from keyedstate.runtime.aggregates.function import Aggregation
 from keyedstate.runtime.function import Context, KeyedFunction
 from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.timers import TimerBatch
-from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.runtime.vectorized import KeyedBatch
+from keyedstate.runtime.windows.columnar import ColumnarWindows, Times
 from keyedstate.runtime.windows.function import (
-    DROP,
-    FAIL,
-    MAIN,
-    MISSING,
-    OUTPUT,
     WINDOW_END,
     WINDOW_START,
     WindowedFunction,
     has_bounds,
     window_bounds,
 )
+from keyedstate.runtime.windows.session_aggregation import SessionAggregation
 from keyedstate.state import BEFORE_TIME, END_OF_TIME, ValueState
-from keyedstate.types import TIME_WINDOW, TimeWindow, from_arrow_type, infer, nullable
-from keyedstate.window import EventTimeTrigger, MissingTimestampError, Sliding, Tumbling
+from keyedstate.types import TIME_WINDOW, TimeWindow, infer, nullable
+from keyedstate.window import EventTimeTrigger, MissingTimestampError, Session, Sliding, Tumbling
 from keyedstate.window.contents import CONTENTS, AllRows
 from keyedstate.window.definition import WindowDefinition
 from keyedstate.window.function import ProcessWindowFunction, WindowContext
-
-#: Instants as Spark has them.
-_INSTANT = pa.timestamp("us", "UTC")
-Times = npt.NDArray[np.int64]
 
 
 class DeclaredAggregation(KeyedFunction):
@@ -81,7 +72,9 @@ class DeclaredAggregation(KeyedFunction):
         if by_columns(self._definition):
             if time_column is None:
                 raise MissingTimestampError(self._definition.assigner.name)
-            return WindowedAggregation(self._definition, aggregation, schema, time_column, **sides)
+            sessions = isinstance(self._definition.assigner, Session)
+            made_of: type[ColumnarWindows] = SessionAggregation if sessions else WindowedAggregation
+            return made_of(self._definition, aggregation, schema, time_column, **sides)
         function = _AggregatedWindow(self._definition, aggregation, schema)
         made = WindowedFunction(self._definition, AllRows(), function, **sides)
         return made.for_rows(schema, key_columns, time_column)
@@ -113,57 +106,28 @@ class DeclaredAggregation(KeyedFunction):
 
 
 def by_columns(definition: WindowDefinition) -> bool:
-    """Return whether windows can be aggregated by columns: aligned ones that fire at their end."""
+    """Return whether windows can be aggregated by columns: those of event time that fire at their end.
+
+    Not sessions whose gap a function takes from each row.
+    """
+    assigner = definition.assigner
     return (
-        type(definition.assigner) in (Tumbling, Sliding)
-        and definition.assigner.is_event_time
+        (type(assigner) in (Tumbling, Sliding) or (type(assigner) is Session and assigner.gap is not None))
+        and assigner.is_event_time
         and type(definition.trigger) is EventTimeTrigger
         and definition.evictor is None
     )
 
 
-class WindowedAggregation(VectorizedProcessFunction):
-    """Aggregates of aligned windows in event time; made by `DeclaredAggregation`.
+class WindowedAggregation(ColumnarWindows):
+    """Aggregates of aligned windows in event time; made by `DeclaredAggregation`."""
 
-    Attributes
-    ----------
-    late_rows_dropped, timeless_rows_dropped : int
-        As of `keyedstate.runtime.windows.WindowedFunction`.
-    """
-
-    batch_rows = Aggregation.batch_rows
-    batch_bytes = Aggregation.batch_bytes
-
-    def __init__(
-        self,
-        definition: WindowDefinition,
-        aggregation: Aggregation,
-        schema: pa.Schema,
-        time_column: str,
-        *,
-        side_outputs: tuple[str, ...],
-        late: str | None,
-        missing: str,
-    ) -> None:
+    def __init__(self, definition: WindowDefinition, *given: Any, **sides: Any) -> None:
+        super().__init__(definition, *given, **sides)
         assigner = definition.assigner
         assert isinstance(assigner, (Tumbling, Sliding))
-        self._name = assigner.name
         self._size, self._offset = assigner.size, assigner.offset
         self._slide = assigner.slide if isinstance(assigner, Sliding) else assigner.size
-        self._lateness = definition.allowed_lateness
-        self._aggregation = aggregation
-        self._key_columns = aggregation.key_columns
-        self._side_outputs = side_outputs
-        self._time_column = time_column
-        self._late = late
-        self._missing = missing
-        self.late_rows_dropped = self.timeless_rows_dropped = 0
-        keys = len(self._key_columns)
-        fields = list(aggregation.output)
-        bounds = [pa.field(WINDOW_START, _INSTANT), pa.field(WINDOW_END, _INSTANT)]
-        self._main = pa.schema([*fields[:keys], *bounds, *fields[keys:]])
-        structs = [pa.field(name, pa.struct(list(schema))) for name in side_outputs]
-        self._tagged = pa.schema([(OUTPUT, pa.string()), (MAIN, pa.struct(list(self._main))), *structs])
 
     def open(self, ctx: Context) -> None:
         """Register the state of windows."""
@@ -173,32 +137,11 @@ class WindowedAggregation(VectorizedProcessFunction):
 
     # -- rows ---------------------------------------------------------------------------------------------
 
-    def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
-        """Bring rows into the state of their windows; yield what late ones make of windows that fired."""
-        times, missing = event_time_array(batch.column(self._time_column))
-        rows: Times = np.arange(len(times))
-        if missing is not None:
-            yield from self._without_time(batch.rows, np.flatnonzero(missing))
-            rows = np.flatnonzero(~missing)
+    def _add(self, batch: KeyedBatch, rows: Times, times: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
         rows, starts, late = self._assigned(times, rows, ctx.watermark)
-        if len(late):
-            yield from self._too_late(batch.rows, late)
+        yield from self._too_late(batch.rows, late)
         if len(rows):
-            yield from self._add(batch, rows, starts, ctx)
-
-    def _without_time(self, batch: pa.RecordBatch, rows: Times) -> Iterator[pa.RecordBatch]:
-        if self._missing == FAIL:
-            raise MissingTimestampError(self._name)
-        if self._missing == DROP:
-            self.timeless_rows_dropped += len(rows)
-        else:
-            yield self._aside(MISSING, batch, rows)
-
-    def _too_late(self, batch: pa.RecordBatch, rows: Times) -> Iterator[pa.RecordBatch]:
-        if self._late is None:
-            self.late_rows_dropped += len(rows)
-        else:
-            yield self._aside(self._late, batch, rows)
+            yield from self._add_to(batch, rows, starts, ctx)
 
     def _assigned(self, times: Times, rows: Times, watermark: int) -> tuple[Times, Times, Times]:
         """Return rows and the starts of their windows, each pair once, and the rows that are too late.
@@ -221,7 +164,9 @@ class WindowedAggregation(VectorizedProcessFunction):
         late = skipped[times[skipped] <= max(watermark - self._lateness, BEFORE_TIME)]
         return np.concatenate(some_rows), np.concatenate(some_starts), late
 
-    def _add(self, batch: KeyedBatch, rows: Times, starts: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
+    def _add_to(
+        self, batch: KeyedBatch, rows: Times, starts: Times, ctx: Context
+    ) -> Iterator[pa.RecordBatch]:
         chosen = batch.rows
         if len(rows) != len(batch) or self._slide < self._size:
             chosen = chosen.take(pa.array(rows))
@@ -243,7 +188,7 @@ class WindowedAggregation(VectorizedProcessFunction):
             now = self._merged(TimeWindow(start, start + self._size), some_keys, groups, in_window, ctx)
             if now is not None:
                 found = [column.take(pa.array(some)) for column in pairs.key_columns[:-1]]
-                yield from self._fired(start, found, now)
+                yield from self._ended(start, found, now)
 
     def _merged(
         self, window: TimeWindow, keys: list[Any], key_groups: Any, new: list[Part], ctx: Context
@@ -288,50 +233,15 @@ class WindowedAggregation(VectorizedProcessFunction):
             keys, groups = [keys[place] for place in there], [groups[place] for place in there]
             found = [found[place] for place in there]
         if keys:
-            yield from self._fired(window.start, self._as_columns(keys), self._aggregation.parts_of(found))
+            parts = self._aggregation.parts_of(found)
+            yield from self._ended(window.start, self._as_columns(keys), parts)
             if not self._lateness:
                 self._contents.set_namespace(window)
                 self._contents.clear_many(keys, groups)
 
-    def _as_columns(self, keys: list[Any]) -> list[pa.Array]:
-        types = self._aggregation.key_types
-        columns = [keys] if len(types) == 1 else list(zip(*keys, strict=True))
-        return [
-            nullable(from_arrow_type(type_)).to_arrow(list(values)).cast(type_)
-            for type_, values in zip(types, columns, strict=True)
-        ]
-
-    # -- output -------------------------------------------------------------------------------------------
-
-    def _fired(self, start: int, keys: list[pa.Array], parts: list[Part]) -> Iterator[pa.RecordBatch]:
-        bounds = window_bounds(TimeWindow(start, start + self._size))
-        rows = len(keys[0])
-        for begin in range(0, rows, OUTPUT_ROWS):
-            some = slice(begin, begin + OUTPUT_ROWS)
-            results = self._aggregation.results([part[some] for part in parts])
-            columns = [column[some] for column in keys]
-            length = len(columns[0])
-            times = [pa.repeat(pa.scalar(bound, _INSTANT), length) for bound in bounds]
-            columns = [*columns, *times, *results]
-            if not self._side_outputs:
-                yield pa.RecordBatch.from_arrays(columns, schema=self._main)
-            else:
-                main = pa.StructArray.from_arrays(columns, fields=list(self._main))
-                yield self._with_tag(MAIN, main)
-
-    def _aside(self, name: str, batch: pa.RecordBatch, rows: Times) -> pa.RecordBatch:
-        taken = batch.take(pa.array(rows))
-        type_ = self._tagged.field(name).type
-        columns = [taken.column(field.name) for field in type_]
-        return self._with_tag(name, pa.StructArray.from_arrays(columns, fields=list(type_)))
-
-    def _with_tag(self, name: str, rows: pa.StructArray) -> pa.RecordBatch:
-        columns = [
-            rows if field.name == name else pa.nulls(len(rows), field.type)
-            for field in list(self._tagged)[1:]
-        ]
-        tag = pa.repeat(pa.scalar(name, pa.string()), len(rows))
-        return pa.RecordBatch.from_arrays([tag, *columns], schema=self._tagged)
+    def _ended(self, start: int, keys: list[pa.Array], parts: list[Part]) -> Iterator[pa.RecordBatch]:
+        starts = np.full(len(keys[0]), start)
+        return self._fired(keys, starts, starts + self._size, parts)
 
 
 class _AggregatedWindow(ProcessWindowFunction):

@@ -206,8 +206,9 @@ class Windowed(Generic[T]):
     ) -> T:
         """Compute declared aggregates of the rows of a window: ``aggregate(n=count(), late=mean("delay"))``.
 
-        The key, the window's start and end and the aggregates come out.  Tumbling and sliding windows in
-        event time that fire at their end are computed by columns; others keep their rows until they fire.
+        The key, the window's start and end and the aggregates come out.  Tumbling and sliding windows, and
+        sessions of a fixed gap, in event time that fire at their end are computed by columns; others keep
+        their rows until they fire.
 
         Parameters
         ----------

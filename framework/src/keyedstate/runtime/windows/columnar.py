@@ -1,0 +1,155 @@
+"""What windows that are aggregated by columns share: rows that go aside, and results as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyedstate.runtime.aggregates.declaration import Part
+from keyedstate.runtime.aggregates.function import OUTPUT_ROWS, Aggregation
+from keyedstate.runtime.event_time import event_time_array
+from keyedstate.runtime.function import Context
+from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.runtime.windows.function import DROP, FAIL, MAIN, MISSING, OUTPUT, WINDOW_END, WINDOW_START
+from keyedstate.types import from_arrow_type, nullable
+from keyedstate.window import MissingTimestampError
+from keyedstate.window.definition import WindowDefinition
+
+Times = npt.NDArray[np.int64]
+
+#: Instants as Spark has them.
+_INSTANT = pa.timestamp("us", "UTC")
+#: The milliseconds in which the years 1 to 9999 begin and end.
+_YEARS = -62_135_596_800_000, 253_402_300_799_999
+
+
+class ColumnarWindows(VectorizedProcessFunction):
+    """Aggregates of windows in event time, by columns; made by `DeclaredAggregation`.
+
+    Attributes
+    ----------
+    late_rows_dropped, timeless_rows_dropped : int
+        As of `keyedstate.runtime.windows.WindowedFunction`.
+    """
+
+    batch_rows = Aggregation.batch_rows
+    batch_bytes = Aggregation.batch_bytes
+
+    def __init__(
+        self,
+        definition: WindowDefinition,
+        aggregation: Aggregation,
+        schema: pa.Schema,
+        time_column: str,
+        *,
+        side_outputs: tuple[str, ...],
+        late: str | None,
+        missing: str,
+    ) -> None:
+        self._assigner_name = definition.assigner.name
+        self._lateness = definition.allowed_lateness
+        self._aggregation = aggregation
+        self._key_columns = aggregation.key_columns
+        self._side_outputs = side_outputs
+        self._time_column = time_column
+        self._late = late
+        self._missing = missing
+        self.late_rows_dropped = self.timeless_rows_dropped = 0
+        keys = len(self._key_columns)
+        fields = list(aggregation.output)
+        bounds = [pa.field(WINDOW_START, _INSTANT), pa.field(WINDOW_END, _INSTANT)]
+        self._main = pa.schema([*fields[:keys], *bounds, *fields[keys:]])
+        structs = [pa.field(name, pa.struct(list(schema))) for name in side_outputs]
+        self._tagged = pa.schema([(OUTPUT, pa.string()), (MAIN, pa.struct(list(self._main))), *structs])
+
+    # -- rows ---------------------------------------------------------------------------------------------
+
+    def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
+        """Bring rows into the state of their windows; yield what late ones make of windows that fired."""
+        times, missing = event_time_array(batch.column(self._time_column))
+        rows: Times = np.arange(len(times))
+        if missing is not None:
+            yield from self._without_time(batch.rows, np.flatnonzero(missing))
+            rows = np.flatnonzero(~missing)
+        yield from self._add(batch, rows, times, ctx)
+
+    def _add(self, batch: KeyedBatch, rows: Times, times: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
+        """Bring those rows into state that have an event time."""
+        raise NotImplementedError
+
+    def _without_time(self, batch: pa.RecordBatch, rows: Times) -> Iterator[pa.RecordBatch]:
+        if self._missing == FAIL:
+            raise MissingTimestampError(self._assigner_name)
+        if self._missing == DROP:
+            self.timeless_rows_dropped += len(rows)
+        else:
+            yield self._aside(MISSING, batch, rows)
+
+    def _too_late(self, batch: pa.RecordBatch, rows: Times) -> Iterator[pa.RecordBatch]:
+        if not len(rows):
+            return
+        if self._late is None:
+            self.late_rows_dropped += len(rows)
+        else:
+            yield self._aside(self._late, batch, rows)
+
+    # -- output -------------------------------------------------------------------------------------------
+
+    def _as_columns(self, keys: list[Any]) -> list[pa.Array]:
+        types = self._aggregation.key_types
+        columns = [keys] if len(types) == 1 else list(zip(*keys, strict=True))
+        return [
+            nullable(from_arrow_type(type_)).to_arrow(list(values)).cast(type_)
+            for type_, values in zip(types, columns, strict=True)
+        ]
+
+    def _fired(
+        self, keys: list[pa.Array], starts: Times, ends: Times, parts: list[Part]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the results of windows.
+
+        Parameters
+        ----------
+        keys : list of pyarrow.Array
+            The key columns, with the key of each window.
+        starts, ends : ndarray of int64
+        parts : list of Part
+            The parts of the accumulators.
+        """
+        for begin in range(0, len(starts), OUTPUT_ROWS):
+            some = slice(begin, begin + OUTPUT_ROWS)
+            results = self._aggregation.results([part[some] for part in parts])
+            bounds = _instants(starts[some]), _instants(ends[some])
+            columns = [*(column[some] for column in keys), *bounds, *results]
+            if not self._side_outputs:
+                yield pa.RecordBatch.from_arrays(columns, schema=self._main)
+            else:
+                main = pa.StructArray.from_arrays(columns, fields=list(self._main))
+                yield self._with_tag(MAIN, main)
+
+    def _aside(self, name: str, batch: pa.RecordBatch, rows: Times) -> pa.RecordBatch:
+        taken = batch.take(pa.array(rows))
+        type_ = self._tagged.field(name).type
+        columns = [taken.column(field.name) for field in type_]
+        return self._with_tag(name, pa.StructArray.from_arrays(columns, fields=list(type_)))
+
+    def _with_tag(self, name: str, rows: pa.StructArray) -> pa.RecordBatch:
+        columns = [
+            rows if field.name == name else pa.nulls(len(rows), field.type)
+            for field in list(self._tagged)[1:]
+        ]
+        tag = pa.repeat(pa.scalar(name, pa.string()), len(rows))
+        return pa.RecordBatch.from_arrays([tag, *columns], schema=self._tagged)
+
+
+def _instants(times: Times) -> pa.Array:
+    """Return milliseconds as instants, null for what is outside the years 1 to 9999."""
+    first, last = _YEARS
+    outside = (times < first) | (times > last)
+    if not outside.any():
+        return pa.array(times * 1000).view(_INSTANT)
+    return pa.array(np.where(outside, 0, times) * 1000, mask=outside).view(_INSTANT)
