@@ -55,7 +55,13 @@ class GroupedRows:
     @cached_property
     def keys(self) -> list[Any]:
         """The distinct keys as Python values."""
-        return keys_of([column.take(pa.array(self._first_rows)) for column in self._columns])
+        values = self.key_values
+        return values[0] if len(values) == 1 else list(zip(*values, strict=True))
+
+    @cached_property
+    def key_values(self) -> list[list[Any]]:
+        """The distinct keys as Python values in canonical form, a list for each key column."""
+        return values_of([column.take(pa.array(self._first_rows)) for column in self._columns])
 
     @cached_property
     def key_columns(self) -> list[pa.Array]:
@@ -66,7 +72,9 @@ class GroupedRows:
     @cached_property
     def rows_by_key(self) -> Integers:
         """The numbers of all rows, those of one key together, in the order in which the rows came."""
-        return np.argsort(self.codes, kind="stable")
+        # Of 16 bits, NumPy sorts the digits, in an eighth of the time.
+        codes = self.codes.astype(np.uint16) if len(self) <= 1 << 16 else self.codes
+        return np.argsort(codes, kind="stable")
 
     @cached_property
     def bounds(self) -> Integers:
@@ -104,8 +112,13 @@ class GroupedRows:
 
 def keys_of(columns: Sequence[pa.Array]) -> list[Any]:
     """Return the keys of rows, in canonical form: the values of a column, or tuples of several."""
-    lists = [canonical_values(column, from_arrow_type(column.type)) for column in columns]
-    return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+    values = values_of(columns)
+    return values[0] if len(values) == 1 else list(zip(*values, strict=True))
+
+
+def values_of(columns: Sequence[pa.Array]) -> list[list[Any]]:
+    """Return key columns as lists of values in canonical form."""
+    return [canonical_values(column, from_arrow_type(column.type)) for column in columns]
 
 
 def canonical_values(column: pa.Array, serializer: TypeSerializer[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from keyedstate.runtime.connected import (
     in_turn,
 )
 from keyedstate.runtime.errors import ProcessFunctionError
-from keyedstate.runtime.event_time import event_time_array, event_times, largest_by_input
+from keyedstate.runtime.event_time import event_time_array, largest_by_input
 from keyedstate.runtime.function import (
     BroadcastContext,
     Context,
@@ -31,9 +32,9 @@ from keyedstate.runtime.function import (
     OnTimerContext,
     check_function,
 )
-from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.output import OutputError, OutputSchema
 from keyedstate.runtime.rows import iterate_rows
+from keyedstate.runtime.runs import KeyRuns, RowsByKey
 from keyedstate.runtime.timers import USER_TIMERS, AtEnd, KeyTimers, TimeDomain
 from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction, put_together, timer_batch
 from keyedstate.state import (
@@ -46,8 +47,9 @@ from keyedstate.state import (
 from keyedstate.time import Timer, TimerService
 from keyedstate.types import TypeSerializer, from_arrow_type, nullable, tuple_of
 
-#: Output rows that are gathered before they become one Arrow batch.
+#: Output rows and bytes that are gathered before they become one Arrow batch.
 OUTPUT_BATCH_ROWS = 10_000
+OUTPUT_BYTES = 4 << 20
 #: Rows and bytes that are put together to be grouped by key for a per-record function.
 GROUPED_ROWS = 131_072
 GROUPED_BYTES = 4 << 20
@@ -131,6 +133,7 @@ class KeyedOperator:
         self._opened = False
         #: Whether the timers that are due when an epoch begins have fired.
         self._began = False
+        self._rows = RowsByKey(key_columns, key_group_column, time_column, whole=connected is not None)
         self._time_column = time_column
         self._input_column = input_column
         self._connected = connected
@@ -202,9 +205,7 @@ class KeyedOperator:
             for batch in put_together(filled, function.batch_rows, function.batch_bytes):
                 yield from self._process_vectorized(function, batch)
         elif isinstance(function, _PER_RECORD) and not self._operator_states.metas():
-            for batch in put_together(filled, GROUPED_ROWS, GROUPED_BYTES):
-                for rows, keys in self._by_key(batch):
-                    yield from self._process_rows(function, rows, keys)
+            yield from put_together(self._process_by_key(function, filled), OUTPUT_BATCH_ROWS, OUTPUT_BYTES)
         else:
             # Operator state would show in which order rows of different keys are handled.
             for batch in filled:
@@ -215,24 +216,6 @@ class KeyedOperator:
         if not self._began:
             self._began = True
             yield from self.fire_timers()
-
-    def _by_key(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Any]]]:
-        """Yield the rows with those of one key behind each other, and their keys, in smaller batches.
-
-        The rows of one key keep their order.  What the first of them has brought into the processor's caches
-        is there for the others; with less than two rows of a key on average that does not pay, and the rows
-        stay in their order.
-        """
-        key_groups = batch.column(self._key_group_column).to_numpy()
-        grouped = GroupedRows([batch.column(name) for name in self._key_columns], key_groups)
-        if 2 * len(grouped) <= batch.num_rows:
-            order = grouped.rows_by_key
-            batch = batch.take(pa.array(order))
-            keys = list(map(grouped.keys.__getitem__, grouped.codes[order].tolist()))
-        else:
-            keys = keys_of([batch.column(name) for name in self._key_columns])
-        for start in range(0, batch.num_rows, OUTPUT_BATCH_ROWS):
-            yield batch.slice(start, OUTPUT_BATCH_ROWS), keys[start : start + OUTPUT_BATCH_ROWS]
 
     def end_epoch(self, at_end: AtEnd = AtEnd.EPOCH) -> Iterator[pa.RecordBatch]:
         """Yield what the function and timers give at the end of the epoch, and end it for the backend."""
@@ -292,10 +275,10 @@ class KeyedOperator:
                 ends.append(len(out))
                 if len(keys) >= OUTPUT_BATCH_ROWS or len(out) >= OUTPUT_BATCH_ROWS:
                     if out:
-                        yield self._emit(out, keys, 0, ends)
+                        yield self._emit(out, keys, ends)
                     out, keys, ends = [], [], []
         if out:
-            yield self._emit(out, keys, 0, ends)
+            yield self._emit(out, keys, ends)
         backend.current.timestamp = None
 
     def _fire_together(
@@ -345,10 +328,10 @@ class KeyedOperator:
                     except (Exception, SystemExit) as error:
                         raise self._failure("process_broadcast", error) from error
                     if len(out) >= OUTPUT_BATCH_ROWS:
-                        yield self._emit(out, [None], 0, [])
+                        yield self._emit(out, [None], [])
                         out = []
         if out:
-            yield self._emit(out, [None], 0, [])
+            yield self._emit(out, [None], [])
 
     def close(self) -> None:
         """Close the function; calling it again does nothing."""
@@ -367,8 +350,10 @@ class KeyedOperator:
         if isinstance(function, VectorizedProcessFunction):
             yield from self._process_vectorized(function, batch)
         elif isinstance(function, _PER_RECORD):
-            keys = keys_of([batch.column(name) for name in self._key_columns])
-            yield from self._process_rows(function, batch, keys)
+            self._note_event_times(batch)
+            for some in self._rows.in_order(batch):
+                yield from self._process_runs(function, some)
+            self.rows_in += batch.num_rows
 
     def _process_vectorized(
         self, function: VectorizedProcessFunction, batch: pa.RecordBatch
@@ -406,51 +391,61 @@ class KeyedOperator:
         except (Exception, SystemExit) as error:
             raise self._failure(step, error) from error
 
-    def _process_rows(
-        self, function: KeyedProcessFunction | KeyedCoProcessFunction, batch: pa.RecordBatch, keys: list[Any]
+    def _process_by_key(
+        self, function: KeyedProcessFunction | KeyedCoProcessFunction, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        key_groups = batch.column(self._key_group_column).to_numpy().tolist()
-        context, backend = self._context, self._backend
+        """Run a function over rows grouped by key, and yield its output in small batches."""
+        for batch in put_together(batches, GROUPED_ROWS, GROUPED_BYTES):
+            self._note_event_times(batch)
+            for some in self._rows.grouped(batch):
+                yield from self._process_runs(function, some)
+            self.rows_in += batch.num_rows
+
+    def _process_runs(
+        self, function: KeyedProcessFunction | KeyedCoProcessFunction, some: KeyRuns
+    ) -> Iterator[pa.RecordBatch]:
+        context, backend, current = self._context, self._backend, self._backend.current
         process: Callable[[Any, Context], Any]
-        rows: Iterable[Any]
+        rows: Iterator[Any]
+        times: Iterator[int | None] | None
         if isinstance(function, KeyedCoProcessFunction):
-            rows, times, process = self._of_both_inputs(function, batch)
+            rows, times, process = self._of_both_inputs(function, some.batch)
         else:
-            names = [name for name in batch.schema.names if name != self._key_group_column]
-            rows = iterate_rows(names, [batch.column(name) for name in names])
-            times, process = self._event_times(batch), function.process
-        current = backend.current
+            rows, times, process = some.rows(), some.times(self._time_column), function.process
         out: list[Any] = []
-        ends: list[int] = []  # ends[i]: rows of `out` after input row first + i
-        first = 0
-        for index, (key, key_group, row) in enumerate(zip(keys, key_groups, rows, strict=True)):
+        keys: list[Any] = []
+        ends: list[int] = []  # ends[i]: rows of `out` after those that keys[i] gave
+        for key, current.key_group, count in some.runs:
             context.key = current.key = key
-            current.key_group = key_group
-            if times is not None:
-                current.timestamp = times[index]
-            # Looked up anew for each row: one before may have been the first to use a state that expires.
-            if backend.on_record is not None:
-                backend.on_record()
-            try:
-                result = process(row, context)
-                if result is not None:
-                    if result.__class__ in _SINGLE_ROWS:
-                        raise _single_row(_step(function, row), result)
-                    out.extend(result)
-            except (Exception, SystemExit) as error:
-                raise self._failure(_step(function, row), error) from error
+            keys.append(key)
+            for row in islice(rows, count):
+                if times is not None:
+                    current.timestamp = next(times)
+                # Looked up anew for each row: one before may have been the first to use a state that expires.
+                if backend.on_record is not None:
+                    backend.on_record()
+                try:
+                    result = process(row, context)
+                    if result.__class__ is list:
+                        out += result
+                    elif result is not None:
+                        if result.__class__ in _SINGLE_ROWS:
+                            raise _single_row(_step(function, row), result)
+                        out.extend(result)
+                except (Exception, SystemExit) as error:
+                    raise self._failure(_step(function, row), error) from error
+                if len(out) >= OUTPUT_BATCH_ROWS:
+                    ends.append(len(out))
+                    yield self._emit(out, keys, ends)
+                    out, keys, ends = [], [key], []
             ends.append(len(out))
-            if len(out) >= OUTPUT_BATCH_ROWS:
-                yield self._emit(out, keys, first, ends)
-                out, ends, first = [], [], index + 1
         if out:
-            yield self._emit(out, keys, first, ends)
-        self.rows_in += batch.num_rows
+            yield self._emit(out, keys, ends)
 
     def _of_both_inputs(
         self, function: KeyedCoProcessFunction, batch: pa.RecordBatch
     ) -> tuple[
-        Iterator[tuple[bool, Any]], list[int | None] | None, Callable[[tuple[bool, Any], Context], Any]
+        Iterator[tuple[bool, Any]], Iterator[int | None] | None, Callable[[tuple[bool, Any], Context], Any]
     ]:
         """Return the rows of a batch, each behind whether it is of the second input; and what handles them.
 
@@ -462,7 +457,7 @@ class KeyedOperator:
         times = [self._event_times_of(name, part) for name, part in zip(INPUTS, parts, strict=True)]
         both_times = None
         if self._connected.have_event_time:
-            both_times = list(in_turn(of_second, *map(iter, times)))
+            both_times = in_turn(of_second, *map(iter, times))
         processes = (function.process1, function.process2)
 
         def process(row: tuple[bool, Any], context: Context) -> Any:
@@ -480,15 +475,9 @@ class KeyedOperator:
         found: list[int | None] = pa.array(times, mask=missing).to_pylist()
         return found
 
-    def _emit(self, out: list[Any], keys: list[Any], first: int, ends: list[int]) -> pa.RecordBatch:
+    def _emit(self, out: list[Any], keys: list[Any], ends: list[int]) -> pa.RecordBatch:
         self.rows_out += len(out)
-        return self._output.to_batch(out, lambda row: keys[first + bisect_right(ends, row)])
-
-    def _event_times(self, batch: pa.RecordBatch) -> list[int | None] | None:
-        if self._time_column is None:
-            return None
-        self._note_event_times(batch)
-        return event_times(batch.column(self._time_column))
+        return self._output.to_batch(out, lambda row: keys[bisect_right(ends, row)])
 
     def _note_event_times(self, batch: pa.RecordBatch) -> None:
         """See the largest event time of a batch, and that of each input."""

@@ -1,0 +1,138 @@
+"""The rows of a batch for a function that takes them one by one: those of one key behind each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.runtime.event_time import event_times
+from keyedstate.runtime.grouping import GroupedRows, keys_of
+from keyedstate.runtime.rows import row_values, rows_of
+from keyedstate.types import from_arrow_type, infer
+
+#: Rows that are Python objects at one time.  They, what the function makes of them and the state that it
+#: touches fit into a processor's own cache: with 10,000 rows an epoch took a sixth longer.
+ROWS_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True)
+class KeyRuns:
+    """Some rows, those of one key behind each other.
+
+    Attributes
+    ----------
+    runs : iterator of (object, int, int)
+        A key, its key group, and how many of the rows are the key's.
+    batch : pyarrow.RecordBatch
+        The rows, without the columns of `key_values`.
+    key_values : mapping of str to list
+        Key columns, with one object for all rows of a key.
+    names : sequence of str
+        The columns that a function sees.
+    """
+
+    runs: Iterator[tuple[Any, int, int]]
+    batch: pa.RecordBatch
+    key_values: Mapping[str, list[Any]]
+    names: Sequence[str]
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the rows as Python objects."""
+        found = self.key_values
+        columns = [
+            found[name] if name in found else row_values(self.batch.column(name)) for name in self.names
+        ]
+        return rows_of(self.names, columns)
+
+    def times(self, time_column: str | None) -> Iterator[int | None] | None:
+        """Iterate over the event times of the rows; None where they have none."""
+        return None if time_column is None else iter(event_times(self.batch.column(time_column)))
+
+
+class RowsByKey:
+    """Makes `KeyRuns` of batches.
+
+    Parameters
+    ----------
+    key_columns : sequence of str
+    key_group_column : str
+        A function does not see it.
+    time_column : str or None
+        Stays in each `KeyRuns.batch`.
+    whole : bool, default False
+        Whether all other columns stay there, too.
+    """
+
+    def __init__(
+        self,
+        key_columns: Sequence[str],
+        key_group_column: str,
+        time_column: str | None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self._key_columns = tuple(key_columns)
+        self._key_group_column = key_group_column
+        self._time_column = time_column
+        self._whole = whole
+
+    def grouped(self, batch: pa.RecordBatch) -> Iterator[KeyRuns]:
+        """Yield the rows with all those of one key together, in the order in which they came.
+
+        What the first of them has brought into the processor's caches is there for the others; with less than
+        two rows of a key on average that does not pay, and the rows stay in their order.
+        """
+        columns = [batch.column(name) for name in self._key_columns]
+        grouped = GroupedRows(columns, batch.column(self._key_group_column).to_numpy())
+        if 2 * len(grouped) > batch.num_rows:
+            yield from self.in_order(batch)
+            return
+        names = self._shown(batch)
+        # A batch must keep a column, or it would not know how many rows it has.
+        whole = self._whole or len(names) == len(columns)
+        shared = {
+            name: values
+            for name, column, values in zip(self._key_columns, columns, grouped.key_values, strict=True)
+            if not whole and name != self._time_column and _is_same_in_rows(column.type)
+        }
+        batch = batch.select([name for name in names if name not in shared])
+        batch = batch.take(pa.array(grouped.rows_by_key))
+        key_groups = grouped.key_groups.tolist()
+        bounds = grouped.bounds
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            end = min(start + ROWS_AT_ONCE, batch.num_rows)
+            first, last = np.searchsorted(bounds, (start, end - 1), side="right") - 1
+            keys = slice(int(first), int(last) + 1)
+            counts = np.diff(bounds[first : last + 2].clip(start, end)).tolist()
+            yield KeyRuns(
+                zip(grouped.keys[keys], key_groups[keys], counts, strict=True),
+                batch.slice(start, ROWS_AT_ONCE),
+                {
+                    name: list(chain.from_iterable(map(repeat, values[keys], counts)))
+                    for name, values in shared.items()
+                },
+                names,
+            )
+
+    def in_order(self, batch: pa.RecordBatch) -> Iterator[KeyRuns]:
+        """Yield the rows in their order."""
+        names = self._shown(batch)
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            some = batch.slice(start, ROWS_AT_ONCE)
+            keys = keys_of([some.column(name) for name in self._key_columns])
+            key_groups = some.column(self._key_group_column).to_numpy().tolist()
+            yield KeyRuns(zip(keys, key_groups, repeat(1)), some.select(names), {}, names)
+
+    def _shown(self, batch: pa.RecordBatch) -> list[str]:
+        return [name for name in batch.schema.names if name != self._key_group_column]
+
+
+def _is_same_in_rows(arrow_type: pa.DataType) -> bool:
+    """Return whether the values of a key column are those that rows have in it, for all rows to share."""
+    of_keys = from_arrow_type(arrow_type)
+    return of_keys.immutable and not of_keys.needs_canonical and of_keys == infer(arrow_type)
