@@ -291,3 +291,42 @@ def test_a_serializer_travels_and_writes_its_functions_anew(cls: type[Any], pick
     assert serializer == types.record_of(cls)
     assert serializer.is_value(value)
     assert values_of(serializer.copy(value)) == values_of(value)
+
+
+class _Even(type(types.INT64)):
+    """A type of somebody else, derived from one that has its check written out."""
+
+    def is_value(self, value: object) -> bool:
+        return super().is_value(value) and value % 2 == 0
+
+
+@pytest.mark.parametrize("serializer", [_Even(), types.tuple_of(_Even()), types.nullable(_Even())])
+def test_a_type_with_a_check_of_its_own_is_asked_and_not_the_one_that_it_derives_from(serializer):
+    check = types.value_checker(serializer)
+
+    def wrapped(value):
+        return (value,) if isinstance(serializer, types.TupleSerializer) else value
+
+    assert check(wrapped(2)) and not check(wrapped(3))
+
+
+def test_checks_within_checks_do_not_confuse_their_parts():
+    inner = types.tuple_of(types.INT8, types.nullable(types.STRING))
+    serializer = types.tuple_of(
+        inner, types.nullable(inner), types.tuple_of(inner, types.BOOLEAN), types.BYTES
+    )
+    check = types.value_checker(serializer)
+    good = ((1, None), None, ((2, "two"), True), b"")
+    assert check(good)
+    assert check(((1, "a"), (3, None), *good[2:]))
+    for bad in (
+        ((1, None), None, ((200, "two"), True), b""),
+        ((1, None), (1,), ((2, "two"), True), b""),
+        ((1, None), (1, 2), ((2, "two"), True), b""),
+        ((1, "\ud800"), None, ((2, "two"), True), b""),
+        ((1, None), None, ((2, "two"), 1), b""),
+        ((True, None), None, ((2, "two"), True), b""),
+        good[:3],
+        list(good),
+    ):
+        assert not check(bad) and not serializer.is_value(bad)

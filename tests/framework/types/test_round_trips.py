@@ -247,8 +247,10 @@ def test_is_value_says_what_check_says(
 ) -> None:
     """Of its own values, of those of other types, and of such as parts of it."""
     serializer, own = mine
-    assert serializer.is_value(own)
+    written_out = types.value_checker(serializer)
+    assert serializer.is_value(own) and written_out(own)
     for value in (other[1], [other[1]], (other[1],), {0: other[1]}, [own, other[1]], None):
+        assert written_out(value) is serializer.is_value(value)
         try:
             serializer.check(value)
         except types.ValueTypeError:

@@ -12,7 +12,7 @@ from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError, MergeError
 from keyedstate.state.merging import AccumulatingStateHandle, check_column_made, check_made
 from keyedstate.state.ttl.config import Ttl
-from keyedstate.types import TypeSerializer, ValueTypeError
+from keyedstate.types import TypeSerializer, ValueTypeError, value_checker
 
 IN = TypeVar("IN")
 ACC = TypeVar("ACC")
@@ -186,7 +186,7 @@ class _Fold(AggregateFunction[IN, ACC, ACC]):
 def _accumulator(
     name: str, serializer: TypeSerializer[ACC], function: AggregateFunction[IN, ACC, Any]
 ) -> Callable[[ACC | None, IN], ACC]:
-    is_value, add, create = serializer.is_value, function.add, function.create_accumulator
+    is_value, add, create = value_checker(serializer), function.add, function.create_accumulator
 
     def accumulate(stored: ACC | None, value: IN) -> ACC:
         accumulator = add(value, create() if stored is None else stored)

@@ -12,7 +12,7 @@ from keyedstate.state.context import KeyContext
 from keyedstate.state.elements import ElementChecks, element_type
 from keyedstate.state.merging import MergingStateHandle
 from keyedstate.state.ttl.config import Ttl
-from keyedstate.types import ListSerializer, TypeSerializer, list_of
+from keyedstate.types import ListSerializer, TypeSerializer, list_of, value_checker
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class ListStateHandle(ElementChecks[T], MergingStateHandle, Generic[T]):
     ) -> None:
         super().__init__(name, table, context, serializer)
         self._element = element_type(serializer.element_serializer)
-        self._is_element = self._element.is_value
+        self._is_element = value_checker(self._element)
 
     def get(self) -> list[T]:
         """Return the elements as a list of the caller's own; an empty one where there is none.

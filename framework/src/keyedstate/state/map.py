@@ -21,7 +21,7 @@ from keyedstate.state.errors import UnorderedKeyError
 from keyedstate.state.map_iterator import MapStateIterator
 from keyedstate.state.order import SortKey, sort_key
 from keyedstate.state.ttl.config import Ttl
-from keyedstate.types import TypeSerializer, map_of
+from keyedstate.types import TypeSerializer, map_of, value_checker
 from keyedstate.types.maps import MapSerializer
 
 K = TypeVar("K")
@@ -41,8 +41,8 @@ class MapStateHandle(StateHandle, Generic[K, V]):
     ) -> None:
         super().__init__(name, table, context)
         self._serializer = serializer
-        self._is_key = serializer.key_serializer.is_value
-        self._is_value = serializer.value_serializer.is_value
+        self._is_key = value_checker(serializer.key_serializer)
+        self._is_value = value_checker(serializer.value_serializer)
         keys = serializer.key_serializer
         #: Makes one NaN of all, and zero of negative zero; None where the key type has no such values.
         self._canonical = keys.canonical if keys.needs_canonical else None

@@ -11,7 +11,7 @@ from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError
 from keyedstate.state.merging import AccumulatingStateHandle, check_column_made, check_made
 from keyedstate.state.ttl.config import Ttl
-from keyedstate.types import TypeSerializer
+from keyedstate.types import TypeSerializer, value_checker
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class ReducingStateHandle(AccumulatingStateHandle, Generic[T]):
         function: Callable[[T, T], T],
     ) -> None:
         super().__init__(name, table, context, serializer, _reducer(name, serializer, function))
-        self._is_value = serializer.is_value
+        self._is_value = value_checker(serializer)
 
     def get(self) -> T | None:
         """Return the reduced value, or None where nothing was added."""
@@ -106,7 +106,7 @@ class ReducingState(StateDescriptor[ReducingStateHandle[T]]):
 def _reducer(
     name: str, serializer: TypeSerializer[T], function: Callable[[T, T], T]
 ) -> Callable[[T | None, T], T]:
-    is_value = serializer.is_value
+    is_value = value_checker(serializer)
 
     def reduce(stored: T | None, value: T) -> T:
         if stored is None:

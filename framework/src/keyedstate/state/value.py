@@ -11,7 +11,7 @@ from keyedstate.state.base import StateDescriptor, StateHandle, check_type, chec
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError
 from keyedstate.state.ttl.config import Ttl
-from keyedstate.types import TypeSerializer, ValueTypeError
+from keyedstate.types import TypeSerializer, ValueTypeError, value_checker
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class ValueStateHandle(StateHandle, Generic[T]):
     ) -> None:
         super().__init__(name, table, context)
         self._serializer = serializer
-        self._is_value = serializer.is_value
+        self._is_value = value_checker(serializer)
         self._default = default
 
     def value(self) -> T:

@@ -27,6 +27,7 @@ from keyedstate.types.nullable import NullableSerializer, nullable
 from keyedstate.types.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
 from keyedstate.types.numpy_scalars import NumpyScalarSerializer, numpy_scalar
 from keyedstate.types.pandas_times import PandasTimestampSerializer, pandas_timestamp
+from keyedstate.types.record_code import value_checker
 from keyedstate.types.records import DataclassSerializer, RecordSerializer
 from keyedstate.types.rows import RowSerializer, row_of, row_type
 from keyedstate.types.sequences import ListSerializer, SetSerializer, list_of, set_of
@@ -126,4 +127,5 @@ __all__ = [
     "row_type",
     "set_of",
     "tuple_of",
+    "value_checker",
 ]

@@ -104,6 +104,9 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
     def is_value(self, value: object) -> bool:
         return value is None or self.inner_serializer.is_value(value)
 
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        return f"({first} is None or {self.inner_serializer.condition(value, value, given)})"
+
     def are_values(self, values: Collection[object]) -> bool:
         return self.inner_serializer.are_values([value for value in values if value is not None])
 

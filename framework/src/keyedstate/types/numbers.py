@@ -45,6 +45,9 @@ class BooleanSerializer(SingletonSerializer[bool]):
     def is_value(self, value: object) -> bool:
         return value is True or value is False
 
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        return f"({first} is True or {value} is False)"
+
     def are_values(self, values: Collection[object]) -> bool:
         return {bool}.issuperset(map(type, values))
 
@@ -80,6 +83,9 @@ class _IntegerSerializer(SingletonSerializer[int]):
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is int and self._low <= value <= self._high
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        return f"({first}.__class__ is int and {self._low} <= {value} <= {self._high})"
 
     def are_values(self, values: Collection[Any]) -> bool:
         if not {int}.issuperset(map(type, values)):
@@ -290,6 +296,9 @@ class Float64Serializer(_FloatSerializer):
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is float
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        return f"({first}.__class__ is float)"
 
     def are_values(self, values: Collection[object]) -> bool:
         return {float}.issuperset(map(type, values))

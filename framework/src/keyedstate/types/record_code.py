@@ -7,7 +7,10 @@ write, copied for a snapshot and made anew on every restore.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keyedstate.types.serializer import TypeSerializer
 
 
 def record_maker(cls: type[Any], names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
@@ -30,9 +33,9 @@ def record_copier(
 
 
 def record_checker(
-    cls: type[Any], names: Sequence[str], checks: Sequence[Callable[[Any], bool]]
+    cls: type[Any], fields: Sequence[tuple[str, TypeSerializer[Any]]]
 ) -> Callable[[Any], bool]:
-    """Return what says True of most instances that have nothing but fields, each of which passes its check.
+    """Return what says True of most instances that have nothing but fields, each of which has its type.
 
     Where it does not, or raises KeyError or AttributeError, somebody else has to look closer.
     """
@@ -40,19 +43,41 @@ def record_checker(
     read = "value.{}"
     if cls.__dictoffset__:
         # As many as there are fields, and all fields among them: so there is no other.
-        conditions.append(f"len(fields := value.__dict__) == {len(names)}")
+        conditions.append(f"len(fields := value.__dict__) == {len(fields)}")
         read = "fields[{!r}]"
-    conditions += [f"c{index}({read.format(name)})" for index, name in enumerate(names)]
-    given = {f"c{index}": check for index, check in enumerate(checks)}
-    return _function("is_value", ["value"], [f"return {' and '.join(conditions)}"], {**given, "cls": cls})
+    given: dict[str, Any] = {"cls": cls}
+    condition = all_of(conditions, [(read.format(name), field) for name, field in fields], given)
+    return _function("is_value", ["value"], [f"return {condition}"], given)
 
 
-def tuple_checker(checks: Sequence[Callable[[Any], bool]]) -> Callable[[Any], bool]:
-    """Return what says whether a value is a plain tuple whose elements each pass their check."""
-    conditions = ["value.__class__ is tuple", f"len(value) == {len(checks)}"]
-    conditions += [f"c{index}(value[{index}])" for index in range(len(checks))]
-    given = {f"c{index}": check for index, check in enumerate(checks)}
-    return _function("is_value", ["value"], [f"return {' and '.join(conditions)}"], given)
+def value_checker(serializer: TypeSerializer[Any]) -> Callable[[Any], bool]:
+    """Return a function that says what the `is_value` of a serializer does."""
+    given: dict[str, Any] = {}
+    condition = serializer.condition("value", "value", given)
+    if condition == "is_value0(value)":
+        return serializer.is_value
+    return _function("is_value", ["value"], [f"return {condition}"], given)
+
+
+def all_of(
+    conditions: Sequence[str], parts: Sequence[tuple[str, TypeSerializer[Any]]], given: dict[str, Any]
+) -> str:
+    """Return the condition that some conditions hold, and that parts of a value have their types.
+
+    Parameters
+    ----------
+    conditions : sequence of str
+    parts : sequence of (str, TypeSerializer)
+        Expressions, and what their values shall be.
+    given : dict
+        As of `TypeSerializer.condition`.
+    """
+    every = list(conditions)
+    for expression, serializer in parts:
+        name = f"part{len(given)}"
+        given[name] = None
+        every.append(serializer.condition(f"({name} := {expression})", name, given))
+    return f"({' and '.join(every)})"
 
 
 def _construction(cls: type[Any], names: Sequence[str], values: Sequence[str]) -> list[str]:

@@ -153,7 +153,7 @@ class DataclassSerializer(RecordSerializer[T], Generic[T]):
             cls, self.names, [None if field.immutable else field.copy for field in self.field_serializers]
         )
         self._is_surely_value = record_checker(
-            cls, self.names, [field.is_value for field in self.field_serializers]
+            cls, list(zip(self.names, self.field_serializers, strict=True))
         )
 
     def parts(self) -> tuple[object, ...]:

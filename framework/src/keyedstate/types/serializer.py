@@ -72,6 +72,11 @@ class TypeSerializer(ABC, Generic[T]):
     tells_null: bool = False
     fixed_code: str | None = None
 
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "is_value" in vars(cls) and "condition" not in vars(cls):
+            cls.condition = TypeSerializer.condition  # type: ignore[method-assign]
+
     @property
     @abstractmethod
     def arrow_type(self) -> pa.DataType:
@@ -139,6 +144,23 @@ class TypeSerializer(ABC, Generic[T]):
         except ValueTypeError:
             return False
         return True
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        """Return a Python expression that says what `is_value` does, to be compiled into a function.
+
+        Within that function it costs no call.  A class that overrides `is_value` alone has this one, which
+        calls it.
+
+        Parameters
+        ----------
+        first, value : str
+            Expressions for the value: the first one is to be evaluated before the other, and once.
+        given : dict
+            What names in the expression mean; new ones are added.
+        """
+        name = f"is_value{len(given)}"
+        given[name] = self.is_value
+        return f"{name}({first})"
 
     def are_values(self, values: Collection[object]) -> bool:
         """Return whether `is_value` is true of all values.

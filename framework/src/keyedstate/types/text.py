@@ -155,6 +155,10 @@ class StringSerializer(SingletonSerializer[str]):
             return False
         return True
 
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        look_closer = super().condition(value, value, given)
+        return f"({first}.__class__ is str and ({value}.isascii() or {look_closer}))"
+
     def are_values(self, values: Collection[Any]) -> bool:
         return {str}.issuperset(map(type, values)) and (
             all(map(str.isascii, values)) or all(map(self.is_value, values))
@@ -208,6 +212,9 @@ class BytesSerializer(SingletonSerializer[bytes]):
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is bytes
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        return f"({first}.__class__ is bytes)"
 
     def are_values(self, values: Collection[object]) -> bool:
         return {bytes}.issuperset(map(type, values))

@@ -19,7 +19,7 @@ from keyedstate.types.composite import (
     write_inner,
 )
 from keyedstate.types.errors import UnsupportedTypeError, ValueTypeError
-from keyedstate.types.record_code import tuple_checker
+from keyedstate.types.record_code import all_of, value_checker
 from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
 
 
@@ -40,7 +40,7 @@ class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
         self.field_serializers = fields
         self.immutable = all(field.immutable for field in fields)
         self.needs_canonical = any(field.needs_canonical for field in fields)
-        self._is_value = tuple_checker([field.is_value for field in fields])
+        self._is_value = value_checker(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TupleSerializer, self.field_serializers
@@ -114,6 +114,11 @@ class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
 
     def is_value(self, value: object) -> bool:
         return self._is_value(value)
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        fields = [(f"{value}[{index}]", field) for index, field in enumerate(self.field_serializers)]
+        conditions = [f"{first}.__class__ is tuple", f"len({value}) == {len(fields)}"]
+        return all_of(conditions, fields, given)
 
     def check(self, value: object) -> None:
         if not self._fits(value):
