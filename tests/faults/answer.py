@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from faults.flight_log import DELAY, DESTINATIONS, FLIGHTS, OPERATORS
+from faults.flight_log import (
+    DELAY,
+    DELAY_MS,
+    DESTINATIONS,
+    FLIGHTS,
+    GAP_MS,
+    HOUR_MS,
+    OPERATORS,
+    WINDOWED,
+)
 from keyedstate.checkpoint import (
     CheckpointError,
     CheckpointStorage,
@@ -33,6 +43,10 @@ from keyedstate.state import KeyedStateBackend
 
 #: Flights, delay, and flights by destination: of one key.
 Figures = tuple[int, int, dict[str, int]]
+#: The key of rows that only end the windows of all others.
+END = "the end"
+#: A key, and the start of a window in milliseconds.
+Window = tuple[str | None, int]
 _SHOWN = 5
 
 
@@ -71,9 +85,17 @@ def judge(run: Path, state: str, operators: Iterable[str], settings: Mapping[str
         Options for reading the state: the backend, and the plugin of its storage.
     """
     verdict = Verdict()
-    flights = pa.concat_tables(map(pyarrow.parquet.read_table, sorted((run / "input").glob("*.parquet"))))
+    files = list(map(pyarrow.parquet.read_table, sorted((run / "input").glob("*.parquet"))))
+    flights = pa.concat_tables(files)
     output = _read_output(run / "output")
     for operator in operators:
+        if operator in WINDOWED:
+            windows = expected_windows(operator, files)
+            verdict.keys += len(windows)
+            _compare_windows(verdict, operator, windows, output)
+            with _restored(run, state, operator, Configuration(settings)) as restored:
+                _compare_what_windows_left(verdict, operator, restored)
+            continue
         expected = batch_answer(flights, OPERATORS[operator])
         verdict.keys += len(expected)
         _compare_output(
@@ -124,6 +146,34 @@ def batch_answer(flights: pa.Table, key: str) -> dict[str | None, Figures]:
     }
 
 
+def expected_windows(operator: str, files: Sequence[pa.Table]) -> dict[Window, tuple[int, int]]:
+    """Return the flights and the delay of each window, but for those of the end; an epoch had each file."""
+    of_key: defaultdict[str | None, list[tuple[int, int]]] = defaultdict(list)
+    watermark, latest = -(1 << 63), -(1 << 63)
+    for file in files:
+        times = file["ts"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
+        keys, delays = file[OPERATORS[operator]].to_pylist(), file["arr_delay"].to_pylist()
+        for time, key, delay in zip(times, keys, delays, strict=True):
+            is_late = operator == "hours" and time - time % HOUR_MS + HOUR_MS - 1 <= watermark
+            if key != END and not is_late:
+                of_key[key].append((time, delay or 0))
+        latest = max(latest, *times)
+        watermark = latest - DELAY_MS[operator]
+    windows: dict[Window, tuple[int, int]] = {}
+    for key, rows in of_key.items():
+        start, last = 0, -(1 << 63)
+        for time, delay in sorted(rows):
+            if operator == "hours":
+                start = time - time % HOUR_MS
+            elif time > last + GAP_MS:
+                # Sessions that touch are one.
+                start = time
+            last = time
+            flights, total = windows.get((key, start), (0, 0))
+            windows[key, start] = flights + 1, total + delay
+    return windows
+
+
 def committed_epochs(run: Path) -> int:
     """Return how many epochs Spark has committed."""
     folder = run / "spark" / "commits"
@@ -155,6 +205,37 @@ def _compare_output(
         (high if numbers and numbers[-1] > count else low).append(f"{key} ({numbers[-3:]} of {count})")
     _add(verdict.lost, f"{operator}: running count of", low)
     _add(verdict.duplicated, f"{operator}: running count of", high)
+
+
+def _compare_windows(
+    verdict: Verdict,
+    operator: str,
+    expected: dict[Window, tuple[int, int]],
+    output: Sequence[dict[str, Any]],
+) -> None:
+    found: defaultdict[Window, list[tuple[int, int]]] = defaultdict(list)
+    for row in output:
+        if row["operator"] == operator and row["key"] != END:
+            found[row["key"], row["id"]].append((row["flights"], row["delay"] or 0))
+    low, high = [], []
+    for window in expected.keys() | found.keys():
+        wanted, there = expected.get(window, (0, 0)), found[window]
+        if there != [wanted]:
+            (high if sum(flights for flights, _ in there) > wanted[0] else low).append(
+                f"{window} ({there} for {wanted})"
+            )
+    _add(verdict.lost, f"{operator}: window", low)
+    _add(verdict.duplicated, f"{operator}: window", high)
+
+
+def _compare_what_windows_left(verdict: Verdict, operator: str, restored: KeyedStateBackend | None) -> None:
+    """Nothing is to be left of windows that are over, neither rows nor timers."""
+    if restored is None:
+        verdict.lost.append(f"{operator}: there is no state")
+        return
+    for meta in restored.metas():
+        left = {key for key, _ in restored.get_keys_and_namespaces(meta.name)} - {END}
+        _add(verdict.duplicated, f"{operator}: still in {meta.name!r}", sorted(map(str, left)))
 
 
 def _compare_state(
@@ -196,25 +277,42 @@ def _committed_files(log: Path) -> list[Path]:
 
 
 def _read_state(run: Path, state: str, operator: str, config: Configuration) -> dict[str | None, Figures]:
+    with _restored(run, state, operator, config) as restored:
+        if restored is None:
+            return {}
+        figures = {}
+        flights, delay, destinations = map(restored.get_state, (FLIGHTS, DELAY, DESTINATIONS))
+        for key in list(restored.get_keys(FLIGHTS.name)):
+            restored.set_current_key(key)
+            figures[key] = (flights.value(), delay.value(), dict(destinations.items()))
+        return figures
+
+
+@contextlib.contextmanager
+def _restored(
+    run: Path, state: str, operator: str, config: Configuration
+) -> Iterator[KeyedStateBackend | None]:
+    """Give the state that the next epoch would begin from; None where there is none."""
     folder = OperatorFolder(CheckpointStorage.open(state, config), operator)
     owner = folder.read_owner()
-    if owner is None:
-        return {}
-    # Exactly what a task of the next epoch does, one that has all key groups.
-    identity = TaskIdentity(
-        uid=operator,
-        query_id=owner.query_id,
-        run_id=owner.runs[-1],
-        epoch=committed_epochs(run),
-        partition=0,
-        parallelism=1,
-        max_parallelism=owner.max_parallelism,
-        attempt=0,
-        nonce="answer",
-    )
-    metadata = find_restore_point(folder, identity)
-    if metadata is None:
-        return {}
+    metadata = None
+    if owner is not None:
+        # Exactly what a task of the next epoch does, one that has all key groups.
+        identity = TaskIdentity(
+            uid=operator,
+            query_id=owner.query_id,
+            run_id=owner.runs[-1],
+            epoch=committed_epochs(run),
+            partition=0,
+            parallelism=1,
+            max_parallelism=owner.max_parallelism,
+            attempt=0,
+            nonce="answer",
+        )
+        metadata = find_restore_point(folder, identity)
+    if owner is None or metadata is None:
+        yield None
+        return
     key_groups = KeyGroupRange(0, owner.max_parallelism - 1)
     registry = PluginRegistry(config)
     chosen = registry.choose()
@@ -231,10 +329,5 @@ def _read_state(run: Path, state: str, operator: str, config: Configuration) -> 
     finally:
         for handle in handles:
             handle.close()
-    figures = {}
-    flights, delay, destinations = map(restored.get_state, (FLIGHTS, DELAY, DESTINATIONS))
-    for key in list(restored.get_keys(FLIGHTS.name)):
-        restored.set_current_key(key)
-        figures[key] = (flights.value(), delay.value(), dict(destinations.items()))
-    restored.close()
-    return figures
+    with contextlib.closing(restored):
+        yield restored

@@ -1,24 +1,35 @@
-"""The process function of the campaign: running figures of an aircraft or an airport, one row per flight."""
+"""What the campaign's jobs do: running figures of an aircraft or an airport, row by row, or windows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from faults.injection import reached
 from keyedstate import types
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.state import MapState, ValueState
+from keyedstate.window.function import ProcessWindowFunction, WindowContext
 
 FLIGHTS = ValueState("flights", types.INT64, default=0)
 DELAY = ValueState("delay", types.INT64, default=0)
 DESTINATIONS = MapState("destinations", types.STRING, types.INT64)
 
-INPUT_SCHEMA = "id long, tailnum string, origin string, dest string, arr_delay long"
+INPUT_SCHEMA = "id long, tailnum string, origin string, dest string, arr_delay long, ts timestamp"
+#: Of windows, the id is their start in milliseconds.
 OUTPUT_SCHEMA = "operator string, id long, key string, flights long, delay long"
 #: The keyed operators: uid and key column.
-OPERATORS = {"aircraft": "tailnum", "origins": "origin"}
+OPERATORS = {"aircraft": "tailnum", "origins": "origin", "hours": "origin", "turns": "tailnum"}
+#: Those whose rows are windows: an airport's hours, by columns, and an aircraft's sessions, row by row.
+WINDOWED = ["hours", "turns"]
+HOUR_MS = 3_600_000
+#: How far the watermark stays behind: of the hours some rows are late, of the turns none.
+DELAY_MS = {"hours": 6 * HOUR_MS, "turns": 26 * HOUR_MS}
+GAP_MS = 20 * HOUR_MS
+#: How far the rows of a windowed job are out of order.
+DISORDER_MS = 12 * HOUR_MS
 _ROWS_PER_STEP = 100
+_WINDOWS_PER_STEP = 20
 
 
 class FlightLog(KeyedProcessFunction):
@@ -43,3 +54,17 @@ class FlightLog(KeyedProcessFunction):
         self.delay.update(delay)
         self.destinations.put(row.dest, (self.destinations.get(row.dest) or 0) + 1)
         yield self.operator, row.id, ctx.key, flights, delay
+
+
+class Turns(ProcessWindowFunction):
+    """Counts the flights of an aircraft's session, and adds up their delays."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.windows = 0
+
+    def process(self, elements: Sequence[Any], ctx: WindowContext) -> Iterator[tuple[Any, ...]]:
+        self.windows += 1
+        if self.windows % _WINDOWS_PER_STEP == 0:
+            reached("rows", self.place)
+        yield "turns", ctx.window.start, ctx.key, len(elements), sum(row.arr_delay or 0 for row in elements)

@@ -47,27 +47,37 @@ def install(role: str) -> None:
 def watch_frames() -> None:
     """Watch what this process, which is a host, hears and says: each frame is a step, beside those of files.
 
-    The steps are ``hears``, ``says`` and ``has said``; their path is ``frames/`` and the name of the frame.
+    The steps are ``hears``, ``says`` and ``has said``; their path is ``frames/`` and the name of the frame,
+    or ``hops/`` and that where the task is one of another executor, which has to meet a ``challenge`` first.
     """
-    from keyedstate.spark.hosts import server
+    from keyedstate.spark.hosts import door, server
 
     run = _RUN.match(os.environ.get("SPARK_LOCAL_DIRS", ""))
     if run is None:
         return
-    place = f"{run[0]}/state/frames"
-    read, send = server._read, server._send
+    state = f"{run[0]}/state"
+    read, send, prove = server._read, server._send, door.prove_host
+
+    def place(connection: socket.socket) -> str:
+        return f"{state}/{'frames' if connection.family == socket.AF_UNIX else 'hops'}"
 
     def hear(reader: server.FrameReader) -> server.Frame:
         frame = read(reader)
-        reached("hears", f"{place}/{frame.type.name}")
+        reached("hears", f"{place(reader._connection)}/{frame.type.name}")
         return frame
 
     def say(connection: socket.socket, kind: server.FrameType, content: Any = b"") -> None:
-        reached("says", f"{place}/{kind.name}")
+        reached("says", f"{place(connection)}/{kind.name}")
         send(connection, kind, content)
-        reached("has said", f"{place}/{kind.name}")
+        reached("has said", f"{place(connection)}/{kind.name}")
 
-    server._read, server._send = hear, say
+    def challenge(connection: socket.socket, *rest: Any) -> bytes:
+        reached("hears", f"{state}/hops/challenge")
+        name = prove(connection, *rest)
+        reached("has said", f"{state}/hops/challenge")
+        return name
+
+    server._read, server._send, door.prove_host = hear, say, challenge
 
 
 def reached(step: str, path: str, temporary: str = "") -> None:

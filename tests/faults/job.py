@@ -17,8 +17,19 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from faults import injection
-from faults.flight_log import INPUT_SCHEMA, OPERATORS, OUTPUT_SCHEMA, FlightLog
+from faults.flight_log import (
+    DELAY_MS,
+    GAP_MS,
+    INPUT_SCHEMA,
+    OPERATORS,
+    OUTPUT_SCHEMA,
+    WINDOWED,
+    FlightLog,
+    Turns,
+)
+from keyedstate.runtime.aggregates import count, sum_
 from keyedstate.spark import keyed
+from keyedstate.window import Session, Tumbling
 
 _OUTPUT = pa.schema(
     [
@@ -97,6 +108,20 @@ class EpochFiles:
         injection.reached("after the sink committed", self._place)
 
 
+def _result(rows: DataFrame, uid: str, place: str) -> DataFrame:
+    flights = keyed(rows, OPERATORS[uid], uid=uid)
+    if uid not in WINDOWED:
+        return flights.process(FlightLog(uid, place), OUTPUT_SCHEMA)
+    delay = f"{DELAY_MS[uid]} ms"
+    if uid == "turns":
+        sessions = flights.window(Session.with_gap(f"{GAP_MS} ms"), time="ts", delay=delay)
+        return sessions.process(Turns(place), OUTPUT_SCHEMA)
+    hours = flights.window(Tumbling.of("1 hour"), time="ts", delay=delay)
+    return hours.aggregate(flights=count(), delay=sum_("arr_delay")).selectExpr(
+        f"'{uid}' operator", "unix_millis(window_start) id", "origin key", "flights", "delay"
+    )
+
+
 def main(run: Path) -> None:
     """Run the query until the input is used up."""
     job = json.loads((run / "job.json").read_text())
@@ -109,12 +134,7 @@ def main(run: Path) -> None:
     (run / f".driver.{os.getpid()}").write_text(json.dumps(driver))
     (run / f".driver.{os.getpid()}").rename(run / "driver.json")
     rows = spark.readStream.schema(INPUT_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(run / "input"))
-    results = [
-        keyed(rows, OPERATORS[uid], uid=uid).process(
-            FlightLog(uid, str(run / "state" / uid / "rows")), OUTPUT_SCHEMA
-        )
-        for uid in job["operators"]
-    ]
+    results = [_result(rows, uid, str(run / "state" / uid / "rows")) for uid in job["operators"]]
     writer = reduce(DataFrame.union, results).writeStream.option("checkpointLocation", str(run / "spark"))
     if job["sink"] == "file sink":
         writer = writer.format("parquet").option("path", str(run / "output"))

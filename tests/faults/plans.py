@@ -8,16 +8,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from faults.flight_log import WINDOWED
+
 LOCAL, CLUSTER = "local[2, 4]", "local-cluster[2,1,1024]"
 #: A cluster whose two workers have two names: Spark gives no host two attempts of one task.
 TWO_HOSTS = "two hosts"
 EPOCHS = 6
 MAX_PARALLELISM = 32
 BACKENDS = ("heap-cow", "nested-map")
-_UID = "(aircraft|origins)"
+_UID = "(aircraft|origins|hours|turns)"
 _MAX_DELTAS = "spark.keyedstate.checkpoint.max-deltas"
 _DELTA_MIN_BYTES = "spark.keyedstate.checkpoint.delta-min-bytes"
 _HOST = "spark.keyedstate.host"
+_HOPS = "spark.keyedstate.hosts.tcp"
 _INCREMENTAL = "spark.keyedstate.rocksdb.incremental"
 _ATTEMPT = r"attempts/epoch-\d+/[^/]+"
 
@@ -80,6 +83,21 @@ FRAMES = tuple(
         ("after its last word", "has said", "DONE", 2 * EPOCHS),
     )
 )
+#: The same of a task of another executor than the host's; Spark leaves it to chance how many there are.
+HOPS = tuple(
+    Step(f"a hop's {name}", "host", step, f"^hops/{frame}$", 2)
+    for name, step, frame in (
+        ("challenge", "hears", "challenge"),
+        ("welcome", "has said", "challenge"),
+        ("begin", "hears", "BEGIN"),
+        ("first rows", "hears", "SCHEMA"),
+        ("end of rows", "hears", "END"),
+        ("last word", "says", "DONE"),
+        ("end", "has said", "DONE"),
+    )
+)
+#: A host that has to read what epochs in another executor have written.
+CATCH_UP = Step("catch-up", "host", "read", f"^{_UID}/data/", 4)
 #: Of who takes a savepoint, in its order.
 SAVEPOINT = tuple(
     Step(name, "savepoint", step, path, 1)
@@ -144,6 +162,11 @@ class Plan:
     settings: dict[str, str] = field(default_factory=dict)
     backends: Sequence[str] = BACKENDS
 
+    @property
+    def is_windowed(self) -> bool:
+        """Whether the rows go into windows, and come out of order."""
+        return self.operators == WINDOWED
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -204,6 +227,13 @@ def _in_hosts(
     return build_in_hosts
 
 
+def _catching_up(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
+    """Kill a host that reads deltas; without hops the executors take turns with the partitions."""
+    plan.storage, plan.ahead = "faulty", 0.7
+    plan.settings |= {_HOST: "resident", _HOPS: "never", _MAX_DELTAS: "10"}
+    return _at(CATCH_UP, "kill", target="worker")(random_, plan)
+
+
 def _watched(kind: str, **details: Any) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
     def build(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
         moment = {"epoch": random_.randrange(EPOCHS - 1), "delay": random_.uniform(0.0, 0.6)}
@@ -217,6 +247,9 @@ def _savepoint(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any
 
     def build(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
         (fault,) = _at(step, "kill", target="worker")(random_, plan)
+        if plan.is_windowed:
+            # Who judges a savepoint counts flights in it.
+            plan.operators = ["origins", "aircraft"]
         return [{**fault, "by": "savepoint", "epoch": random_.randrange(EPOCHS - 1)}]
 
     return build
@@ -299,6 +332,12 @@ def catalogue() -> list[Entry]:
         entries.append(Entry(f"kill host: {step.name}", (LOCAL, LOCAL, CLUSTER), kill_host))
         kill_tasks = _in_hosts(_at(step, "kill", target="tasks"))
         entries.append(Entry(f"kill tasks of a host: {step.name}", (LOCAL,), kill_tasks))
+    for step in HOPS:
+        kill_host = _in_hosts(_at(step, "kill", target="worker"))
+        entries.append(Entry(f"kill host: {step.name}", (CLUSTER,), kill_host))
+        kill_executor = _in_hosts(_at(step, "kill", target="executor"))
+        entries.append(Entry(f"kill executor: {step.name}", (CLUSTER,), kill_executor))
+    entries.append(Entry("kill host: catch-up", (CLUSTER,), _catching_up))
     entries.append(Entry("kill host: restore", (LOCAL,), _kill_in_restore, True))
     any_host = _in_hosts(_watched("random", target="host"))
     entries.append(Entry("kill host: any moment", anywhere, any_host))
@@ -358,7 +397,7 @@ def plan_of(seed: int, number: int, names: Collection[str] = (), backends: Seque
         master=random_.choice(first.masters),
         storage="local" if first.name == "disk full" else random_.choice(("local", "local", "faulty")),
         sink=random_.choice(("file sink", "file sink", "foreachBatch", "evaluated twice")),
-        operators=random_.choice((["aircraft"], ["aircraft"], ["origins", "aircraft"])),
+        operators=random_.choice((["aircraft"], ["origins", "aircraft"], WINDOWED)),
         first_flight=random_.randrange(300_000),
         flights=random_.choice((3_000, 6_000, 9_000)),
         ahead=random_.choice((1 / EPOCHS, 0.7)),

@@ -14,14 +14,17 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from faults import answer, plans, processes
 from faults.faulty_storage import SCHEME
+from faults.flight_log import DISORDER_MS
 from faults.plans import EPOCHS, MAX_PARALLELISM, Plan
 from keyedstate.cli.demo.flights import read_flights
 
@@ -33,7 +36,7 @@ _POLL_S = 0.03
 _TESTS = Path(__file__).parent.parent
 #: Starts of the driver that a run may need beyond one for each of its faults.
 _SPARE_LIVES = 3
-_COLUMNS = ("id", "tailnum", "origin", "dest", "arr_delay")
+_COLUMNS = ("id", "tailnum", "origin", "dest", "arr_delay", "ts")
 
 
 @dataclass
@@ -72,7 +75,7 @@ class Result:
 
 def load_flights() -> pa.Table:
     """Return the flights of the year, numbered."""
-    flights = read_flights()
+    flights = read_flights().rename_columns({"time_hour": "ts"})
     return flights.append_column("id", pa.array(range(flights.num_rows))).select(_COLUMNS)
 
 
@@ -105,7 +108,8 @@ class _Run:
         began = time.monotonic()
         pause = self._plan.pause_after
         finished = True
-        for files in [EPOCHS] if pause is None else [pause, EPOCHS]:
+        whole = len(self._files)
+        for files in [whole] if pause is None else [pause, whole]:
             self._give(files)
             finished = finished and self._consume()
         (self._folder / "consumed").touch()
@@ -135,10 +139,16 @@ class _Run:
     # -- input -------------------------------------------------------------------------------------
 
     def _cut(self, flights: pa.Table) -> list[pa.Table]:
+        if self._plan.is_windowed:
+            order = random.Random(self._plan.number)
+            late = pa.array([order.randrange(DISORDER_MS) for _ in range(flights.num_rows)])
+            comes = pc.add(pc.cast(flights["ts"], pa.timestamp("ms", "UTC")), late.cast(pa.duration("ms")))
+            flights = flights.take(pc.sort_indices(comes))
         first = int(flights.num_rows * self._plan.ahead)
         rest = flights.num_rows - first
         ends = [0, *(first + rest * number // (EPOCHS - 1) for number in range(EPOCHS))]
-        return [flights.slice(first, end - first) for first, end in itertools.pairwise(ends)]
+        files = [flights.slice(first, end - first) for first, end in itertools.pairwise(ends)]
+        return [*files, *_end_of_time(flights.schema)] if self._plan.is_windowed else files
 
     def _give(self, files: int) -> None:
         """Have so many files in the input."""
@@ -365,6 +375,20 @@ class _Run:
     def _write_log(self, text: str) -> None:
         with (self._folder / "log").open("a") as log:
             log.write(text)
+
+
+def _end_of_time(schema: pa.Schema) -> list[pa.Table]:
+    """Return two rows, a file each, after which every window is over: its watermark comes an epoch later."""
+    rows = [
+        {
+            "id": -year,
+            "tailnum": answer.END,
+            "origin": answer.END,
+            "ts": datetime(2100 + year, 1, 1, tzinfo=timezone.utc),
+        }
+        for year in (1, 2)
+    ]
+    return [pa.Table.from_pylist([row], schema) for row in rows]
 
 
 def remove(folder: Path) -> None:

@@ -26,6 +26,7 @@ FLIGHTS = pa.table(
         "arr_delay": [5, None, 7, -1],
     }
 )
+HOUR = 3_600_000
 ROWS = [(1, "N1", 1, 5), (2, None, 1, 0), (3, "N1", 2, 12), (4, "N2", 1, -1)]
 
 
@@ -97,6 +98,58 @@ def test_a_row_that_is_there_twice_is_seen(tmp_path: Path) -> None:
 def test_a_state_that_counted_twice_shows_in_the_running_count(tmp_path: Path) -> None:
     rows = [*ROWS[:2], (3, "N1", 3, 17), ROWS[3]]
     assert judged(tmp_path, rows).duplicated == ["aircraft: running count of N1 ([1, 3] of 2)"]
+
+
+def flights_at(*hours: float) -> pa.Table:
+    """Return flights of one aircraft, each with a delay of one minute."""
+    times = pa.array([int(hour * HOUR) for hour in hours]).cast(pa.timestamp("ms", "UTC"))
+    same = {name: ["N1"] * len(hours) for name in ("tailnum", "origin", "dest")}
+    return pa.table({"id": list(range(len(hours))), **same, "arr_delay": [1] * len(hours), "ts": times})
+
+
+def test_the_answer_for_windows_leaves_out_what_came_too_late() -> None:
+    files = [flights_at(0.5, 10), flights_at(3.5, 5, 4.5), flights_at(11.5, 4.5)]
+    hours = answer.expected_windows("hours", files)
+    # The watermark is 4 o'clock in the second file and in the third, which begins with the same hours.
+    assert hours == {
+        ("N1", 0): (1, 1),
+        ("N1", 4 * HOUR): (2, 2),
+        ("N1", 5 * HOUR): (1, 1),
+        ("N1", 10 * HOUR): (1, 1),
+        ("N1", 11 * HOUR): (1, 1),
+    }
+
+
+def test_the_answer_for_sessions_joins_those_that_touch() -> None:
+    turns = answer.expected_windows("turns", [flights_at(40, 0), flights_at(20, 61)])
+    assert turns == {("N1", 0): (3, 3), ("N1", 61 * HOUR): (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("windows", "lost", "duplicated"),
+    [
+        ([(0, 1, 1)], [], []),
+        ([], ["hours: window ('N1', 0) ([] for (1, 1))"], []),
+        ([(0, 1, 1), (0, 1, 1)], [], ["hours: window ('N1', 0) ([(1, 1), (1, 1)] for (1, 1))"]),
+        ([(0, 2, 2)], [], ["hours: window ('N1', 0) ([(2, 2)] for (1, 1))"]),
+    ],
+    ids=["exact", "lost", "twice", "a row twice"],
+)
+def test_lost_and_doubled_windows_are_seen(
+    tmp_path: Path, windows: list[tuple[int, int, int]], lost: list[str], duplicated: list[str]
+) -> None:
+    for name in ("input", "output"):
+        (tmp_path / name).mkdir()
+    pyarrow.parquet.write_table(flights_at(0.5), tmp_path / "input" / "flights-0000.parquet")
+    rows = [
+        {"operator": "hours", "id": start, "key": "N1", "flights": flights, "delay": delay}
+        for start, flights, delay in windows
+    ]
+    columns = ("operator", "id", "key", "flights", "delay")
+    output = pa.table({name: [row[name] for row in rows] for name in columns})
+    pyarrow.parquet.write_table(output, tmp_path / "output" / "epoch-0.parquet")
+    verdict = answer.judge(tmp_path, str(tmp_path / "state"), ["hours"], {"backend": "heap-cow"})
+    assert (verdict.lost, verdict.duplicated) == ([*lost, "hours: there is no state"], duplicated)
 
 
 def test_a_savepoint_that_is_not_there_is_a_lost_one(tmp_path: Path) -> None:
