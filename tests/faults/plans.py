@@ -230,7 +230,7 @@ def _in_hosts(
 def _catching_up(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
     """Kill a host that reads deltas; without hops the executors take turns with the partitions."""
     plan.storage, plan.ahead = "faulty", 0.7
-    plan.settings |= {_HOST: "resident", _HOPS: "never", _MAX_DELTAS: "10"}
+    plan.settings |= {_HOST: "resident", _HOPS: "off", _MAX_DELTAS: "10"}
     return _at(CATCH_UP, "kill", target="worker")(random_, plan)
 
 
