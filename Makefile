@@ -62,12 +62,12 @@ test-model: $(COMPILED) ## the random model test of the copy-on-write map, 10,00
 soak: setup ## hosts with 5,000,000 entries, in 50 lives that end in every way, and with a gigabyte printed
 	$(WITH_JAVA) $(BIN)/pytest --soak --timeout 0 -rP tests/spark/test_host_soak.py $(ARGS)
 
-RUNS ?= 100
+RUNS ?= 140
 SEED ?= 1
 # Numbers of single runs of a campaign; empty for all of them.
 ONLY ?=
 
-faults: setup ## a campaign of RUNS=100 runs on Spark with kills, failing writes and zombies (SEED=1, ONLY="17 23")
+faults: setup ## a campaign of RUNS=140 runs on Spark with kills, failing writes and zombies (SEED=1, ONLY="17 23")
 	$(WITH_JAVA) PYTHONPATH=tests $(BIN)/python -m faults --runs $(RUNS) --seed $(SEED) $(if $(ONLY),--only $(ONLY)) \
 	    --json reports/faults.json $(ARGS)
 

@@ -89,7 +89,7 @@ def _one(plan: plans.Plan, work: Path, flights: Any, keep: bool) -> runs.Result:
 def main(arguments: list[str]) -> int:
     """Run a campaign; 0 where all runs survived."""
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
-    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=140)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the runs to do, instead of all")
     parser.add_argument("--fault", action="append", default=[], help="a row of the table; may come again")
