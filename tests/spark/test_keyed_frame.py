@@ -113,7 +113,7 @@ def test_names_are_found_without_regard_to_case_and_with_dots_in_them(
 
 def test_a_streaming_operator_needs_a_uid(events: DataFrame) -> None:
     with pytest.raises(MissingUidError, match=r"keyed\(df, \.\.\., uid='page-views'\)"):
-        keyed(events, "k")
+        keyed(events, "k").process(Echo(), SCHEMA)
 
 
 @pytest.mark.parametrize("uid", ["", "..", "a/b", "../up", "ü", "x" * 201, "a b"])

@@ -76,6 +76,8 @@ class EpochMetrics:
     time_ms : int
         When the checkpoint was complete, in milliseconds since 1970 UTC.
     rows_in, rows_out : int
+    rows_by_input : mapping of str to int
+        Of `rows_in` those of the connected inputs ``"1"`` and ``"2"``; empty where there is one input.
     watermark : int or None
         In milliseconds since 1970 UTC; None without event time and as long as it is not known.
     states : mapping of str to StateFigures
@@ -129,6 +131,7 @@ class EpochMetrics:
     base_write_ms: PhaseTimes
     failed_bases: int
     phases: Mapping[str, PhaseTimes]
+    rows_by_input: Mapping[str, int] = field(default_factory=dict)
     latencies: Mapping[str, Mapping[str, LatencyFigures]] = field(default_factory=dict)
     native: Mapping[str, int] = field(default_factory=dict)
 

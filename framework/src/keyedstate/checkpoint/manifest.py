@@ -140,6 +140,8 @@ class AttemptManifest:
     entries : mapping of str to int
         Entries per state.
     rows_in, rows_out : int
+    rows_by_input : mapping of str to int
+        Of `rows_in` those of each of two connected inputs; empty where there is one.
     largest_event_time : int or None
         Milliseconds since 1970 UTC, over the rows of this epoch; None where there is no event time.
     watermark : int or None
@@ -200,6 +202,7 @@ class AttemptManifest:
     watermark: int | None = None
     processing_time: int | None = None
     inputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rows_by_input: Mapping[str, int] = field(default_factory=dict)
     deltas: tuple[SegmentFile, ...] = ()
     ttl_ms: Mapping[str, int] = field(default_factory=dict)
     bases: tuple[BaseReport, ...] = ()
@@ -259,6 +262,7 @@ class AttemptManifest:
             "watermark": self.watermark,
             "processing_time": self.processing_time,
             "inputs": {name: list(times) for name, times in self.inputs.items()},
+            "rows_by_input": dict(self.rows_by_input),
             "ttl_ms": dict(self.ttl_ms),
             "operator_state": None if self.operator_state is None else self.operator_state.to_json(),
             "bases": [base.to_json() for base in self.bases],
@@ -280,6 +284,7 @@ class AttemptManifest:
             "state_origin",
             "processing_time",
             "inputs",
+            "rows_by_input",
             "host",
             "task_executor",
             "native",
@@ -292,6 +297,7 @@ class AttemptManifest:
         fields["watermark"] = document.get("watermark")
         fields["processing_time"] = document.get("processing_time")
         fields["inputs"] = {name: (time, seen) for name, (time, seen) in document.get("inputs", {}).items()}
+        fields["rows_by_input"] = document.get("rows_by_input", {})
         fields["ttl_ms"] = document.get("ttl_ms", {})
         fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
         fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))

@@ -70,6 +70,7 @@ def metrics_of_checkpoint(
         base_write_ms=_times(base.async_ms for part in bases for base in part.bases if not base.failed),
         failed_bases=sum(base.failed for part in parts for base in part.bases),
         phases=phases,
+        rows_by_input=_added(part.rows_by_input for part in parts),
         latencies=_latencies(parts),
         native=_added(part.figures for part in parts),
     )

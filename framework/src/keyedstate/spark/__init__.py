@@ -12,6 +12,7 @@ from keyedstate.spark.errors import (
     BootstrapError,
     BroadcastFrameError,
     ClassicSparkRequiredError,
+    ConnectedFramesError,
     DataSourceUnavailableError,
     DuplicateUidError,
     FunctionTransportError,
@@ -31,6 +32,7 @@ from keyedstate.spark.errors import (
 )
 
 if TYPE_CHECKING:
+    from keyedstate.spark.connected import ConnectedFrame, connect
     from keyedstate.spark.editing import SavepointEdit, edit, new_savepoint
     from keyedstate.spark.frame import KeyedFrame, keyed
     from keyedstate.spark.metrics import EpochListener, epoch_metrics, metrics_of
@@ -41,10 +43,12 @@ if TYPE_CHECKING:
 
 #: What is imported when it is asked for, and where it is.
 _WITH_SPARK = {
+    "ConnectedFrame": "keyedstate.spark.connected",
     "EpochListener": "keyedstate.spark.metrics",
     "KeyedFrame": "keyedstate.spark.frame",
     "SavepointEdit": "keyedstate.spark.editing",
     "SplitOutputs": "keyedstate.spark.windows",
+    "connect": "keyedstate.spark.connected",
     "create_savepoint": "keyedstate.spark.savepoint",
     "edit": "keyedstate.spark.editing",
     "epoch_metrics": "keyedstate.spark.metrics",
@@ -61,6 +65,8 @@ __all__ = [
     "BootstrapError",
     "BroadcastFrameError",
     "ClassicSparkRequiredError",
+    "ConnectedFrame",
+    "ConnectedFramesError",
     "DataSourceUnavailableError",
     "DuplicateUidError",
     "EpochListener",
@@ -81,6 +87,7 @@ __all__ = [
     "SplitOutputs",
     "StateFrameError",
     "TaskContextError",
+    "connect",
     "create_savepoint",
     "edit",
     "epoch_metrics",

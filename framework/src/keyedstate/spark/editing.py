@@ -26,7 +26,6 @@ from keyedstate.checkpoint import (
 from keyedstate.checkpoint.canonical import write_whole
 from keyedstate.checkpoint.stored import StoredState
 from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
-from keyedstate.durations import Duration
 from keyedstate.keygroups import key_group_range_for
 from keyedstate.runtime import KeyedFunction, key_serializer_for
 from keyedstate.spark.bootstrap import BOOTSTRAP, bootstrap_identity, manifests_of, metadata_of, run_bootstrap
@@ -41,6 +40,7 @@ from keyedstate.state import StateDescriptor
 from keyedstate.types import VOID
 
 if TYPE_CHECKING:
+    from keyedstate.spark.connected import ConnectedFrame
     from keyedstate.spark.frame import KeyedFrame
     from keyedstate.spark.task import OperatorPlan
 
@@ -112,22 +112,22 @@ class SavepointEdit:
 
     def add(
         self,
-        frame: KeyedFrame,
+        frame: KeyedFrame | ConnectedFrame,
         function: KeyedFunction,
         *,
-        time: str | None = None,
-        delay: Duration | None = None,
+        time: Any = None,
+        delay: Any = None,
     ) -> SavepointEdit:
         """Add an operator with the state that a process function has after the rows of a batch DataFrame.
 
         Parameters
         ----------
-        frame : KeyedFrame
-            ``keyed(df, "key", uid="name")``.
-        function : KeyedProcessFunction or VectorizedProcessFunction
+        frame : KeyedFrame or ConnectedFrame
+            ``keyed(df, "key", uid="name")``, or two that are connected.
+        function : KeyedProcessFunction, VectorizedProcessFunction or KeyedCoProcessFunction
             What it yields is dropped.
         time, delay
-            As in `KeyedFrame.process`.
+            As in the frame's `process`.
 
         Raises
         ------

@@ -41,7 +41,8 @@ class MissingUidError(KeyedFrameError):
     def __init__(self) -> None:
         super().__init__(
             "a keyed operator in a streaming query needs a uid: its state is found again by it. Give it a "
-            "fixed name that is unique within the checkpoint folder: keyed(df, ..., uid='page-views')."
+            "fixed name that is unique within the checkpoint folder: keyed(df, ..., uid='page-views'), or "
+            "connect(a, b, uid='page-views') for two inputs."
         )
 
 
@@ -71,6 +72,19 @@ class BroadcastFrameError(KeyedFrameError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"the broadcast DataFrame cannot be used: {reason}.")
+
+
+class ConnectedFramesError(KeyedFrameError):
+    """Two keyed DataFrames that cannot be connected.
+
+    Attributes
+    ----------
+    reason : str
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the keyed DataFrames cannot be connected: {reason}.")
 
 
 class ClassicSparkRequiredError(KeyedFrameError):

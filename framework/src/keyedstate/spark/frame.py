@@ -35,10 +35,12 @@ from keyedstate.durations import Duration, milliseconds
 from keyedstate.keygroups import check_parallelism, default_max_parallelism
 from keyedstate.plugins import Backend
 from keyedstate.runtime import (
+    ConnectedInputs,
     InvalidFunctionError,
     KeyedBroadcastProcessFunction,
     KeyedFunction,
     check_function,
+    check_inputs,
 )
 from keyedstate.runtime.aggregates import Aggregate
 from keyedstate.runtime.aggregates.declaration import all_aggregates
@@ -54,14 +56,16 @@ from keyedstate.spark.errors import (
     BootstrapError,
     BroadcastFrameError,
     ClassicSparkRequiredError,
+    ConnectedFramesError,
     EventTimeError,
     MissingUidError,
 )
+from keyedstate.spark.event_time import ConnectedEventTime, EventTime
 from keyedstate.spark.heartbeat import has_python_sources, heartbeat_ms, with_heartbeat
 from keyedstate.spark.hosts.owners import remote_access
 from keyedstate.spark.identity import epoch_on_driver, is_local
 from keyedstate.spark.metrics import EpochReports
-from keyedstate.spark.partition import EventTime, PartitionPlan, StatePlace, pack_function
+from keyedstate.spark.partition import PartitionPlan, StatePlace, pack_function
 from keyedstate.spark.preflight import check_executors
 from keyedstate.spark.reporters import reporters_of
 from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
@@ -108,8 +112,8 @@ def keyed(
         A null key is a key like any other, as in ``GROUP BY``, with a key group of its own right: Spark's
         hash of null.  One column gives its value as the key, several give a tuple.
     uid : str, optional
-        Name of the operator, by which its state is found again; needed for a streaming DataFrame.
-        Letters, digits, ``.``, ``_`` and ``-``.
+        Name of the operator, by which its state is found again; needed for a streaming DataFrame, unless it
+        is connected with another one.  Letters, digits, ``.``, ``_`` and ``-``.
     config : mapping, optional
         Options by name without ``spark.keyedstate.``, which win over Spark's configuration and the
         environment.
@@ -126,7 +130,6 @@ def keyed(
     ------
     KeyColumnError, MissingKeyColumnError
         For key columns that cannot be used.
-    MissingUidError
     HeartbeatError
         For an interval that is none.
     ClassicSparkRequiredError
@@ -139,8 +142,6 @@ def keyed(
     """
     _refuse_connect(df)
     columns = key_columns_of(df, key_columns)
-    if uid is None and df.isStreaming:
-        raise MissingUidError()
     interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
     return KeyedFrame(df, columns, uid, config, interval_ms=interval_ms)
 
@@ -156,6 +157,7 @@ class KeyedFrame:
         config: Mapping[str, object] | None,
         broadcast: DataFrame | None = None,
         interval_ms: int | None = None,
+        connected: ConnectedInputs | None = None,
     ) -> None:
         self._df = df
         self._key_columns = key_columns
@@ -163,6 +165,26 @@ class KeyedFrame:
         self._config = config
         self._broadcast = broadcast
         self._interval_ms = interval_ms
+        #: Where the rows are the union of two inputs.
+        self._connected = connected
+
+    def check_plain(self, which: str) -> None:
+        """Refuse a frame that is to be connected and has what only an operator can have.
+
+        Raises
+        ------
+        ConnectedFramesError
+        """
+        given = {
+            "a uid": self._uid,
+            "options": self._config,
+            "a heartbeat": self._interval_ms,
+            "a broadcast DataFrame": self._broadcast,
+        }
+        for what, value in given.items():
+            if value is not None:
+                way_out = "leave it out" if what.startswith("a broad") else "give it to connect()"
+                raise ConnectedFramesError(f"the {which} one has {what} of its own; {way_out}")
 
     def broadcast(self, df: DataFrame) -> KeyedFrame:
         """Give every task each row of a second, small DataFrame (Flink connects a broadcast stream).
@@ -249,16 +271,25 @@ class KeyedFrame:
         GenericTypeForbiddenError
             For a declared state whose values are pickled, where ``types.generic`` is ``forbid``.
         InvalidParallelismError, InvalidMaxParallelismError
+        MissingUidError
+            For a streaming DataFrame without.
         PreflightError
             Where the executors cannot run the operator; checked for streaming only.
         CheckpointError
             Where the checkpoint folder cannot be used.
         """
-        spark = self._df.sparkSession
+        return self.run(function, schema, self._event_time(time, delay, inputs, idle))
+
+    def run(
+        self,
+        function: KeyedFunction,
+        schema: str | StructType,
+        event_time: EventTime | ConnectedEventTime | None,
+    ) -> DataFrame:
+        """Run a process function, as `process` does, with event times from where it is said."""
         check_function(function)
         self._check_sides(function)
-        declared, output = parse_output(spark, schema)
-        event_time = self._event_time(time, delay, inputs, idle)
+        declared, output = parse_output(self._df.sparkSession, schema)
         plan, rows = self._planned(function, output, event_time, keeps_state=True)
         return rows.mapInArrow(_task_of(plan), declared)
 
@@ -410,10 +441,16 @@ class KeyedFrame:
         self, function: KeyedFunction, time: str | None, delay: Duration | None
     ) -> tuple[OperatorPlan, DataFrame]:
         """Return what runs in the tasks of a bootstrap, and their rows; raises as `bootstrap`."""
+        return self.plan_of_bootstrap(function, self._event_time(time, delay))
+
+    def plan_of_bootstrap(
+        self, function: KeyedFunction, event_time: EventTime | ConnectedEventTime | None
+    ) -> tuple[OperatorPlan, DataFrame]:
+        """Return the same with event times from where it is said."""
         self._refuse_streaming()
         check_function(function)
         self._check_sides(function)
-        return self._planned(function, NO_OUTPUT, self._event_time(time, delay), keeps_state=False)
+        return self._planned(function, NO_OUTPUT, event_time, keeps_state=False)
 
     def bootstrap_rows(self) -> tuple[DataFrame, list[str], int, int]:
         """Return the rows, the key columns, parallelism and max parallelism of state without a function."""
@@ -439,11 +476,13 @@ class KeyedFrame:
         self,
         function: KeyedFunction,
         output: OutputSchema,
-        event_time: EventTime | None,
+        event_time: EventTime | ConnectedEventTime | None,
         *,
         keeps_state: bool,
     ) -> tuple[OperatorPlan, DataFrame]:
         """Return what the tasks run, and their rows, routed to them."""
+        if self._uid is None and self._df.isStreaming:
+            raise MissingUidError()
         spark = self._df.sparkSession
         packed = pack_function(function)
         variables = tuple(spark.sparkContext._pickled_broadcast_vars)
@@ -483,6 +522,7 @@ class KeyedFrame:
             settings=frozen(config),
             place=place,
             event_time=event_time,
+            connected=self._connected,
         )
         plan = OperatorPlan.of(
             partitions,
@@ -515,6 +555,22 @@ class KeyedFrame:
                 given = "a delay" if delay is not None else "inputs" if inputs is not None else "an idle time"
                 raise EventTimeError(None, f"there is {given} and no column; name it with time=")
             return None
+        found = self.event_time(column, delay)
+        if idle is not None and inputs is None:
+            raise EventTimeError(
+                found.column,
+                "an idle time is for several inputs; name the column that tells them with inputs=",
+            )
+        told_by = None if inputs is None else source_column_of(self._df, inputs)
+        return EventTime(found.column, found.delay_ms, told_by, self.idle_ms(found.column, idle))
+
+    def event_time(self, column: str, delay: Duration | None) -> EventTime:
+        """Return where rows have their event time from.
+
+        Raises
+        ------
+        EventTimeError, InvalidDurationError
+        """
         name = time_column_of(self._df, column)
         if delay is None:
             raise EventTimeError(
@@ -523,16 +579,22 @@ class KeyedFrame:
         delay_ms = milliseconds(delay)
         if delay_ms < 0:
             raise EventTimeError(name, f"the delay {delay!r} is negative; give 0 or more")
-        if idle is not None and inputs is None:
-            raise EventTimeError(
-                name, "an idle time is for several inputs; name the column that tells them with inputs="
-            )
+        return EventTime(name, delay_ms)
+
+    def idle_ms(self, column: str, idle: Duration | None) -> int | None:
+        """Return after how long an input is idle, in milliseconds; None for never.
+
+        Raises
+        ------
+        EventTimeError, InvalidDurationError
+        """
         idle_ms = None if idle is None else milliseconds(idle)
         if idle_ms is not None and idle_ms <= 0:
-            raise EventTimeError(name, f"the idle time {idle!r} is not positive; give '5 minutes' or so")
-        return EventTime(name, delay_ms, inputs and source_column_of(self._df, inputs), idle_ms)
+            raise EventTimeError(column, f"the idle time {idle!r} is not positive; give '5 minutes' or so")
+        return idle_ms
 
     def _check_sides(self, function: KeyedFunction) -> None:
+        check_inputs(function, connected=self._connected is not None)
         name = type(function).__name__
         two_sided = isinstance(function, KeyedBroadcastProcessFunction)
         if two_sided and self._broadcast is None:
@@ -555,7 +617,7 @@ class KeyedFrame:
         return CheckpointStorage.open(config[CHECKPOINT_DIR], config)
 
 
-def _check_states(function: KeyedFunction, generic_types: bool, event_time: EventTime | None) -> None:
+def _check_states(function: KeyedFunction, generic_types: bool, event_time: object) -> None:
     """Refuse declared states that no task could register."""
     states = declared_states(function)
     if isinstance(function, WindowedFunction):

@@ -41,7 +41,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.local_copies import with_local_copies
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.runtime import AtEnd, KeyedFunction, KeyedOperator, key_serializer_for
+from keyedstate.runtime import AtEnd, ConnectedInputs, KeyedFunction, KeyedOperator, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.configuration import (
     backend_in_task,
@@ -50,11 +50,11 @@ from keyedstate.spark.configuration import (
     storage_in_task,
 )
 from keyedstate.spark.errors import DuplicateUidError, FunctionTransportError, KeyColumnsReorderedError
+from keyedstate.spark.event_time import ConnectedEventTime, EventTime, inputs_at_start
 from keyedstate.spark.identity import operator_of
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.saving import SavedState, StateWriter
 from keyedstate.state import BEFORE_TIME, KeyedStateBackend, OperatorStateBackend
-from keyedstate.time import InputTime, bounded_out_of_orderness, watermark_of_inputs
 
 #: How much of a processor's time a base takes that goes on over epochs: so little that work keeps its speed.
 _SHARE_OF_BASE = 0.1
@@ -85,26 +85,6 @@ class StatePlace:
 
 
 @dataclass(frozen=True)
-class EventTime:
-    """Where an operator has its event time from.
-
-    Attributes
-    ----------
-    column : str
-    delay_ms : int
-    input_column : str or None
-        The column that tells inputs apart, each of which has a watermark of its own.
-    idle_ms : int or None
-        After how long without rows an input holds the others up no more; None for never.
-    """
-
-    column: str
-    delay_ms: int
-    input_column: str | None = None
-    idle_ms: int | None = None
-
-
-@dataclass(frozen=True)
 class PartitionPlan:
     """All that is needed to run any partition of an operator.
 
@@ -121,7 +101,9 @@ class PartitionPlan:
         The configuration, as `keyedstate.spark.configuration.frozen` gives it.
     place : StatePlace or None
         None for a batch DataFrame: the operator begins without state and keeps none.
-    event_time : EventTime or None
+    event_time : EventTime or ConnectedEventTime or None
+    connected : ConnectedInputs or None
+        The inputs of a function that has two; their columns are then those of their union.
     """
 
     function: bytes
@@ -133,7 +115,8 @@ class PartitionPlan:
     max_parallelism: int
     settings: tuple[tuple[str, Any], ...]
     place: StatePlace | None
-    event_time: EventTime | None
+    event_time: EventTime | ConnectedEventTime | None
+    connected: ConnectedInputs | None = None
 
     def key_groups(self, partition: int) -> KeyGroupRange:
         """Return the key groups of a partition."""
@@ -190,8 +173,9 @@ class PartitionPlan:
             operator_states=operator_states,
             task=partition,
             parallelism=self.parallelism,
-            time_column=None if self.event_time is None else self.event_time.column,
-            input_column=None if self.event_time is None else self.event_time.input_column,
+            time_column=self.event_time.column if isinstance(self.event_time, EventTime) else None,
+            input_column=self.event_time.input_column if isinstance(self.event_time, EventTime) else None,
+            connected=self.connected,
         )
 
     def manifest(
@@ -211,6 +195,8 @@ class PartitionPlan:
             entries=keyed.entries_by_state(),
             rows_in=operator.rows_in,
             rows_out=operator.rows_out,
+            inputs={name: (time, 0) for name, time in operator.largest_event_times.items()},
+            rows_by_input=operator.rows_by_input,
             largest_event_time=operator.largest_event_time,
             sync_ms=saved.synchronous_ms,
             write_ms=0.0,
@@ -514,17 +500,14 @@ class Partition:
         if event_time is None:
             return before
         known = BEFORE_TIME if before is None else before
-        inputs = {name: InputTime(*times) for name, times in metadata.inputs.items()}
-        if event_time.input_column is not None and inputs:
-            now = metadata.processing_time or 0
-            mark = watermark_of_inputs(inputs, event_time.delay_ms, event_time.idle_ms, now, known)
-        else:
-            mark = max(known, bounded_out_of_orderness(metadata.largest_event_time, event_time.delay_ms))
+        mark = event_time.watermark(metadata, known)
         return None if before is None and mark == BEFORE_TIME else mark
 
     def _inputs_after(self, beginning: Beginning) -> dict[str, tuple[int, int]]:
         """Return what is known of each input at the end of the epoch."""
-        found = {} if beginning.stored is None else beginning.stored.metadata.inputs
+        found = inputs_at_start(self._plan.event_time, self._processing_time)
+        if beginning.stored is not None:
+            found |= beginning.stored.metadata.inputs
         if not beginning.goes_on:
             # The time in which the query stood still is none in which an input was idle.
             found = {name: (event_time, self._processing_time) for name, (event_time, _) in found.items()}

@@ -1,0 +1,275 @@
+"""Two connected inputs on Spark: batch and stream, watermarks of both, restarts, killed tasks, refusals."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+
+import pytest
+from pyspark.sql import functions as f
+
+from keyedstate import types
+from keyedstate.durations import Duration
+from keyedstate.errors import InvalidDurationError
+from keyedstate.runtime import InvalidFunctionError, KeyedCoProcessFunction, KeyedProcessFunction
+from keyedstate.spark import (
+    ConnectedFramesError,
+    MissingUidError,
+    connect,
+    epoch_metrics,
+    keyed,
+    new_savepoint,
+)
+from keyedstate.spark.errors import EventTimeError
+from keyedstate.state import ListState, ValueState
+
+UTC = dt.timezone.utc
+ORDERS = "k string, v long, ts timestamp"
+PAYMENTS = "at timestamp, amount double, `order.id` string"
+OUTPUT = "k string, what string, v long"
+
+
+def at(second):
+    return dt.datetime(2024, 3, 1, tzinfo=UTC) + dt.timedelta(seconds=second)
+
+
+def order(key, second, value=1):
+    return {"k": key, "v": value, "ts": at(second).isoformat()}
+
+
+def payment(key, second, amount=1.0):
+    return {"at": at(second).isoformat(), "amount": amount, "order.id": key}
+
+
+class Settled(KeyedCoProcessFunction):
+    """Says which orders were paid, whichever row came first, and which were not within a minute."""
+
+    value = ValueState("value", types.INT64)
+    paid = ValueState("paid", types.FLOAT64)
+
+    def process1(self, row, ctx):
+        if self.paid.value() is None:
+            self.value.update(row.v)
+            ctx.timer_service.register_event_time_timer(ctx.timestamp + 60_000)
+        else:
+            yield ctx.key, f"paid {self.paid.value()}", row.v
+            self.paid.clear()
+
+    def process2(self, row, ctx):
+        assert row._fields[:2] == ("at", "amount") and row[2] == ctx.key
+        if self.value.value() is None:
+            self.paid.update(row.amount)
+        else:
+            yield ctx.key, f"paid {row.amount}", self.value.value()
+            self.value.clear()
+
+    def on_timer(self, time, ctx):
+        if self.value.value() is not None:
+            yield ctx.key, "unpaid", self.value.value()
+            self.value.clear()
+
+
+@pytest.fixture
+def streams(new_stream, tmp_path):
+    made = []
+    for name, schema in (("orders", ORDERS), ("payments", PAYMENTS)):
+        (tmp_path / name).mkdir()
+        made.append(new_stream(tmp_path / name, schema))
+    return made
+
+
+def settled(streams, backend, *, function=None, idle: Duration | None = None, parallelism=2, **settings):
+    config = {"backend": backend, "parallelism": parallelism, "checkpoint.dir": str(streams[0].state)}
+    rows = [stream.frame() for stream in streams]
+    both = connect(
+        keyed(rows[0], "k"), keyed(rows[1], "order.id"), uid="settled", config={**config, **settings}
+    )
+    return both.process(function or Settled(), OUTPUT, time=("ts", "at"), delay=0, idle=idle)
+
+
+def test_two_batches_are_processed_with_one_state_of_each_key(spark, one_backend):
+    orders = spark.createDataFrame([(f"o-{n}", n, at(n)) for n in range(60)], ORDERS)
+    payments = spark.createDataFrame([(at(n), n / 2, f"o-{n}") for n in range(0, 90, 3)], PAYMENTS)
+    both = connect(keyed(orders, "K"), keyed(payments, "order.id"), config={"backend": one_backend})
+    out = both.process(Settled(), OUTPUT, time=("ts", "at"), delay=(0, "1 minute"))
+    assert out.columns == ["k", "what", "v"]
+    assert sorted(map(tuple, out.collect())) == sorted(
+        (f"o-{n}", f"paid {n / 2}" if n % 3 == 0 else "unpaid", n) for n in range(60)
+    )
+    config = {"backend": one_backend, "parallelism": 1}
+    for first, second, expected in ((orders, payments.limit(0), 60), (orders.limit(0), payments, 0)):
+        both = connect(keyed(first, "k"), keyed(second, "order.id"), config=config)
+        rows = both.process(Settled(), OUTPUT, time=("ts", "at"), delay=0).collect()
+        assert [row.what for row in rows] == ["unpaid"] * expected
+
+
+def test_streams_of_two_sources_go_on_over_restarts_with_the_watermark_of_the_slower(streams, one_backend):
+    """WM-01, WM-03."""
+    orders, payments = streams
+    orders.add([order("a", 0), order("b", 10, 2), order("c", 20, 3)])
+    payments.add([payment("x", 0)])
+    orders.run(settled(streams, one_backend))
+    # The orders' time runs away; the payments' stands still.
+    orders.add([order("d", 500, 4)])
+    orders.run(settled(streams, "nested-map", host="embedded"))
+    orders.add([order("e", 600, 5)])
+    payments.add([payment("b", 30, 2.5)])
+    orders.run(settled(streams, one_backend, parallelism=3))
+    assert sorted(orders.all_rows()) == [("b", "paid 2.5", 2)]
+    payments.add([payment("x", 70)])
+    payments.add([payment("c", 75, 3.5)])
+    orders.run(settled(streams, one_backend, parallelism=3))
+    assert {epoch: sorted(rows) for epoch, rows in orders.rows.items() if rows} == {
+        2: [("b", "paid 2.5", 2)],
+        4: [("a", "unpaid", 1), ("c", "paid 3.5", 3)],
+    }
+    query_id = json.loads((orders.spark_checkpoint / "metadata").read_text())["id"]
+    rows_by_input = [each.rows_by_input for each in epoch_metrics(query_id)]
+    assert [(rows["1"], rows["2"]) for rows in rows_by_input] == [(3, 1), (1, 0), (1, 1), (0, 1), (0, 1)]
+
+
+def test_an_idle_input_does_not_hold_timers_back(streams, one_backend):
+    """WM-02, WM-03."""
+    orders, _ = streams
+    orders.add([order("a", 0)])
+    orders.run(settled(streams, one_backend, idle="1 ms"))
+    for number in range(1, 4):
+        orders.add([order(f"b-{number}", 100 * number, 2)])
+    # The time between two runs is none in which an input is idle: the first epoch of this run knows of none,
+    # the second one judges by the first.
+    orders.run(settled(streams, one_backend, idle="1 ms"))
+    assert {epoch: sorted(rows) for epoch, rows in orders.rows.items() if rows} == {
+        3: [("a", "unpaid", 1), ("b-1", "unpaid", 2)]
+    }
+
+
+def test_an_epoch_that_runs_again_and_a_killed_task_change_nothing(streams, one_backend, tmp_path):
+    orders, payments = streams
+    flag = tmp_path / "killed"
+
+    class Fragile(Settled):
+        def process2(self, row, ctx):
+            if row.amount == 13.0 and not flag.exists():
+                flag.touch()
+                os._exit(1)
+            return Settled.process2(self, row, ctx)
+
+    def fragile():
+        return settled(streams, one_backend, function=Fragile(), host="embedded")
+
+    orders.add([order("a", 0), order("b", 0, 2)])
+    payments.add([payment("a", 1, 1.5), payment("z", 1)])
+    orders.run(fragile())
+    orders.add([order("b2", 1)])
+    payments.add([payment("b", 2, 13.0)])
+    orders.failure(fragile())
+    assert flag.exists()
+    orders.run(fragile())
+    assert sorted(orders.all_rows()) == [("a", "paid 1.5", 1), ("b", "paid 13.0", 2)]
+
+
+class Both(KeyedCoProcessFunction):
+    """Keeps what came of each input."""
+
+    first = ListState("first", types.INT64)
+    second = ListState("second", types.INT64)
+
+    def process1(self, row, ctx):
+        self.first.add(row.v)
+        yield ctx.key, sum(self.first.get()), sum(self.second.get())
+
+    def process2(self, row, ctx):
+        self.second.add(row.v)
+        yield ctx.key, sum(self.first.get()), sum(self.second.get())
+
+
+def test_a_stream_may_be_connected_with_itself(new_stream, tmp_path, one_backend):
+    stream = new_stream(tmp_path, "k string, v long, other string")
+    stream.add([{"k": "a", "v": 1, "other": "b"}, {"k": "b", "v": 2, "other": "b"}])
+    stream.add([{"k": "b", "v": 4, "other": "a"}, {"k": None, "v": 8, "other": None}])
+    config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
+    rows = stream.frame()
+    self_connected = connect(keyed(rows, "k"), keyed(rows, "other"), uid="self", config=config)
+    stream.run(self_connected.process(Both(), "k string, one long, two long"))
+    most = {}
+    for key, one, two in stream.all_rows():
+        most[key] = max(most.get(key, (0, 0)), (one, two))
+    assert most == {"a": (1, 4), "b": (6, 3), None: (8, 8)}
+    same = keyed(stream.batch(), "k")
+    rows = connect(same, same, config={"backend": one_backend}).process(
+        Both(), "k string, one long, two long"
+    )
+    assert max((row.one, row.two) for row in rows.collect() if row.k == "b") == (6, 6)
+
+
+def test_state_of_two_batches_bootstraps_a_query(streams, one_backend, tmp_path):
+    orders, payments = streams
+    past = [
+        orders.spark.createDataFrame([("a", 1, at(0)), ("b", 2, at(5))], ORDERS),
+        orders.spark.createDataFrame([(at(2), 9.5, "a"), (at(300), 4.5, "c")], PAYMENTS),
+    ]
+    config = {"backend": one_backend, "parallelism": 2}
+    both = connect(keyed(past[0], "k"), keyed(past[1], "order.id"), uid="settled", config=config)
+    made = new_savepoint().add(both, Settled(), time=("ts", "at"), delay=0).write(tmp_path / "savepoint")
+    assert made.operators == ("settled",)
+    orders.add([order("c", 66, 3), order("d", 67)])
+    orders.run(settled(streams, one_backend, **{"restore.savepoint": str(tmp_path / "savepoint")}))
+    # What the savepoint knows of both inputs: the orders of the past are behind, and fire nothing.
+    assert sorted(orders.all_rows()) == [("c", "paid 4.5", 3)]
+    payments.add([payment("b", 301, 2.0)])
+    orders.run(settled(streams, one_backend))
+    assert sorted(orders.all_rows()) == [("b", "unpaid", 2), ("c", "paid 4.5", 3)]
+
+
+class OneInput(KeyedProcessFunction):
+    def process(self, row, ctx):
+        yield from ()
+
+
+def test_what_cannot_be_is_refused_when_the_frame_is_built(streams, spark, one_backend):
+    a, b = (keyed(stream.frame(), key) for stream, key in zip(streams, ("k", "order.id"), strict=True))
+    batch = keyed(spark.createDataFrame([("a", 1)], "k string, v long"), "k")
+    numbers = spark.createDataFrame([(1, "a")], "k long, j string")
+    with pytest.raises(ConnectedFramesError, match="the second one is DataFrame and no keyed"):
+        connect(a, streams[1].frame())
+    with pytest.raises(ConnectedFramesError, match="one is streaming and the other is not"):
+        connect(a, batch)
+    with pytest.raises(ConnectedFramesError, match=r"type string and 'k' of the second one bigint.*cast"):
+        connect(batch, keyed(numbers, "k"))
+    with pytest.raises(ConnectedFramesError, match="has 1 columns, that of the second one 2"):
+        connect(batch, keyed(numbers, "j", "k"))
+    with pytest.raises(
+        ConnectedFramesError, match=r"the first one has a uid of its own; give it to connect\(\)"
+    ):
+        connect(keyed(numbers, "j", uid="x"), batch)
+    with pytest.raises(ConnectedFramesError, match=r"the second one has options of its own"):
+        connect(batch, keyed(numbers, "j", config={}))
+    with pytest.raises(ConnectedFramesError, match=r"a broadcast DataFrame of its own; leave it out"):
+        connect(batch, keyed(numbers, "j").broadcast(numbers))
+    with pytest.raises(MissingUidError, match=r"connect\(a, b, uid="):
+        connect(a, b).process(Settled(), OUTPUT)
+    both = connect(a, b, uid="settled")
+    with pytest.raises(EventTimeError, match="the second of the connected inputs has no column"):
+        both.process(Settled(), OUTPUT, time=("ts", None), delay=0)
+    with pytest.raises(EventTimeError, match="'ts'"):
+        both.process(Settled(), OUTPUT, time="ts", delay=0)
+    with pytest.raises(EventTimeError, match="no delay is given"):
+        both.process(Settled(), OUTPUT, time=("ts", "at"))
+    with pytest.raises(EventTimeError, match="there is an idle time and no column"):
+        both.process(Settled(), OUTPUT, idle="5 s")
+    with pytest.raises(EventTimeError, match="not positive"):
+        both.process(Settled(), OUTPUT, time=("ts", "at"), delay=0, idle=0)
+    with pytest.raises(EventTimeError, match="has 3 parts"):
+        both.process(Settled(), OUTPUT, time=("ts", "at"), delay=(0, 1, 2))
+    with pytest.raises(EventTimeError, match="negative"):
+        both.process(Settled(), OUTPUT, time=("ts", "at"), delay=(0, "-1 hour"))
+    with pytest.raises(InvalidDurationError):
+        both.process(Settled(), OUTPUT, time=("ts", "at"), delay=(0, "soon"))
+    with pytest.raises(InvalidFunctionError, match="has one input and there are two"):
+        both.process(OneInput(), OUTPUT)
+    with pytest.raises(InvalidFunctionError, match=r"connect\(keyed\(...\), keyed\(...\)\)"):
+        batch.process(Settled(), OUTPUT)
+    odd = spark.range(1).select(f.col("id").cast("string").alias("k"), f.expr("interval 1 month").alias("i"))
+    with pytest.raises(ConnectedFramesError, match=r"the column 'i' of the second one has the type interval"):
+        connect(batch, keyed(odd, "k")).process(Settled(), OUTPUT)
