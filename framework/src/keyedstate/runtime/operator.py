@@ -415,30 +415,37 @@ class KeyedOperator:
         out: list[Any] = []
         keys: list[Any] = []
         ends: list[int] = []  # ends[i]: rows of `out` after those that keys[i] gave
-        for key, current.key_group, count in some.runs:
-            context.key = current.key = key
-            keys.append(key)
-            for row in islice(rows, count):
-                if times is not None:
-                    current.timestamp = next(times)
-                # Looked up anew for each row: one before may have been the first to use a state that expires.
-                if backend.on_record is not None:
-                    backend.on_record()
-                try:
-                    result = process(row, context)
-                    if result.__class__ is list:
-                        out += result
-                    elif result is not None:
-                        if result.__class__ in _SINGLE_ROWS:
-                            raise _single_row(_step(function, row), result)
-                        out.extend(result)
-                except (Exception, SystemExit) as error:
-                    raise self._failure(_step(function, row), error) from error
-                if len(out) >= OUTPUT_BATCH_ROWS:
-                    ends.append(len(out))
-                    yield self._emit(out, keys, ends)
-                    out, keys, ends = [], [key], []
-            ends.append(len(out))
+        backend.hold_values()
+        try:
+            for key, current.key_group, count in some.runs:
+                context.key = current.key = key
+                keys.append(key)
+                for row in islice(rows, count):
+                    if times is not None:
+                        current.timestamp = next(times)
+                    # Looked up for each row: one before may have been the first to use a state that expires.
+                    if backend.on_record is not None:
+                        backend.on_record()
+                    try:
+                        result = process(row, context)
+                        if result.__class__ is list:
+                            out += result
+                        elif result is not None:
+                            if result.__class__ in _SINGLE_ROWS:
+                                raise _single_row(_step(function, row), result)
+                            out.extend(result)
+                    except (Exception, SystemExit) as error:
+                        raise self._failure(_step(function, row), error) from error
+                    if len(out) >= OUTPUT_BATCH_ROWS:
+                        ends.append(len(out))
+                        # Whoever does not come back finds the state as it is without being held.
+                        backend.write_held()
+                        yield self._emit(out, keys, ends)
+                        backend.hold_values()
+                        out, keys, ends = [], [key], []
+                ends.append(len(out))
+        finally:
+            backend.write_held()
         if out:
             yield self._emit(out, keys, ends)
 

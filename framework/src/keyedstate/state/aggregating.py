@@ -70,15 +70,14 @@ class AggregatingStateHandle(AccumulatingStateHandle, Generic[IN, ACC, OUT]):
 
     def get(self) -> OUT | None:
         """Return the result of the accumulator, or None where nothing was added."""
-        context = self._context
-        stored = self._table.get(context.key_group, context.key, self._namespace)
+        stored = self._stored()
         return None if stored is None else self._function.get_result(stored)
 
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[OUT | None]:
         """Return what `get` returns for each of several keys; see `KeyContext.locate` for both."""
         keys, groups = self._context.locate(keys, key_groups)
         result = self._function.get_result
-        found = self._table.get_many(groups, keys, self._namespace)
+        found = self._stored_many(keys, groups)
         return [None if stored is None else result(stored) for stored in found]
 
     def _merge(self, merged: ACC, stored: ACC) -> ACC:

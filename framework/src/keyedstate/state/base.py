@@ -35,20 +35,73 @@ from keyedstate.types import VOID_NAMESPACE, TypeSerializer, ValueTypeError
 #: collector: old values have gone again before the next rows come.
 STRETCH = 512
 
+#: What is no key of anybody.
+_NO_KEY = object()
+
 H = TypeVar("H", bound="StateHandle")
 T = TypeVar("T", bound="StateHandle")
 
 
 class StateHandle:
-    """What all handles share: the table, the current key and the current namespace."""
+    """What all handles share: the table, the current key and the current namespace.
 
-    __slots__ = ("_context", "_name", "_namespace", "_table")
+    Between `_hold` and `_stop_holding` a handle may keep what one key has at hand, which spares the table for
+    further rows of the key.  Nobody else may look at the state meanwhile, unless the handle has `_let_go`.
+    """
+
+    __slots__ = (
+        "_alone",
+        "_changed",
+        "_context",
+        "_held",
+        "_held_group",
+        "_held_key",
+        "_holds",
+        "_name",
+        "_namespace",
+        "_table",
+    )
 
     def __init__(self, name: str, table: AnyStateTable, context: KeyContext) -> None:
         self._name = name
         self._table = table
         self._context = context
         self._namespace: Any = VOID_NAMESPACE
+        #: What is stored under `_held_key` in `_namespace`, and whether the table has yet to be told.  The
+        #: key is `_NO_KEY` where nothing is held.  It is compared by identity, which costs nothing: another
+        #: key may be an equal one, so a change is written before anything is looked up under it.
+        self._held_key: object = _NO_KEY
+        self._held_group = 0
+        self._held: Any = None
+        self._changed = False
+        self._holds = False
+        #: Whether there is no second handle of the state, which would not see what this one holds.
+        self._alone = True
+
+    # -- holding ------------------------------------------------------------------------------------------
+
+    def _hold(self) -> None:
+        """Begin to keep what the last key has at hand; a state that has namespaces never does."""
+        self._holds = self._alone and self._namespace is VOID_NAMESPACE
+
+    def _stop_holding(self) -> None:
+        """Let go, and let the table have every change at once again."""
+        self._holds = False
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Write what is held and changed into the table, and hold nothing."""
+        key, self._held_key = self._held_key, _NO_KEY
+        if self._changed:
+            # First, so that an error comes once.
+            self._changed = False
+            self._table.put(self._held_group, key, self._namespace, self._held)
+
+    def _take(self, value: Any, changed: bool) -> None:
+        """Hold what the current key has; what was held before is let go already."""
+        context = self._context
+        self._held_key, self._held_group = context.key, context.key_group
+        self._held, self._changed = value, changed
 
     @property
     def name(self) -> str:
@@ -73,6 +126,8 @@ class StateHandle:
 
     def at(self: T, context: KeyContext, namespace: object) -> T:
         """Return another handle of the same state, with a current key and a namespace of its own."""
+        self._stop_holding()
+        self._alone = False
         other = copy.copy(self)
         other._context = context
         other.set_namespace(namespace)
@@ -80,6 +135,7 @@ class StateHandle:
 
     def clear(self) -> None:
         """Remove the state of the current key and namespace."""
+        self._let_go()
         context = self._context
         self._table.remove(context.key_group, context.key, self._namespace)
 
@@ -99,6 +155,7 @@ class StateHandle:
             As `KeyContext.locate`; no state is changed.
         """
         keys, groups = self._context.locate(keys, key_groups)
+        self._let_go()
         self._table.remove_many(groups, keys, self._namespace)
 
     def _column(self, values: Iterable[Any], keys: list[Any], name: str = "values") -> list[Any]:
@@ -130,6 +187,7 @@ class StateHandle:
 
     def _write_many(self, groups: list[int], keys: list[Any], values: list[Any]) -> None:
         """Write the values of several keys, remove those that are None; the last of a repeated key counts."""
+        self._let_go()
         if type(None) not in set(map(type, values)):
             self._table.put_many(groups, keys, self._namespace, values)
             return

@@ -27,6 +27,7 @@ from keyedstate.backend import (
     StateMeta,
     TableChanges,
 )
+from keyedstate.backend.ordered.cache import weight_of
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import Backend
 from keyedstate.state import base as state_base
@@ -88,6 +89,9 @@ class KeyedStateBackend:
         #: None where accesses are not sampled.
         self.latency = None if latency is None else LatencyTracker(latency)
         self._handles: dict[str, state_base.StateHandle] = {}
+        #: Those that may hold values: what comes back from the table is what was put there, and nobody but
+        #: `update` changes it.
+        self._holding: list[state_base.StateHandle] = []
         #: What was asked for at the first look-up; a reconfigured serializer may stand in its place.
         self._requested: dict[str, StateMeta] = {}
         self._strategy = backend.create_snapshot_strategy(context)
@@ -196,6 +200,22 @@ class KeyedStateBackend:
     def backend_name(self) -> str:
         """The name of the state backend."""
         return self._backend.name
+
+    # -- rows of one key after the other ----------------------------------------------------------------
+
+    def hold_values(self) -> None:
+        """Let states keep what the current key has at hand, until `write_held` is called.
+
+        For the time in which nothing but a function and its handles uses the state: tables do not have what
+        handles hold.
+        """
+        for handle in self._holding:
+            handle._hold()
+
+    def write_held(self) -> None:
+        """Write what handles hold into the tables, and let them hold nothing from now on."""
+        for handle in self._holding:
+            handle._stop_holding()
 
     # -- the current key ------------------------------------------------------------------------------
 
@@ -345,6 +365,8 @@ class KeyedStateBackend:
         self._tables[meta.name] = table
         self._changed[meta.name] = changed
         self._handles[meta.name] = handle
+        if expiry is None and self._comes_back(meta.value_serializer):
+            self._holding.append(handle)
         self._requested[meta.name] = meta
         if expiry is not None:
             self._expiries[meta.name] = expiry
@@ -386,6 +408,11 @@ class KeyedStateBackend:
         if changed is None or table is not self._tables[meta.name]:
             changed = table if self._tracker is None else self._tracker.track(table)
         return table, changed
+
+    def _comes_back(self, serializer: TypeSerializer[Any]) -> bool:
+        """Return whether a table gives back the very values that were put, which nobody can have changed."""
+        by_reference = self._backend.description.level(Capability.OBJECTS_BY_REFERENCE).usable
+        return serializer.immutable if by_reference else weight_of(serializer) is not None
 
     def _check_same_ttl(self, descriptor: StateDescriptor[Any]) -> None:
         """Refuse a second look-up whose settings would be ignored."""

@@ -32,6 +32,7 @@ class MergingStateHandle(StateHandle):
 
         Give it back to `update_internal` after changing it.
         """
+        self._let_go()
         context = self._context
         return self._table.get(context.key_group, context.key, self._namespace)
 
@@ -47,6 +48,7 @@ class MergingStateHandle(StateHandle):
             self.clear()
             return
         check_value(self._name, self._serializer, stored)
+        self._let_go()
         context = self._context
         self._table.put(context.key_group, context.key, self._namespace, stored)
 
@@ -65,6 +67,7 @@ class MergingStateHandle(StateHandle):
         if target is None or None in namespaces:
             raise NullNamespaceError(self._name)
         namespaces.pop(target, None)
+        self._let_go()
         table, key, group = self._table, self._context.key, self._context.key_group
         merged = table.get(group, key, target)
         emptied = []
@@ -121,8 +124,34 @@ class AccumulatingStateHandle(MergingStateHandle):
         if value is None:
             self.clear()
             return
+        self._add_one(value)
+
+    def _add_one(self, value: Any) -> None:
         context = self._context
-        self._table.transform(context.key_group, context.key, self._namespace, value, self._accumulate)
+        if context.key is self._held_key:
+            self._held = self._accumulate(self._held, value)
+            self._changed = True
+        elif self._holds:
+            self._let_go()
+            stored = self._table.get(context.key_group, context.key, self._namespace)
+            self._take(self._accumulate(stored, value), True)
+        else:
+            self._table.transform(context.key_group, context.key, self._namespace, value, self._accumulate)
+
+    def _stored(self) -> Any:
+        """Return what is stored under the current key, or None."""
+        context = self._context
+        if context.key is self._held_key:
+            return self._held
+        self._let_go()
+        stored = self._table.get(context.key_group, context.key, self._namespace)
+        if self._holds:
+            self._take(stored, False)
+        return stored
+
+    def _stored_many(self, keys: list[Any], groups: list[int]) -> list[Any]:
+        self._let_go()
+        return self._table.get_many(groups, keys, self._namespace)
 
     def add_many(
         self, keys: Iterable[Any], values: Iterable[Any], key_groups: Sequence[int] | None = None
@@ -144,13 +173,13 @@ class AccumulatingStateHandle(MergingStateHandle):
             in_one_go = getattr(accumulate, "column", None)
             made: list[Any] = []
             for rows in stretches(len(keys)):
-                found = self._table.get_many(groups[rows], keys[rows], self._namespace)
+                found = self._stored_many(keys[rows], groups[rows])
                 made += in_one_go(found, column[rows]) if in_one_go else map(accumulate, found, column[rows])
             self._write_many(groups, keys, made)
             return
         group_of = dict(zip(keys, groups, strict=True))
         groups, keys_once = list(group_of.values()), list(group_of)
-        folded = dict(zip(keys_once, self._table.get_many(groups, keys_once, self._namespace), strict=True))
+        folded = dict(zip(keys_once, self._stored_many(keys_once, groups), strict=True))
         for key, value in zip(keys, column, strict=True):
             folded[key] = None if value is None else accumulate(folded[key], value)
         self._write_many(groups, keys_once, list(folded.values()))

@@ -34,8 +34,7 @@ class ReducingStateHandle(AccumulatingStateHandle, Generic[T]):
 
     def get(self) -> T | None:
         """Return the reduced value, or None where nothing was added."""
-        context = self._context
-        return cast("T | None", self._table.get(context.key_group, context.key, self._namespace))
+        return cast("T | None", self._stored())
 
     def add(self, value: T | None) -> None:
         """Reduce a value into the state; None is the same as `clear` (Flink's heap state).
@@ -51,13 +50,12 @@ class ReducingStateHandle(AccumulatingStateHandle, Generic[T]):
             return
         if not self._is_value(value):
             check_value(self._name, self._serializer, value)
-        context = self._context
-        self._table.transform(context.key_group, context.key, self._namespace, value, self._accumulate)
+        self._add_one(value)
 
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[T | None]:
         """Return what `get` returns for each of several keys; see `KeyContext.locate` for both."""
         keys, groups = self._context.locate(keys, key_groups)
-        return self._table.get_many(groups, keys, self._namespace)
+        return self._stored_many(keys, groups)
 
     def _check_added(self, column: list[Any]) -> None:
         self._check_column(self._serializer, column)

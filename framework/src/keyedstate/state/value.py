@@ -44,10 +44,16 @@ class ValueStateHandle(StateHandle, Generic[T]):
         and only then does an incremental checkpoint have it.
         """
         context = self._context
+        if context.key is self._held_key:
+            return self._held  # type: ignore[no-any-return]
+        if self._changed:
+            self._let_go()
         value: Any = self._table.get(context.key_group, context.key, self._namespace)
         if value is None and self._default is not None:
             # Copied, so that a change in place of one key's default reaches no other key.
             value = self._serializer.copy(self._default)
+        if self._holds:
+            self._take(value, False)
         return value  # type: ignore[no-any-return]
 
     def update(self, value: T | None) -> None:
@@ -64,7 +70,14 @@ class ValueStateHandle(StateHandle, Generic[T]):
         if not self._is_value(value):
             check_value(self._name, self._serializer, value)
         context = self._context
-        self._table.put(context.key_group, context.key, self._namespace, value)
+        if context.key is self._held_key:
+            self._held = value
+            self._changed = True
+        elif self._holds:
+            self._let_go()
+            self._take(value, True)
+        else:
+            self._table.put(context.key_group, context.key, self._namespace, value)
 
     # -- many keys ----------------------------------------------------------------------------------------
 
@@ -74,6 +87,7 @@ class ValueStateHandle(StateHandle, Generic[T]):
         return self._found(groups, keys)
 
     def _found(self, groups: list[int], keys: list[Any]) -> list[T]:
+        self._let_go()
         values = self._table.get_many(groups, keys, self._namespace)
         if self._default is not None:
             default, copy = self._default, self._serializer.copy

@@ -1,0 +1,239 @@
+"""States that hold what the current key has do what they do where the table has every change at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyedstate import types
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.state import (
+    AggregateFunction,
+    AggregatingState,
+    KeyedStateBackend,
+    LatencySampling,
+    ManualClock,
+    ReducingState,
+    StateValueError,
+    Ttl,
+    ValueState,
+)
+from keyedstate.testing.instances import chosen_backend
+
+GROUPS = 4
+KEYS = ["key-a", "key-b", "key-c"]
+
+
+class Mean(AggregateFunction[int, tuple[int, int], float]):
+    def create_accumulator(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + 1, accumulator[1] + value
+
+    def get_result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[1] / accumulator[0]
+
+
+def divide(first: int, second: int) -> int:
+    """Raise for 0, and give what is no integer of the type for large numbers."""
+    return first * first // second
+
+
+WORD = ValueState("word", types.STRING)
+COUNT = ValueState("count", types.tuple_of(types.INT64, types.STRING), default=(0, ""))
+SINGLE = ValueState("single", types.FLOAT32)
+TAGS = ValueState("tags", types.list_of(types.STRING))
+KEPT = ValueState("kept", types.INT64, ttl=Ttl.of("1 hour"))
+PRODUCT = ReducingState("product", divide, types.INT64)
+MEAN = AggregatingState("mean", Mean(), types.tuple_of(types.INT64, types.INT64))
+STATES = (WORD, COUNT, SINGLE, TAGS, KEPT, PRODUCT, MEAN)
+
+
+class Side:
+    """One keyed backend and what is done with it."""
+
+    def __init__(self, name: str, folder: Any, latency: LatencySampling | None = None) -> None:
+        plugin, options = chosen_backend(name, {})
+        self.backend = KeyedStateBackend.open(
+            plugin,
+            key_serializer=types.STRING,
+            key_groups=KeyGroupRange(0, GROUPS - 1),
+            max_parallelism=GROUPS,
+            options=options,
+            local_base=folder,
+            track_changes=True,
+            clock=ManualClock(0),
+            latency=latency,
+        )
+        self.handles: dict[str, Any] = {state.name: self.backend.get_state(state) for state in STATES}
+        self.backend.begin_epoch(1)
+        self.backend.set_current_key("key-a")
+
+    def do(self, state: str, method: str, args: tuple[Any, ...]) -> Any:
+        """Return what a method gives, or how it fails."""
+        try:
+            return getattr(self.handles[state], method)(*args)
+        except (StateValueError, ZeroDivisionError, ValueError) as error:
+            return repr(error)
+
+    def entries(self) -> Any:
+        """Return all entries, and what has changed."""
+        changed = self.backend.changes_since(0)
+        written = {
+            (name, key): value
+            for name, changes in changed.items()
+            for group in self.backend.key_groups
+            for batch in changes.written(group, 100)
+            for key, value in zip(batch.keys, batch.values, strict=True)
+        }
+        removed = {
+            (name, key)
+            for name, changes in changed.items()
+            for group in self.backend.key_groups
+            for addresses in changes.removed(group, 100)
+            for key in addresses.keys
+        }
+        for changes in changed.values():
+            changes.release()
+        there = {
+            (name, key): handle.get_many([key]) if hasattr(handle, "get_many") else None
+            for name, handle in self.handles.items()
+            for key in self.backend.get_keys(name)
+        }
+        return written, removed, there
+
+
+_NUMBERS = st.sampled_from([0, 1, 2, 3, 2**40])
+_VALUES = {
+    "word": st.sampled_from(["one", "two", None, 3, "\ud800"]),
+    "count": st.sampled_from([(1, "x"), (2, ""), None, (1, 2), [1, "x"]]),
+    "single": st.sampled_from([0.1, 0.5, None, 1]),
+    "tags": st.sampled_from([["x"], ["y", "z"], None, [1]]),
+    "kept": st.sampled_from([1, 2, None, "1"]),
+    "product": st.one_of(_NUMBERS, st.sampled_from([None, "x"])),
+    "mean": st.one_of(_NUMBERS, st.none()),
+}
+_SOME_KEYS = st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True)
+
+
+def _operations(state: str) -> st.SearchStrategy[tuple[str, str, tuple[Any, ...]]]:
+    value = _VALUES[state]
+    several = st.tuples(_SOME_KEYS, st.lists(value, min_size=3, max_size=3)).map(
+        lambda drawn: (drawn[0], drawn[1][: len(drawn[0])])
+    )
+    none = st.just(())
+    if state in ("product", "mean"):
+        adding: list[Any] = [("add", st.tuples(value)), ("get", none), ("add_many", several)]
+        adding += [("get_internal", none)]
+    else:
+        adding = [("update", st.tuples(value)), ("value", none), ("update_many", several)]
+    methods = [*adding, *adding[:2], ("clear", none), ("clear_many", st.tuples(_SOME_KEYS))]
+    methods.append(("get_many", st.tuples(_SOME_KEYS)))
+    return st.one_of(
+        *(st.tuples(st.just(state), st.just(method), arguments) for method, arguments in methods)
+    )
+
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("key"), st.sampled_from(KEYS), st.booleans()),
+        st.tuples(st.just("let go"), st.just(""), st.just(())),
+        *(_operations(state.name) for state in STATES),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "sampled", "examples"),
+    [("heap-cow", False, 60), ("heap-cow", True, 20), ("nested-map", False, 20), ("rocksdb", False, 6)],
+)
+def test_holding_changes_nothing_that_anybody_sees(name, sampled, examples, tmp_path):
+    @settings(max_examples=examples, deadline=None)
+    @given(steps=_STEPS)
+    def both_do_the_same(steps: list[Any]) -> None:
+        held = Side(name, tmp_path, LatencySampling(interval=2) if sampled else None)
+        plain = Side(name, tmp_path)
+        try:
+            _compare(held, plain, steps)
+        finally:
+            held.backend.close()
+            plain.backend.close()
+
+    both_do_the_same()
+
+
+def _compare(held: Side, plain: Side, steps: list[Any]) -> None:
+    held.backend.hold_values()
+    for state, method, args in steps:
+        if state == "key":
+            # An equal key is not always the same object.
+            key = "".join(list(method)) if args else method
+            for side in (held, plain):
+                side.backend.set_current_key(key)
+        elif state == "let go":
+            held.backend.write_held()
+            assert held.entries() == plain.entries()
+            held.backend.hold_values()
+        else:
+            assert held.do(state, method, args) == plain.do(state, method, args), (state, method, args)
+    held.backend.write_held()
+    assert held.entries() == plain.entries()
+
+
+@pytest.fixture
+def side(tmp_path):
+    made = Side("heap-cow", tmp_path)
+    yield made
+    made.backend.close()
+
+
+def test_a_held_value_reaches_the_table_with_the_next_key_and_at_the_end(side):
+    side.backend.hold_values()
+    count = side.handles["count"]
+    table = count._table
+    for number in range(1, 4):
+        count.update((number, "a"))
+    assert count.value() == (3, "a") and len(table) == 0
+    side.backend.set_current_key("key-b")
+    assert count.value() == (0, "") and len(table) == 1
+    count.update((9, "b"))
+    side.backend.write_held()
+    assert len(table) == 2
+    assert count.get_many(["key-a", "key-b"]) == [(3, "a"), (9, "b")]
+
+
+def test_a_second_handle_of_a_state_sees_what_the_first_one_writes(side):
+    side.backend.hold_values()
+    count = side.handles["count"]
+    count.update((1, "held"))
+    group = side.backend.current.key_group
+    other = side.backend.handle_at("count", "key-a", group)
+    assert other.value() == (1, "held")
+    count.update((2, "again"))
+    assert other.value() == (2, "again")
+    side.backend.write_held()
+    side.backend.hold_values()
+    count.update((3, "later"))
+    assert other.value() == (3, "later")
+
+
+def test_an_equal_key_of_another_object_sees_and_removes_what_the_first_one_held(side):
+    side.backend.hold_values()
+    word = side.handles["word"]
+    first, second = "".join(["k", "ey"]), "".join(["k", "ey"])
+    assert first is not second
+    side.backend.set_current_key(first)
+    word.update("one")
+    side.backend.set_current_key(second)
+    assert word.value() == "one"
+    side.backend.set_current_key(first)
+    word.update("two")
+    side.backend.set_current_key(second)
+    word.clear()
+    side.backend.write_held()
+    assert list(side.backend.get_keys("word")) == []
