@@ -38,6 +38,7 @@ EPOCH = EpochMetrics(
     failed_bases=0,
     phases={"process": PhaseTimes(20.5, 30.0)},
     latencies={"views": {"update": LatencyFigures(128, 1.5, 2.0, 4.0, 9.0)}},
+    rows_dropped={"late": 3},
 )
 
 
@@ -81,6 +82,7 @@ def test_the_file_has_the_last_figures_and_the_sums_of_all_epochs(reporter_to: A
     found = figures(path)
     assert found[f"keyedstate_rows_in_total {OPERATOR}"] == 15
     assert found[f"keyedstate_epochs_total {OPERATOR}"] == 2
+    assert found[f'keyedstate_rows_dropped_total {OPERATOR},why="late"'] == 6
     assert found[f"keyedstate_epoch {OPERATOR}"] == 5
     assert found[f"keyedstate_files {OPERATOR}"] == 6
     assert found[f"keyedstate_watermark_seconds {OPERATOR}"] == 2.5

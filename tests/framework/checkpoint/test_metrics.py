@@ -70,6 +70,7 @@ CHECKPOINT = CheckpointMetadata.of(
             bytes=1060,
             bases=(base(5, 40.0),),
             rows_in=5,
+            rows_dropped={"late": 2},
             rows_out=3,
             restore_ms=0.5,
             process_ms=20.0,
@@ -93,6 +94,7 @@ CHECKPOINT = CheckpointMetadata.of(
             bytes=570,
             bases=(base(7, 30.0),),
             rows_in=7,
+            rows_dropped={"late": 1, "timeless": 4},
             rows_out=1,
             process_ms=10.0,
             write_ms=30.25,
@@ -107,6 +109,7 @@ def test_the_figures_are_sums_and_largest_values_over_the_partitions() -> None:
     assert (metrics.uid, metrics.query_id, metrics.run_id, metrics.epoch) == ("views", "query", "run", 7)
     assert (metrics.partitions, metrics.time_ms) == (3, 1_700_000_000_000)
     assert (metrics.rows_in, metrics.rows_out, metrics.watermark) == (12, 4, 1000)
+    assert metrics.rows_dropped == {"late": 3, "timeless": 4}
     assert metrics.states == {"last": StateFigures(2, 20), "total": StateFigures(20, 1700)}
     assert (metrics.host_hits, metrics.host_catch_ups, metrics.restores) == (1, 1, 1)
     assert (metrics.files, metrics.checkpoint_bytes, metrics.written_bytes) == (6, 2080, 1630)

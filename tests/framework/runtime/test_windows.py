@@ -158,12 +158,19 @@ def test_an_undeclared_side_output_is_refused(harness: Make) -> None:
 
 
 def test_late_and_timeless_rows_are_counted_where_they_go_nowhere(harness: Make) -> None:
-    job = harness(windowed(Tumbling.of("1 min"), missing="drop").reduce(summed), REDUCED)
-    job.advance_watermark(at(5))
-    assert job.process_all([row("ann", 1), row("ann", None), row("ann", 2)]) == []
-    function: Any = job.instances[0].function
-    assert (function.late_rows_dropped, function.timeless_rows_dropped) == (2, 1)
-    assert job.num_entries() == 0
+    for assigner in (Tumbling.of("1 min"), Session.with_gap("1 min")):
+        for by_columns in (False, True):
+            windows = windowed(assigner, missing="drop")
+            made = windows.aggregate(v=sum_("v"), ts=max_("ts")) if by_columns else windows.reduce(summed)
+            job = harness(made, REDUCED)
+            job.advance_watermark(at(5))
+            assert job.process_all([row("ann", 1), row("ann", None), row("ann", 2)]) == []
+            assert job.rows_dropped == {"late": 2, "timeless": 1}
+            job.end_epoch()
+            job.restore(job.snapshot())
+            job.process(row("bob", 3))
+            assert job.rows_dropped == {"late": 3, "timeless": 1}
+            assert job.num_entries() == 0
 
 
 def test_a_row_without_event_time_stops_the_epoch_unless_told_otherwise(harness: Make) -> None:

@@ -48,6 +48,7 @@ class TextFile:
         self._lock = threading.Lock()
         self._last: OrderedDict[tuple[str, str], EpochMetrics] = OrderedDict()
         self._totals: dict[tuple[str, str], Counter[str]] = {}
+        self._dropped: dict[tuple[str, str], Counter[str]] = {}
 
     def report(self, metrics: EpochMetrics) -> None:
         """Take the figures of one epoch and write the file anew."""
@@ -58,11 +59,12 @@ class TextFile:
             # An epoch that ran again has been counted.
             if before is None or metrics.epoch > before.epoch:
                 totals.update({name: getattr(metrics, name) for name in COUNTERS} | {"epochs": 1})
+                self._dropped.setdefault(operator, Counter()).update(metrics.rows_dropped)
             self._last[operator] = metrics
             self._last.move_to_end(operator)
             if len(self._last) > OPERATORS_KEPT:
                 forgotten, _ = self._last.popitem(last=False)
-                del self._totals[forgotten]
+                del self._totals[forgotten], self._dropped[forgotten]
             self._write()
 
     def _write(self) -> None:
@@ -79,6 +81,10 @@ class TextFile:
             yield from _head(f"{name}_total", "counter", text)
             for operator in self._last:
                 yield _line(f"{name}_total", operator, self._totals[operator][name])
+        yield from _head("rows_dropped_total", "counter", "Rows that windows dropped.")
+        for operator in self._last:
+            for why, rows in self._dropped[operator].items():
+                yield _line("rows_dropped_total", operator, rows, why=why)
         for name, text in GAUGES.items():
             yield from _head(name, "gauge", text)
             for operator, metrics in self._last.items():

@@ -108,6 +108,9 @@ class EpochMetrics:
     native : mapping of str to int
         What the backend's own engine says of itself, added up over the tasks, by its own names; empty where
         nothing was asked for.
+    rows_dropped : mapping of str to int
+        Rows that windows did not take and that went to no side output, by why: ``late``, where all of their
+        windows were over (Flink's ``numLateRecordsDropped``), and ``timeless``, without event time.
     """
 
     uid: str
@@ -134,6 +137,7 @@ class EpochMetrics:
     rows_by_input: Mapping[str, int] = field(default_factory=dict)
     latencies: Mapping[str, Mapping[str, LatencyFigures]] = field(default_factory=dict)
     native: Mapping[str, int] = field(default_factory=dict)
+    rows_dropped: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values, mappings under the names of the attributes."""

@@ -142,6 +142,8 @@ class AttemptManifest:
     rows_in, rows_out : int
     rows_by_input : mapping of str to int
         Of `rows_in` those of each of two connected inputs; empty where there is one.
+    rows_dropped : mapping of str to int
+        By why, as `EpochMetrics.rows_dropped`.
     largest_event_time : int or None
         Milliseconds since 1970 UTC, over the rows of this epoch; None where there is no event time.
     watermark : int or None
@@ -213,6 +215,7 @@ class AttemptManifest:
     native: NativeBase | None = None
     latencies: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
     figures: Mapping[str, int] = field(default_factory=dict)
+    rows_dropped: Mapping[str, int] = field(default_factory=dict)
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
         """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
@@ -273,6 +276,7 @@ class AttemptManifest:
             "native": None if self.native is None else self.native.to_json(),
             "latencies": {state: dict(operations) for state, operations in self.latencies.items()},
             "figures": dict(self.figures),
+            "rows_dropped": dict(self.rows_dropped),
         }
 
     @classmethod
@@ -290,6 +294,7 @@ class AttemptManifest:
             "native",
             "latencies",
             "figures",
+            "rows_dropped",
         }
         host = document.get("host")
         operator_state = document.get("operator_state")
@@ -304,6 +309,7 @@ class AttemptManifest:
         fields["unfinished"] = document.get("unfinished")
         fields["latencies"] = document.get("latencies", {})
         fields["figures"] = document.get("figures", {})
+        fields["rows_dropped"] = document.get("rows_dropped", {})
         native = document.get("native")
         fields["native"] = None if native is None else NativeBase.from_json(native)
         fields["state_origin"] = StateOrigin(document.get("state_origin", StateOrigin.FILES.value))

@@ -73,6 +73,7 @@ def metrics_of_checkpoint(
         rows_by_input=_added(part.rows_by_input for part in parts),
         latencies=_latencies(parts),
         native=_added(part.figures for part in parts),
+        rows_dropped=_added(part.rows_dropped for part in parts),
     )
 
 

@@ -5,6 +5,7 @@ Flink's ``KeyedProcessFunction`` and ``KeyedBroadcastProcessFunction``, under th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -45,6 +46,7 @@ class Context:
 
     __slots__ = (
         "_backend",
+        "_dropped",
         "_function",
         "_key_timers",
         "_operator_states",
@@ -69,6 +71,8 @@ class Context:
         self._backend = backend
         self._operator_states = operator_states
         self._timers = TimerServices(backend)
+        #: Rows of the epoch that were dropped, by why.
+        self._dropped: Counter[str] = Counter()
         self._key_timers: KeyTimers | None = None
         #: The keyed states that were registered, by which their handles are told.
         self._states: dict[str, StateDescriptor[Any]] = {}

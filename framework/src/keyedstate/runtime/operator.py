@@ -96,6 +96,8 @@ class KeyedOperator:
     rows_by_input : dict of str to int
         Those of each of two connected inputs; empty where there is one.
     rows_out : int
+    rows_dropped : Counter of str
+        Of the rows of this epoch, by why; such as ``late``.
     largest_event_time : int or None
         Of all rows so far, in milliseconds; None where no row had any.
     largest_event_times : dict of str to int
@@ -129,6 +131,7 @@ class KeyedOperator:
         self._operator_states = OperatorStateBackend() if operator_states is None else operator_states
         self._context = Context(function, backend, self._operator_states, epoch, task, parallelism)
         self._timers = self._context._timers
+        self.rows_dropped = self._context._dropped
         self._user_timers: TimerService | None = None
         self._opened = False
         #: Whether the timers that are due when an epoch begins have fired.
@@ -171,6 +174,7 @@ class KeyedOperator:
         self.largest_event_times = {}
         self.rows_by_input = {}
         self.rows_in = self.rows_out = 0
+        self.rows_dropped.clear()
 
     def set_processing_time(self, time: int) -> None:
         """Fix the processing time by which timers are registered and fire, in milliseconds since 1970 UTC."""

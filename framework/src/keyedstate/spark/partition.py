@@ -197,6 +197,7 @@ class PartitionPlan:
             rows_out=operator.rows_out,
             inputs={name: (time, 0) for name, time in operator.largest_event_times.items()},
             rows_by_input=operator.rows_by_input,
+            rows_dropped=dict(operator.rows_dropped),
             largest_event_time=operator.largest_event_time,
             sync_ms=saved.synchronous_ms,
             write_ms=0.0,

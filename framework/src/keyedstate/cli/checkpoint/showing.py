@@ -172,6 +172,7 @@ def _part(part: AttemptManifest) -> dict[str, Any]:
         "deltas": len(part.deltas),
         "rows_in": part.rows_in,
         "rows_out": part.rows_out,
+        "rows_dropped": dict(part.rows_dropped),
         "largest_event_time": time_of(part.largest_event_time),
         "restore_ms": part.restore_ms,
         "process_ms": part.process_ms,

@@ -139,7 +139,7 @@ class WindowedAggregation(ColumnarWindows):
 
     def _add(self, batch: KeyedBatch, rows: Times, times: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
         rows, starts, late = self._assigned(times, rows, ctx.watermark)
-        yield from self._too_late(batch.rows, late)
+        yield from self._too_late(batch.rows, late, ctx)
         if len(rows):
             yield from self._add_to(batch, rows, starts, ctx)
 

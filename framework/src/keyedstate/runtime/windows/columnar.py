@@ -14,7 +14,17 @@ from keyedstate.runtime.aggregates.function import OUTPUT_ROWS, Aggregation
 from keyedstate.runtime.event_time import event_time_array
 from keyedstate.runtime.function import Context
 from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
-from keyedstate.runtime.windows.function import DROP, FAIL, MAIN, MISSING, OUTPUT, WINDOW_END, WINDOW_START
+from keyedstate.runtime.windows.function import (
+    DROP,
+    FAIL,
+    LATE,
+    MAIN,
+    MISSING,
+    OUTPUT,
+    TIMELESS,
+    WINDOW_END,
+    WINDOW_START,
+)
 from keyedstate.types import from_arrow_type, nullable
 from keyedstate.window import MissingTimestampError
 from keyedstate.window.definition import WindowDefinition
@@ -28,13 +38,7 @@ _YEARS = -62_135_596_800_000, 253_402_300_799_999
 
 
 class ColumnarWindows(VectorizedProcessFunction):
-    """Aggregates of windows in event time, by columns; made by `DeclaredAggregation`.
-
-    Attributes
-    ----------
-    late_rows_dropped, timeless_rows_dropped : int
-        As of `keyedstate.runtime.windows.WindowedFunction`.
-    """
+    """Aggregates of windows in event time, by columns; made by `DeclaredAggregation`."""
 
     batch_rows = Aggregation.batch_rows
     batch_bytes = Aggregation.batch_bytes
@@ -58,7 +62,6 @@ class ColumnarWindows(VectorizedProcessFunction):
         self._time_column = time_column
         self._late = late
         self._missing = missing
-        self.late_rows_dropped = self.timeless_rows_dropped = 0
         keys = len(self._key_columns)
         fields = list(aggregation.output)
         bounds = [pa.field(WINDOW_START, _INSTANT), pa.field(WINDOW_END, _INSTANT)]
@@ -73,7 +76,7 @@ class ColumnarWindows(VectorizedProcessFunction):
         times, missing = event_time_array(batch.column(self._time_column))
         rows: Times = np.arange(len(times))
         if missing is not None:
-            yield from self._without_time(batch.rows, np.flatnonzero(missing))
+            yield from self._without_time(batch.rows, np.flatnonzero(missing), ctx)
             rows = np.flatnonzero(~missing)
         yield from self._add(batch, rows, times, ctx)
 
@@ -81,19 +84,19 @@ class ColumnarWindows(VectorizedProcessFunction):
         """Bring those rows into state that have an event time."""
         raise NotImplementedError
 
-    def _without_time(self, batch: pa.RecordBatch, rows: Times) -> Iterator[pa.RecordBatch]:
+    def _without_time(self, batch: pa.RecordBatch, rows: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
         if self._missing == FAIL:
             raise MissingTimestampError(self._assigner_name)
         if self._missing == DROP:
-            self.timeless_rows_dropped += len(rows)
+            ctx._dropped[TIMELESS] += len(rows)
         else:
             yield self._aside(MISSING, batch, rows)
 
-    def _too_late(self, batch: pa.RecordBatch, rows: Times) -> Iterator[pa.RecordBatch]:
+    def _too_late(self, batch: pa.RecordBatch, rows: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
         if not len(rows):
             return
         if self._late is None:
-            self.late_rows_dropped += len(rows)
+            ctx._dropped[LATE] += len(rows)
         else:
             yield self._aside(self._late, batch, rows)
 

@@ -26,20 +26,13 @@ WINDOW_START, WINDOW_END = "window_start", "window_end"
 OUTPUT, MAIN = "output", "main"
 #: What may be done with a row without event time; the last one puts it out to the side output of that name.
 FAIL, DROP, MISSING = "fail", "drop", "missing"
+#: Why rows are dropped, in the metrics of an epoch.
+LATE, TIMELESS = "late", "timeless"
 _1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 class WindowedFunction(KeyedProcessFunction):
-    """Puts the rows of a key into windows and calls a function when they fire; made by `windowed`.
-
-    Attributes
-    ----------
-    late_rows_dropped : int
-        Rows that came too late for all of their windows and went to no side output
-        (``numLateRecordsDropped``), since the function was opened.
-    timeless_rows_dropped : int
-        Rows without event time that were dropped because that was asked for.
-    """
+    """Puts the rows of a key into windows and calls a function when they fire; made by `windowed`."""
 
     def __init__(
         self,
@@ -60,7 +53,6 @@ class WindowedFunction(KeyedProcessFunction):
         self._missing = missing
         self._schema: pa.Schema | None = None
         self._out: list[Any] = []
-        self.late_rows_dropped = self.timeless_rows_dropped = 0
 
     def for_rows(
         self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
@@ -90,6 +82,7 @@ class WindowedFunction(KeyedProcessFunction):
             descriptor.bind(function, ctx.state(descriptor))
         function.open()
         self._out = []
+        self._dropped = ctx._dropped
         self._operator = WindowOperator(
             self.definition,
             self._contents,
@@ -112,7 +105,7 @@ class WindowedFunction(KeyedProcessFunction):
             if self._missing == FAIL:
                 raise
             if self._missing == DROP:
-                self.timeless_rows_dropped += 1
+                self._dropped[TIMELESS] += 1
             else:
                 self._output(MISSING, row)
         return self._taken()
@@ -158,7 +151,7 @@ class WindowedFunction(KeyedProcessFunction):
 
     def _late(self, row: Any) -> None:
         if self._late_output is None:
-            self.late_rows_dropped += 1
+            self._dropped[LATE] += 1
         else:
             self._output(self._late_output, row)
 

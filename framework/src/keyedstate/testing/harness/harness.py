@@ -259,6 +259,11 @@ class Harness:
         taken, self._outputs = self._outputs, []
         return taken
 
+    @property
+    def rows_dropped(self) -> dict[str, int]:
+        """How many rows windows have dropped since the harness was opened, by why: ``late``, ``timeless``."""
+        return dict(self._running.rows_dropped)
+
     # -- time ---------------------------------------------------------------------------------------------
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -96,6 +96,11 @@ class HarnessInstance:
             raise
         self._operator = operator
 
+    @property
+    def rows_dropped(self) -> Mapping[str, int]:
+        """Rows of the present epoch that were dropped, by why."""
+        return {} if self._operator is None else self._operator.rows_dropped
+
     def process(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """Run the function over rows of this instance and return its output."""
         assert self._operator is not None
@@ -134,6 +139,7 @@ class HarnessInstance:
         try:
             return list(_rows(operator.end_epoch()))
         finally:
+            self._plan.rows_dropped.update(operator.rows_dropped)
             operator.close()
             self.backend.current.timestamp = None
 
@@ -142,6 +148,7 @@ class HarnessInstance:
         operator, self._operator = self._operator, None
         try:
             if operator is not None:
+                self._plan.rows_dropped.update(operator.rows_dropped)
                 operator.close()
         finally:
             self.operator_states.close()

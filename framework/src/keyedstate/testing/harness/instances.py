@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +52,11 @@ class RunningInstances:
         if self._closed is not None:
             raise HarnessClosedError(self._closed)
         return self._running
+
+    @property
+    def rows_dropped(self) -> Counter[str]:
+        """Rows that were dropped, by why, also by instances that are no more."""
+        return sum((Counter(instance.rows_dropped) for instance in self._running), self._plan.rows_dropped)
 
     def owner_of(self, key_group: int) -> HarnessInstance:
         """Return the instance of a key group."""

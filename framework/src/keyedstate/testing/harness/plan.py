@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
@@ -41,6 +42,8 @@ class InstancePlan:
     output : OutputSchema
     max_parallelism : int
     time : HarnessTime
+    rows_dropped : Counter of str
+        Of epochs that are over.
     """
 
     function: KeyedFunction
@@ -51,6 +54,7 @@ class InstancePlan:
     output: OutputSchema
     max_parallelism: int
     time: HarnessTime
+    rows_dropped: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(
