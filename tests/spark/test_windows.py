@@ -9,8 +9,15 @@ import pytest
 from keyedstate import types
 from keyedstate.errors import InvalidDurationError
 from keyedstate.runtime.aggregates import InvalidAggregateError, count, max_, sum_
-from keyedstate.spark import OutputDeclarationError, SideOutputError, keyed, split
-from keyedstate.spark.errors import EventTimeError
+from keyedstate.spark import (
+    OutputDeclarationError,
+    SideOutputError,
+    epoch_metrics,
+    keyed,
+    split,
+    stop_with_savepoint,
+)
+from keyedstate.spark.errors import EventTimeError, UnstoppableQueryError
 from keyedstate.state import AggregateFunction
 from keyedstate.types import GenericTypeForbiddenError
 from keyedstate.window import Count, InvalidWindowError, Session, Sliding, Tumbling
@@ -98,6 +105,43 @@ def test_a_stream_of_windows_goes_on_over_a_restart_and_fires_each_window_once(s
         ("a", naive(60), naive(120), 6),
         ("b", naive(0), naive(60), 8),
     ]
+
+
+def test_sessions_of_a_stream_wait_for_the_input_that_is_behind(stream, one_backend, tmp_path):
+    """WM-03; late rows are in the metrics of their epoch, and without a heartbeat there is no drain."""
+
+    def sessions():
+        config = {"backend": one_backend, "checkpoint.dir": str(stream.state), "parallelism": 2}
+        made = keyed(stream.frame(), "k", uid="sessions", config=config)
+        windows = made.window(Session.with_gap("30 s"), time="ts", delay=0, inputs="k", idle="1 day")
+        return windows.aggregate(n=count(), total=sum_("v"))
+
+    stream.add([line("a", 0), line("a", 20, 2), line("b", 10)])
+    stream.add([line("a", 100)])
+    stream.add([line("a", 45, 5), line("a", 101)])
+    stream.run(sessions())
+    assert stream.all_rows() == [], "b is at 10"
+    stream.add([line("b", 90)])
+    stream.add([line("a", 102), line("b", 1)])
+    query = stream.start(sessions())
+    query.awaitTermination()
+    stream.settle()
+    assert sorted(stream.all_rows()) == [
+        ("a", naive(0), naive(75), 3, 8),
+        ("b", naive(10), naive(40), 1, 1),
+    ]
+    assert [metrics.rows_dropped for metrics in epoch_metrics(query)[-2:]] == [{}, {"late": 1}]
+
+    sink = sessions().writeStream.foreachBatch(lambda batch, epoch: batch.count())
+    running = sink.option("checkpointLocation", str(stream.spark_checkpoint)).start()
+    try:
+        with pytest.raises(UnstoppableQueryError, match=r"2 event-time timers of the operator 'sessions'"):
+            stop_with_savepoint(running, tmp_path / "drained", drain=True)
+        assert running.isActive
+        assert not stop_with_savepoint(running, tmp_path / "stopped").savepoint.drained
+    finally:
+        running.stop()
+        stream.settle()
 
 
 class Busy(ProcessWindowFunction):

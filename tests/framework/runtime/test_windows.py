@@ -16,6 +16,7 @@ from keyedstate.runtime.windows import windowed
 from keyedstate.state import AggregateFunction, ValueState
 from keyedstate.testing import Harness
 from keyedstate.window import (
+    ContinuousEventTimeTrigger,
     Count,
     CountEvictor,
     CountTrigger,
@@ -382,3 +383,42 @@ def test_what_an_evictor_deletes_in_place_is_gone_from_the_window(
     job = harness(windows.process(Numbers()), "user string, n long")
     assert [fired.n for fired in job.process_all([row("ann", 0)] * 4)] == seen
     assert job.num_entries("window-contents") == (0 if after else 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["window-contents", "merging-window-set", "window-first-time", "trigger.count"]
+)
+def test_a_function_cannot_have_a_state_of_a_name_that_windows_use(name: str) -> None:
+    """It would be given the operator's own."""
+
+    class Declares(ProcessWindowFunction):
+        mine = ValueState(name, types.INT64)
+
+    class Asks(ProcessWindowFunction):
+        def __init__(self, asked: str) -> None:
+            self.asked = asked
+
+        def process(self, elements: Any, ctx: Any) -> Any:
+            getattr(ctx, self.asked)(ValueState(name, types.INT64))
+
+    minutes = windowed(Tumbling.of("1 min"))
+    with pytest.raises(InvalidWindowError, match=f"the state '{name}' cannot be used: windows keep"):
+        minutes.process(Declares())
+    for asked in ("window_state", "global_state"):
+        with Harness(
+            minutes.process(Asks(asked)), key="user", schema=SCHEMA, output=REDUCED, time="ts"
+        ) as job:
+            job.process(row("ann", 0))
+            with pytest.raises(ProcessFunctionError, match=f"the state '{name}' cannot be used"):
+                job.advance_watermark(at(1))
+
+
+def test_at_the_end_of_input_a_continuous_trigger_fires_as_it_waits_and_at_the_end(harness: Make) -> None:
+    """Flink's ``BatchExecutionInternalTimeService`` ignores what timers register behind the last row."""
+    hours = windowed(Tumbling.of("1 h")).trigger(ContinuousEventTimeTrigger.of("10 min"))
+    jobs = [harness(hours.reduce(summed), REDUCED) for _ in range(2)]
+    for job in jobs:
+        job.process_all([row("ann", 3, 5), row("ann", 25, 7)])
+    every_ten_minutes = [("ann", at(0), at(60), 12, at(3))] * 6
+    assert jobs[0].advance_watermark(at(60)) == every_ten_minutes
+    assert jobs[1].end_input() == every_ten_minutes[:2]

@@ -148,7 +148,7 @@ def test_a_row_without_event_time_is_refused(assigner: WindowAssigner[Any]) -> N
     ("make", "told"),
     [
         (lambda: Tumbling.of(0), "the size is 0"),
-        (lambda: Tumbling.of("-1 h"), "no duration"),
+        (lambda: Tumbling.of("-1 h"), "the size is '-1 h'"),
         (lambda: Tumbling.of(-5), "the size is -5"),
         (lambda: Tumbling.of("1 h", offset="1 h"), "the offset '1 h' is as large as the size '1 h'"),
         (lambda: Tumbling.of(10, offset=-10), "the offset -10"),

@@ -318,9 +318,20 @@ def test_a_timeout_may_count_from_the_last_row_and_keep_what_the_other_trigger_r
     bench.row()
     bench.now = 20
     bench.row()
-    assert bench.clock_timers == {(70, (0, 100))}
-    assert bench.advance_clock(70) == [(70, FIRE_AND_PURGE)]
+    assert bench.advance_clock(70) == [(50, CONTINUE), (70, FIRE_AND_PURGE)]
     assert bench.row() is FIRE_AND_PURGE
+
+
+def test_a_timeout_that_counts_anew_leaves_the_other_trigger_its_timer_of_the_same_time() -> None:
+    nested = ContinuousProcessingTimeTrigger.of(50)
+    bench = Bench(
+        ProcessingTimeoutTrigger.of(nested, 50, reset_timer_on_new_record=True, should_clear_on_timeout=False)
+    )
+    bench.row()
+    bench.now = 20
+    bench.row()
+    assert bench.advance_clock(80) == [(50, FIRE), (70, FIRE)]
+    assert bench.advance_clock(100) == [(99, FIRE)]
 
 
 def test_a_timer_of_another_owner_is_no_timeout() -> None:

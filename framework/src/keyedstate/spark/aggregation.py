@@ -20,7 +20,7 @@ def aggregation_of(
     key_columns: Sequence[str],
     aggregates: Mapping[str, Aggregate],
     ttl: Ttl | None,
-    time_column: str | None,
+    time_columns: Sequence[str],
 ) -> tuple[DataFrame, Aggregation, StructType]:
     """Return the columns that are needed, the function that reads them, and what it puts out.
 
@@ -38,7 +38,7 @@ def aggregation_of(
         columns = tuple(input_column_of(frame, name, column) for column in aggregate.columns)
         resolved[name] = replace(aggregate, columns=columns)
     read = [column for aggregate in resolved.values() for column in aggregate.columns]
-    needed = list(dict.fromkeys([*key_columns, *read, *([] if time_column is None else [time_column])]))
+    needed = list(dict.fromkeys([*key_columns, *read, *time_columns]))
     function = Aggregation(key_columns, arrow_types(frame, needed), resolved, ttl)
     by_name = {field.name: field for field in frame.schema.fields}
     keys = [by_name[name] for name in key_columns]

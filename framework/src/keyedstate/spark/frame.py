@@ -301,6 +301,8 @@ class KeyedFrame:
         ttl: Ttl | None = None,
         time: str | None = None,
         delay: Duration | None = None,
+        inputs: str | None = None,
+        idle: Duration | None = None,
         **named: Aggregate,
     ) -> DataFrame:
         """Compute aggregates over all rows of each key, by columns.
@@ -312,7 +314,7 @@ class KeyedFrame:
             parameters of this method.
         ttl : Ttl, optional
             How long the aggregates of a key live after its last row; for ever without.
-        time, delay
+        time, delay, inputs, idle
             As in `process`; for a time to live in event time.
         named : Aggregate
             Aggregates by the names of their output columns: ``sales=count(), amount=sum_("amount")``.  See
@@ -336,13 +338,18 @@ class KeyedFrame:
         restarted: one that is new begins with the first micro-batch that knows it.
         """
         chosen = all_aggregates(aggregates, named)
+        event_time = self._event_time(time, delay, inputs, idle)
         frame, function, schema = aggregation_of(
-            self._df, self._key_columns, chosen, ttl, None if time is None else time_column_of(self._df, time)
+            self._df,
+            self._key_columns,
+            chosen,
+            ttl,
+            () if event_time is None else tuple(filter(None, (event_time.column, event_time.input_column))),
         )
         pruned = KeyedFrame(
             frame, self._key_columns, self._uid, self._config, self._broadcast, self._interval_ms
         )
-        return pruned.process(function, schema, time=time, delay=delay)
+        return pruned.process(function, schema, time=time, delay=delay, inputs=inputs, idle=idle)
 
     def window(
         self,
@@ -350,6 +357,8 @@ class KeyedFrame:
         *,
         time: str | None = None,
         delay: Duration | None = None,
+        inputs: str | None = None,
+        idle: Duration | None = None,
         missing: str = "fail",
     ) -> Windowed[DataFrame]:
         """Put the rows of each key into windows: ``window(Tumbling.of("1 h"), time="ts", delay="10 min")``.
@@ -358,8 +367,8 @@ class KeyedFrame:
         ----------
         assigner : WindowAssigner
             Of `keyedstate.window`.
-        time, delay
-            As in `process`; needed for windows in event time.
+        time, delay, inputs, idle
+            As in `process`; the first two are needed for windows in event time.
         missing : {"fail", "drop", "side output"}, optional
             What is done with rows whose event time is null, where their windows need one.
 
@@ -376,13 +385,13 @@ class KeyedFrame:
         """
         definition = WindowDefinition.of(assigner)
         check_event_time(definition, time)
-        event_time = self._event_time(time, delay)
+        event_time = self._event_time(time, delay, inputs, idle)
         time_column = None if event_time is None else event_time.column
 
         def finish(function: KeyedFunction, output: WindowOutput) -> DataFrame:
             schema = output_type(self._df, self._key_columns, output)
             bound = function.for_rows(to_arrow(self._df.schema), self._key_columns, time_column)
-            return self.process(bound, schema, time=time, delay=delay)
+            return self.process(bound, schema, time=time, delay=delay, inputs=inputs, idle=idle)
 
         return Windowed(definition, missing, finish)
 

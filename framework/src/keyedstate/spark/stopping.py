@@ -18,6 +18,7 @@ from keyedstate.spark.acknowledge import acknowledgements_of
 from keyedstate.spark.errors import ClassicSparkRequiredError, UnstoppableQueryError
 from keyedstate.spark.query_location import QueryLocation
 from keyedstate.spark.savepoint import savepoint_of
+from keyedstate.time.service import EVENT_TIMERS
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -63,16 +64,17 @@ def stop_with_savepoint(
     place : str or path
         The new savepoint.
     drain : bool, default False
-        Use up all input that is there first, and mark the savepoint as drained, with the final watermark: for
-        a query that comes to its end.  With a heartbeat, which makes micro-batches without input, all
-        event-time timers fire before that; without one they are in the savepoint.
+        Use up all input that is there first, fire all event-time timers, and mark the savepoint as drained,
+        with the final watermark: for a query that comes to its end.  Timers fire in micro-batches; where
+        there are some, the query needs a heartbeat, which makes micro-batches without input.
     progress : callable, optional
         Told how many of how many bytes are done.
 
     Raises
     ------
     UnstoppableQueryError
-        Where the query has no keyed operators, or is to be drained and has ended; nothing was done.
+        Where the query has no keyed operators, or is to be drained and has ended, or has event-time timers
+        and no heartbeat; it goes on running.
     SavepointTargetError, SparkStateError, SparkLocationError
         Where no savepoint of it can be taken or written there; it goes on running.
     NoCommonEpochError
@@ -121,6 +123,7 @@ def _use_up_input(query: StreamingQuery) -> None:
         query.processAllAvailable()
         # Before its first micro-batch nothing was known of the query.
         if not _has_heartbeat(query):
+            _refuse_timers(query)
             return
     # Spark's own method waits for a moment without anything new, and heartbeats are always new.
     _await_batch(query, without_rows=True)
@@ -128,6 +131,28 @@ def _use_up_input(query: StreamingQuery) -> None:
     for folder in _folders_of(query):
         drain_run(folder, str(query.runId))
     _await_batch(query)
+
+
+def _refuse_timers(query: StreamingQuery) -> None:
+    """Refuse to drain a query with event-time timers, for which Spark would make no micro-batch."""
+    for folder in _folders_of(query):
+        epochs = folder.checkpoints()
+        metadata = folder.read_metadata(max(epochs)) if epochs else None
+        if metadata is None:
+            continue
+        timers = sum(
+            entries
+            for part in metadata.parts
+            for name, entries in part.entries.items()
+            if name.startswith(EVENT_TIMERS)
+        )
+        if timers:
+            raise UnstoppableQueryError(
+                str(query.id),
+                f"it is to be drained, and {timers} event-time timers of the operator {folder.uid!r} would "
+                "fire in no micro-batch, since there is no more input",
+                "Give keyed(...) a heartbeat, or stop it without drain.",
+            )
 
 
 def _has_heartbeat(query: StreamingQuery) -> bool:

@@ -119,10 +119,9 @@ class ProcessingTimeoutTrigger(Trigger[Any]):
             self.clear(window, ctx)
             return result
         state = ctx.state(self._due)
-        due: int | None = state.value()
-        if due is not None and self._resets:
-            ctx.delete_processing_time_timer(due)
-        if due is None or self._resets:
+        # The timer that was waited for stays: the other trigger may have one of the same time.  Nobody
+        # answers to it when it fires.
+        if self._resets or state.value() is None:
             due = ctx.current_processing_time + self.timeout
             state.update(due)
             ctx.register_processing_time_timer(due)

@@ -80,7 +80,11 @@ class _ContinuousTrigger(Trigger[Any]):
 
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
-    """Fires when the watermark passes a multiple of an interval, and at the end of the window; use `of`."""
+    """Fires when the watermark passes a multiple of an interval, and at the end of the window; use `of`.
+
+    At the end of bounded input a window fires at the multiple that it waits for and at its end: in between
+    nothing would come to its contents, and timers are not registered any more then.
+    """
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext

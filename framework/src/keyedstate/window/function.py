@@ -45,11 +45,19 @@ class WindowContext(ABC):
         ------
         PerWindowStateError
             Where windows merge.
+        InvalidWindowError
+            For a name under which windows keep what is theirs, as ``window-contents``.
         """
 
     @abstractmethod
     def global_state(self, descriptor: StateDescriptor[H]) -> H:
-        """Return state of the current key, which all of its windows share."""
+        """Return state of the current key, which all of its windows share.
+
+        Raises
+        ------
+        InvalidWindowError
+            As `window_state`.
+        """
 
     @abstractmethod
     def output(self, name: str, row: Any) -> None:

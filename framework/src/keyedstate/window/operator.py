@@ -38,6 +38,19 @@ FIRST_TIME = "window-first-time"
 TRIGGER_STATE = "trigger."
 
 
+def check_state_name(name: str) -> None:
+    """Refuse a state of a window's function that has the name of one that windows keep themselves.
+
+    Raises
+    ------
+    InvalidWindowError
+    """
+    if name in (CONTENTS, MERGING_SET, FIRST_TIME) or name.startswith(TRIGGER_STATE):
+        raise InvalidWindowError(
+            f"the state {name!r}", "windows keep what is theirs under that name", "Give it another name."
+        )
+
+
 class WindowOperator:
     """Runs windows over the rows of the keys of one task.
 
@@ -379,11 +392,13 @@ class _OperatorContext(OnMergeContext, WindowContext):
         handle.merge_namespaces(self.window, self.merged)
 
     def window_state(self, descriptor: StateDescriptor[H]) -> H:
+        check_state_name(descriptor.name)
         if self._operator.merges:
             raise PerWindowStateError(descriptor.name)
         return self.at(descriptor, self.window)
 
     def global_state(self, descriptor: StateDescriptor[H]) -> H:
+        check_state_name(descriptor.name)
         return self._backend.get_state(descriptor)
 
     def output(self, name: str, row: Any) -> None:

@@ -18,7 +18,7 @@ from keyedstate.window import InvalidWindowError, MissingTimestampError
 from keyedstate.window.contents import ReducedRows, WindowContents
 from keyedstate.window.definition import WindowDefinition
 from keyedstate.window.function import ProcessWindowFunction, WindowContext
-from keyedstate.window.operator import TIMERS, WindowOperator
+from keyedstate.window.operator import TIMERS, WindowOperator, check_state_name
 
 #: The columns of a window's start and end.
 WINDOW_START, WINDOW_END = "window_start", "window_end"
@@ -45,6 +45,8 @@ class WindowedFunction(KeyedProcessFunction):
         missing: str,
     ) -> None:
         definition.check_contents(contents)
+        for state in declared_states(function):
+            check_state_name(state.name)
         self.definition = definition
         self.side_outputs = side_outputs
         self._contents = contents
