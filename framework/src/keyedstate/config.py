@@ -462,6 +462,12 @@ TYPES_GENERIC = choice(
     "Whether states may have generic types, whose values are pickled: slow, readable by Python alone, and "
     "without evolution. `forbid` refuses to register such a state.",
 )
+TIMERS_QUEUE = choice(
+    "timers.queue",
+    "auto",
+    ("auto", "heap", "ordered"),
+    "Where the order of timers is kept. `heap`: in memory, 200 to 500 bytes each. `ordered`: by the backend.",
+)
 
 #: The kernel's options; a plugin adds its own under ``<backend name>.``.
 OPTIONS: tuple[ConfigOption[Any], ...] = (
@@ -510,6 +516,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     METRICS_LATENCY_HISTORY,
     METRICS_LATENCY_STATE_NAMES,
     TYPES_GENERIC,
+    TIMERS_QUEUE,
 )
 
 

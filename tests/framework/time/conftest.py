@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,17 @@ from keyedstate.state import KeyedStateBackend, ManualClock
 from keyedstate.time import Timer, TimerService, TimerServices
 
 GROUPS = 100
+
+#: Backends, and where the order of timers is kept over them.
+QUEUES = [("heap-cow", "heap"), ("nested-map", "heap"), ("rocksdb", "ordered")]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that opens backends with each of the queues, or with those of the chosen backend."""
+    if "timer_queue" in metafunc.fixturenames:
+        chosen = os.environ.get("KEYEDSTATE_TEST_BACKEND")
+        queues = [(name, queue) for name, queue in [*QUEUES, ("rocksdb", "heap")] if name == chosen]
+        metafunc.parametrize("timer_queue", queues if chosen else QUEUES, ids="-".join)
 
 
 class Recorder:
@@ -70,8 +82,9 @@ class Instance:
 class Backends:
     """Opens keyed backends and moves their state through real files."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, timer_queue: str, folder: Path) -> None:
         self.name = name
+        self.timer_queue = timer_queue
         self.folder = folder
         self.clock = ManualClock(1000)
         self._storage = CheckpointStorage.open(str(folder))
@@ -85,6 +98,7 @@ class Backends:
         key: types.TypeSerializer[Any] = types.STRING,
         name: str | None = None,
         event_time: bool = True,
+        timer_queue: str | None = None,
     ) -> KeyedStateBackend:
         config = Configuration({"backend": name or self.name})
         registry = PluginRegistry(config)
@@ -100,6 +114,7 @@ class Backends:
             track_changes=True,
             clock=self.clock,
             event_time=event_time,
+            timer_queue=timer_queue or ("auto" if name else self.timer_queue),
         )
         self._opened.append(backend)
         return backend
@@ -135,8 +150,8 @@ class Backends:
 
 
 @pytest.fixture
-def backends(backend_name: str, tmp_path: Path) -> Iterator[Backends]:
-    made = Backends(backend_name, tmp_path)
+def backends(timer_queue: tuple[str, str], tmp_path: Path) -> Iterator[Backends]:
+    made = Backends(*timer_queue, tmp_path)
     yield made
     made.close()
 

@@ -54,11 +54,13 @@ from keyedstate.backend.table import (
     StateTable,
     TableSnapshot,
 )
+from keyedstate.backend.timers import TIMER_TABLES, TimerTable, holds_timers
 
 __all__ = [
     "OPERATOR_KEY_GROUP",
     "OVERLAP_THRESHOLD",
     "SNAPSHOT_BATCH_ENTRIES",
+    "TIMER_TABLES",
     "AddressBatch",
     "AnyStateTable",
     "BackendContext",
@@ -99,5 +101,7 @@ __all__ = [
     "StateTable",
     "TableChanges",
     "TableSnapshot",
+    "TimerTable",
     "choose_base",
+    "holds_timers",
 ]

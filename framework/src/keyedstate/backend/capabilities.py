@@ -41,6 +41,8 @@ class Capability(enum.Enum):
     CHANGE_TRACKING = "change tracking"
     #: A table drops entries whose time to live is over (`keyedstate.backend.ExpiryCleanup`).
     EXPIRY_CLEANUP = "expiry clean-up"
+    #: Tables of timers keep them in the order of time (`keyedstate.backend.TimerTable`), and their changes.
+    TIMERS_IN_ORDER = "timers in the order of time"
     #: State may exceed the memory of its process.
     LARGER_THAN_MEMORY = "state larger than memory"
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from keyedstate.checkpoint import BaseRules, CheckpointStorage, SavepointRestore
 from keyedstate.config import (
     SPARK_PREFIX,
+    TIMERS_QUEUE,
     TYPES_GENERIC,
     Configuration,
 )
@@ -34,6 +35,8 @@ class ChosenBackend:
         When a task writes its whole state.
     latency : LatencySampling or None
         How accesses to states are sampled, where they are.
+    timer_queue : str
+        The option ``timers.queue``.
     """
 
     backend: Backend
@@ -41,6 +44,7 @@ class ChosenBackend:
     generic_types: bool
     base_rules: BaseRules
     latency: LatencySampling | None
+    timer_queue: str
 
 
 def read_configuration(spark: SparkSession, explicit: Mapping[str, object] | None) -> Configuration:
@@ -80,6 +84,7 @@ def choose_backend(config: Configuration) -> ChosenBackend:
         config[TYPES_GENERIC] == "allow",
         BaseRules.of(config),
         LatencySampling.of(config),
+        config[TIMERS_QUEUE],
     )
 
 

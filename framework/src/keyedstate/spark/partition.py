@@ -139,6 +139,7 @@ class PartitionPlan:
             generic_types=chosen.generic_types,
             event_time=self.event_time is not None,
             latency=chosen.latency,
+            timer_queue=chosen.timer_queue,
         )
 
     def operator_states(self, restored: Iterable[RestoredOperatorState] = ()) -> OperatorStateBackend:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar, overload
 
+from keyedstate.backend import TIMER_TABLES
 from keyedstate.state.errors import InvalidDescriptorError, StateNotBoundError
 
 H = TypeVar("H")
 D = TypeVar("D", bound="Declaration[Any]")
-
-#: What the names of states begin with that the framework keeps beside those of users; Flink's
-#: ``InternalTimeServiceManagerImpl.TIMER_STATE_PREFIX``.
-RESERVED_PREFIX = "_timer_state/"
 
 
 class Declaration(Generic[H]):
@@ -27,9 +24,9 @@ class Declaration(Generic[H]):
         given: object = name
         if not isinstance(given, str) or not given:
             raise InvalidDescriptorError(name, "its name must be a non-empty string")
-        if name.startswith(RESERVED_PREFIX):
+        if name.startswith(TIMER_TABLES):
             raise InvalidDescriptorError(
-                name, f"names that begin with {RESERVED_PREFIX!r} are those of timers; choose another one"
+                name, f"names that begin with {TIMER_TABLES!r} are those of timers; choose another one"
             )
         self.name = name
         self._attribute = name

@@ -71,6 +71,7 @@ class KeyedStateBackend:
         clock: Clock = system_clock,
         event_time: bool = True,
         latency: LatencySampling | None = None,
+        timer_queue: str = "auto",
     ) -> None:
         self._backend = backend
         self._context = context
@@ -88,6 +89,8 @@ class KeyedStateBackend:
             self._changed = {name: self._tracker.track(table) for name, table in tables.items()}
         #: None where accesses are not sampled.
         self.latency = None if latency is None else LatencyTracker(latency)
+        #: Where the order of timers is to be kept: the option ``timers.queue``.
+        self.timer_queue = timer_queue
         self._handles: dict[str, state_base.StateHandle] = {}
         #: Those that may hold values: what comes back from the table is what was put there, and nobody but
         #: `update` changes it.
@@ -128,6 +131,7 @@ class KeyedStateBackend:
         clock: Clock = system_clock,
         event_time: bool = True,
         latency: LatencySampling | None = None,
+        timer_queue: str = "auto",
     ) -> KeyedStateBackend:
         """Open an instance, empty or restored.
 
@@ -156,6 +160,8 @@ class KeyedStateBackend:
             Whether states that expire in event time may be registered, because `advance_watermark` is called.
         latency : LatencySampling, optional
             How accesses to states are sampled; they are not by default.
+        timer_queue : {"auto", "heap", "ordered"}
+            Where the order of timers is kept: the option ``timers.queue``.
 
         Raises
         ------
@@ -181,6 +187,7 @@ class KeyedStateBackend:
                 clock,
                 event_time,
                 latency,
+                timer_queue,
             )
         except BaseException:
             context.closing.close()
@@ -200,6 +207,11 @@ class KeyedStateBackend:
     def backend_name(self) -> str:
         """The name of the state backend."""
         return self._backend.name
+
+    @property
+    def orders_timers(self) -> bool:
+        """Whether tables of timers keep them in the order of time."""
+        return self._backend.description.level(Capability.TIMERS_IN_ORDER).usable
 
     # -- rows of one key after the other ----------------------------------------------------------------
 
@@ -384,7 +396,7 @@ class KeyedStateBackend:
         Parameters
         ----------
         name : str
-            Beginning with `RESERVED_PREFIX`, so that no declared state has it.
+            Beginning with `TIMER_TABLES`, so that no declared state has it.
         namespace_serializer : TypeSerializer
 
         Raises

@@ -7,7 +7,10 @@ from keyedstate.time.errors import (
     NoEventTimeError,
     TimerError,
     TimerServiceMismatchError,
+    UnorderedTimersError,
 )
+from keyedstate.time.heap import HeapTimerQueue
+from keyedstate.time.ordered import OrderedTimerQueue
 from keyedstate.time.queue import DueTimers, TimerQueue
 from keyedstate.time.service import (
     EVENT_TIMERS,
@@ -23,11 +26,13 @@ __all__ = [
     "EVENT_TIMERS",
     "PROCESSING_TIMERS",
     "DueTimers",
+    "HeapTimerQueue",
     "InputTime",
     "InvalidTimerNamespaceError",
     "InvalidTimerTimeError",
     "KeyGroupOfTimerError",
     "NoEventTimeError",
+    "OrderedTimerQueue",
     "Timer",
     "TimerError",
     "TimerQueue",
@@ -35,6 +40,7 @@ __all__ = [
     "TimerServiceMismatchError",
     "TimerServices",
     "TimerTarget",
+    "UnorderedTimersError",
     "bounded_out_of_orderness",
     "watermark_of_inputs",
 ]

@@ -57,6 +57,22 @@ class NoEventTimeError(TimerError):
         )
 
 
+class UnorderedTimersError(TimerError):
+    """Timers that a backend shall keep in the order of time, which it cannot.
+
+    Attributes
+    ----------
+    backend : str
+    """
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        super().__init__(
+            f"the backend {backend!r} does not keep timers in the order of time, which timers.queue=ordered "
+            "asks for; set timers.queue to 'auto', or choose a backend that does, such as 'rocksdb'"
+        )
+
+
 class TimerServiceMismatchError(TimerError):
     """A second look-up of a timer service with another type of namespaces.
 

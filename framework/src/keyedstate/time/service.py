@@ -14,22 +14,25 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from keyedstate.backend import TIMER_TABLES
 from keyedstate.state import BEFORE_TIME, END_OF_TIME, KeyedStateBackend
-from keyedstate.state.declaration import RESERVED_PREFIX
 from keyedstate.time.clock import TimerClock
 from keyedstate.time.errors import (
     InvalidTimerNamespaceError,
     InvalidTimerTimeError,
     KeyGroupOfTimerError,
     NoEventTimeError,
+    UnorderedTimersError,
 )
+from keyedstate.time.heap import HeapTimerQueue
+from keyedstate.time.ordered import OrderedTimerQueue
 from keyedstate.time.queue import DueTimers, TimerQueue, table_namespace
 from keyedstate.types import VOID, TypeSerializer, ValueTypeError
 
 #: What the names of the tables begin with: ``EVENT_TIMER_PREFIX`` and ``PROCESSING_TIMER_PREFIX`` of Flink's
 #: ``InternalTimeServiceManagerImpl``.
-EVENT_TIMERS = RESERVED_PREFIX + "event_"
-PROCESSING_TIMERS = RESERVED_PREFIX + "processing_"
+EVENT_TIMERS = TIMER_TABLES + "event_"
+PROCESSING_TIMERS = TIMER_TABLES + "processing_"
 
 
 class Timer(NamedTuple):
@@ -93,8 +96,13 @@ class TimerService:
         self._has_event_time = backend.has_event_time
         self._is_namespace = namespace_serializer.is_value
         self._canonical = namespace_serializer.canonical if namespace_serializer.needs_canonical else None
+        if backend.timer_queue == "ordered" and not backend.orders_timers:
+            raise UnorderedTimersError(backend.backend_name)
+        make = (
+            OrderedTimerQueue if backend.orders_timers and backend.timer_queue != "heap" else HeapTimerQueue
+        )
         self._event, self._processing = (
-            TimerQueue(
+            make(
                 backend.internal_table(prefix + name, table_namespace(namespace_serializer)),
                 bare=namespace_serializer is VOID,
             )
@@ -161,7 +169,8 @@ class TimerService:
             self._refuse(namespace)
         if self._canonical is not None:
             namespace = self._canonical(namespace)
-        queue.remove(_checked_time(time), namespace, self._current.key)
+        current = self._current
+        queue.remove(_checked_time(time), namespace, current.key, current.key_group)
 
     # -- the timers of many keys --------------------------------------------------------------------------
 
@@ -247,8 +256,8 @@ class TimerService:
     ) -> None:
         found, groups = self._current.locate(keys, key_groups)
         remove = queue.remove
-        for time, namespace, key, _ in self._rows(found, groups, namespaces, times):
-            remove(time, namespace, key)
+        for timer in self._rows(found, groups, namespaces, times):
+            remove(*timer)
 
     def _rows(
         self, keys: list[Any], groups: list[int], namespaces: Any, times: Any

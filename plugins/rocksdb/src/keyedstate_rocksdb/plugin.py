@@ -44,6 +44,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.OBJECTS_BY_REFERENCE: Level.NEVER,
             Capability.CHANGE_TRACKING: Level.FULL,
             Capability.EXPIRY_CLEANUP: Level.FULL,
+            Capability.TIMERS_IN_ORDER: Level.FULL,
             Capability.LARGER_THAN_MEMORY: Level.FULL,
         },
         options=OPTIONS,

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from keyedstate.backend.meta import StateKind, StateMeta
-from keyedstate.backend.ordered.layout import RowLayout
+from keyedstate.backend.ordered.layout import RowLayout, layout_of
 from keyedstate.backend.ordered.store import RowReader, end_of
 from keyedstate.memory import DataInputView, DataOutputView
 from keyedstate.types import TimedDict, TimedList, TtlListSerializer, TtlMapSerializer
@@ -35,7 +35,7 @@ class EntryCodec(ABC):
     """The rows of the entries of one state; belongs to one thread."""
 
     def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
-        self.layout = RowLayout(meta, max_parallelism)
+        self.layout: RowLayout = layout_of(meta, max_parallelism)
 
     @property
     def next_number(self) -> int:

@@ -11,6 +11,8 @@ from keyedstate.backend.ordered.cache import ObjectMemory, weight_of
 from keyedstate.backend.ordered.cached import CachedValueTable
 from keyedstate.backend.ordered.codecs import EntryCodec, ListCodec, MapCodec, Rows
 from keyedstate.backend.ordered.table import OrderedTable, ValueTable
+from keyedstate.backend.ordered.timers import OrderedTimerTable
+from keyedstate.backend.timers import holds_timers
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import TimedDict
 
@@ -338,6 +340,8 @@ def create_ordered_table(
         What entries of single values may be cached in, where their type allows it.
     """
     match meta.kind:
+        case _ if holds_timers(meta):
+            return OrderedTimerTable(meta, key_groups, max_parallelism, buffer)
         case StateKind.LIST:
             return ListTable(meta, key_groups, max_parallelism, buffer)
         case StateKind.MAP:

@@ -171,6 +171,20 @@ class Presence(Touched[bytes]):
         for address in addresses:
             self.note(address, present)
 
+    def note_changed(self, addresses: Sequence[bytes], present: bool) -> None:
+        """Note several addresses that had an entry and will have none, or had none and will have one."""
+        if self.count is not None:
+            self.count += len(addresses) if present else -len(addresses)
+        running = self.running
+        if running is None:
+            return
+        if running.keys().isdisjoint(addresses):
+            running.update(dict.fromkeys(addresses, PRESENT if present else _EXISTED))
+            return
+        for address in addresses:
+            known = running.get(address, PRESENT if present else _EXISTED)
+            running[address] = known | PRESENT if present else known & ~PRESENT
+
     def known(self, address: bytes) -> bool | None:
         """Return whether an address has an entry, or None where only a look can tell."""
         if self.running is None:

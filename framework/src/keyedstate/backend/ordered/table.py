@@ -356,11 +356,7 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
         self.buffer.put(address, data)
 
     def _insert(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        address, namespaces = self._address, batch.namespaces
-        if len(set(map(id, namespaces))) == 1:
-            rows = self.codec.layout.addresses([key_group] * len(batch), list(batch.keys), namespaces[0])
-        else:
-            rows = [address(key_group, *entry) for entry in zip(batch.keys, namespaces, strict=True)]
+        rows = self.codec.layout.each_address([key_group] * len(batch), batch.keys, batch.namespaces)
         self.buffer.put_columns(rows, self.codec.encode_many(list(batch.values)))
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:

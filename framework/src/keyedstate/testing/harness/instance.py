@@ -64,6 +64,7 @@ class HarnessInstance:
                 generic_types=plan.generic_types,
                 clock=plan.time.clock,
                 event_time=plan.rows.have_event_time,
+                timer_queue=plan.timer_queue,
             )
         self.show_time()
 

@@ -11,7 +11,14 @@ from typing import Any
 
 import cloudpickle
 
-from keyedstate.config import BACKEND, MAX_PARALLELISM, PARALLELISM, TYPES_GENERIC, Configuration
+from keyedstate.config import (
+    BACKEND,
+    MAX_PARALLELISM,
+    PARALLELISM,
+    TIMERS_QUEUE,
+    TYPES_GENERIC,
+    Configuration,
+)
 from keyedstate.plugins import Backend, PluginRegistry
 from keyedstate.runtime import KeyedFunction, check_inputs
 from keyedstate.runtime.function import check_function
@@ -38,6 +45,8 @@ class InstancePlan:
         The plugin's options.
     generic_types : bool
         The option ``types.generic``.
+    timer_queue : str
+        The option ``timers.queue``.
     rows : KeyedInputRows or ConnectedInputRows
     output : OutputSchema
     max_parallelism : int
@@ -50,6 +59,7 @@ class InstancePlan:
     plugin: Backend
     options: Mapping[str, Any]
     generic_types: bool
+    timer_queue: str
     rows: KeyedInputRows | ConnectedInputRows
     output: OutputSchema
     max_parallelism: int
@@ -99,6 +109,7 @@ class InstancePlan:
             plugin=plugin,
             options=config.plugin_options(registry.options, plugin.name),
             generic_types=config[TYPES_GENERIC] == "allow",
+            timer_queue=config[TIMERS_QUEUE],
             rows=rows,
             output=output,
             max_parallelism=max_parallelism,

@@ -1,0 +1,287 @@
+"""The timers that a table has, in the order of time, with a few of each key group in memory.
+
+Flink's ``RocksDBCachingPriorityQueueSet`` for each key group, and over them the heap of
+``KeyGroupPartitionedPriorityQueue``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from itertools import repeat
+from typing import Any
+
+from keyedstate.backend import TimerTable
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.state import BEFORE_TIME, END_OF_TIME
+from keyedstate.time.queue import Bucket, Place
+from keyedstate.types import VOID_NAMESPACE, TypeSerializer
+
+#: Timers of a key group that are in memory at most, as in Flink; and how many are read first, since often
+#: only the earliest one is wanted.
+AHEAD, _FIRST_AHEAD = 128, 4
+#: Timers of one time that are read at once where all of them are wanted.
+_RUN = 4096
+
+
+class _Group:
+    """The timers of a key group that come next.
+
+    Those from `place` on in `times`, `namespaces` and `keys` are the first ones of the table; all others come
+    behind `last`, the key and the namespace in the table of the one that was read last, or have the time
+    `since` or a later one.  Where `over` is set there are no others.  No timer is before `bound`, and where
+    any is in memory the first one is at it; None says that there is none at all.
+    """
+
+    __slots__ = ("bound", "keys", "last", "namespaces", "over", "place", "since", "size", "times")
+
+    def __init__(self) -> None:
+        self.bound: int | None = BEFORE_TIME
+        self.since = BEFORE_TIME
+        self.forget(BEFORE_TIME)
+
+    def forget(self, since: int) -> None:
+        """Forget what was read: everything is to be looked for from a time on."""
+        self.times: list[int] = []
+        self.namespaces: list[Any] = []
+        self.keys: list[Any] = []
+        self.place = 0
+        self.last: tuple[Any, Any] | None = None
+        self.since = since
+        self.over = False
+        self.size = _FIRST_AHEAD
+
+
+class StoredTimers:
+    """The timers of a table.
+
+    Parameters
+    ----------
+    table : TimerTable
+    key_groups : KeyGroupRange
+        Those of the table.
+    key_serializer, namespace_serializer : TypeSerializer
+        Those of the table.
+    bare : bool
+        Whether namespaces of the table are times alone.
+    ahead : int
+        Timers of a key group that are in memory at most.
+
+    Attributes
+    ----------
+    gone : dict
+        By place the timers that were taken or removed, and that the table has still.
+    """
+
+    def __init__(
+        self,
+        table: TimerTable,
+        key_groups: KeyGroupRange,
+        key_serializer: TypeSerializer[Any],
+        namespace_serializer: TypeSerializer[Any],
+        *,
+        bare: bool,
+        ahead: int = AHEAD,
+    ) -> None:
+        self._table = table
+        self._of_key = key_serializer.canonical if key_serializer.needs_canonical else None
+        self._of_namespace = namespace_serializer.canonical if namespace_serializer.needs_canonical else None
+        self._bare = bare
+        self._ahead = ahead
+        self.gone: dict[Place, Bucket] = {}
+        self._groups = {key_group: _Group() for key_group in key_groups}
+        #: The bound of each key group that may have timers, and old ones, which its group's does not equal.
+        self._heap: list[tuple[int, int]] = [(BEFORE_TIME, key_group) for key_group in key_groups]
+
+    # -- in the order of time -----------------------------------------------------------------------------
+
+    def first_time(self, until: int = END_OF_TIME) -> int | None:
+        """Return the time of the earliest timer, or None where it is after a time, or there is none."""
+        return None if self._first(until) is None else self._heap[0][0]
+
+    def _first(self, until: int) -> int | None:
+        """Bring the key group of the earliest timer, which is read then, to the head of the heap."""
+        heap, groups = self._heap, self._groups
+        while heap and heap[0][0] <= until:
+            bound, key_group = heap[0]
+            group = groups[key_group]
+            if bound != group.bound:
+                heapq.heappop(heap)
+            elif group.place < len(group.times):
+                return key_group
+            else:
+                self._read(key_group, group)
+                self._moved(key_group, group)
+        return None
+
+    def _read(self, key_group: int, group: _Group) -> None:
+        """Read the next timers of a key group that has none in memory."""
+        while not group.over and group.place == len(group.times):
+            size = min(group.size, self._ahead)
+            group.size = 2 * size
+            group.over = self._append(key_group, group, size, None) < size
+
+    def _append(self, key_group: int, group: _Group, size: int, until: int | None) -> int:
+        """Read on behind those in memory, and keep what is not gone; return how many timers there were."""
+        found = self._table.earliest(key_group, size, since=group.since, until=until, after=group.last)
+        if not len(found):
+            return 0
+        group.last = found.keys[-1], found.namespaces[-1]
+        keys, places = list(found.keys), list(found.namespaces)
+        # A table of bytes makes another NaN of each.
+        if self._of_key is not None:
+            keys = list(map(self._of_key, keys))
+        if self._of_namespace is not None:
+            places = list(map(self._of_namespace, places))
+        if self._bare:
+            times, namespaces = places, [VOID_NAMESPACE] * len(places)
+        else:
+            times, namespaces = map(list, zip(*places, strict=True))
+        if self.gone:
+            nothing: Bucket = {}
+            left = [
+                number
+                for number, (time, namespace, key) in enumerate(zip(times, namespaces, keys, strict=True))
+                if key not in self.gone.get((time, namespace), nothing)
+            ]
+            if len(left) < len(keys):
+                times, namespaces, keys = (
+                    [column[number] for number in left] for column in (times, namespaces, keys)
+                )
+        group.times, group.namespaces, group.keys = (
+            column[group.place :] + new
+            for column, new in ((group.times, times), (group.namespaces, namespaces), (group.keys, keys))
+        )
+        group.place = 0
+        return len(found)
+
+    def _moved(self, key_group: int, group: _Group) -> None:
+        """Give the key group at the head of the heap the bound that it has now."""
+        if group.place < len(group.times):
+            bound: int | None = group.times[group.place]
+        elif group.over:
+            bound = None
+        else:
+            bound = group.since if group.last is None else max(group.since, self._time_of(group.last[1]))
+        group.bound = bound
+        if bound is None:
+            heapq.heappop(self._heap)
+        else:
+            heapq.heapreplace(self._heap, (bound, key_group))
+
+    def _time_of(self, table_namespace: Any) -> int:
+        return table_namespace if self._bare else table_namespace[0]  # type: ignore[no-any-return]
+
+    def pop(self, until: int) -> tuple[int, Any, Any, int]:
+        """Take the earliest timer; there is one up to that time."""
+        key_group = self._first(until)
+        assert key_group is not None, "asked for before"
+        group = self._groups[key_group]
+        place = group.place
+        time, namespace, key = group.times[place], group.namespaces[place], group.keys[place]
+        group.place += 1
+        self._moved(key_group, group)
+        self._note_gone((time, namespace), {key: key_group})
+        return time, namespace, key, key_group
+
+    def pop_together(self, until: int, most: int) -> tuple[Place, Bucket]:
+        """Take many of the earliest timers, all of one time and namespace; there is one up to that time."""
+        first = self._first(until)
+        assert first is not None, "asked for before"
+        group = self._groups[first]
+        place = time, namespace = group.times[group.place], group.namespaces[group.place]
+        taken: Bucket = {}
+        others: list[tuple[int, int]] = []
+        while len(taken) < most and (key_group := self._first(time)) is not None:
+            group = self._groups[key_group]
+            if _same(group.namespaces[group.place], namespace):
+                taken.update(zip(self._run(key_group, group, time, namespace), repeat(key_group)))
+                self._moved(key_group, group)
+            else:
+                others.append(heapq.heappop(self._heap))
+        for other in others:
+            heapq.heappush(self._heap, other)
+        self._note_gone(place, taken)
+        return place, taken
+
+    def _run(self, key_group: int, group: _Group, time: int, namespace: Any) -> list[Any]:
+        """Take the next timers of a key group that are of one time and namespace."""
+        taken: list[Any] = []
+        exhausted = group.over
+        while True:
+            stop = group.place
+            end = bisect_right(group.times, time, stop)
+            while stop < end and _same(group.namespaces[stop], namespace):
+                stop += 1
+            taken += group.keys[group.place : stop]
+            group.place = stop
+            if stop < len(group.times) or len(taken) >= _RUN:
+                return taken
+            if exhausted:
+                # What comes next is later, so that nobody has to look for it at this time.
+                group.over = group.over or time == END_OF_TIME
+                group.since = max(group.since, min(time + 1, END_OF_TIME))
+                return taken
+            exhausted = self._append(key_group, group, _RUN, time) < _RUN
+
+    def _note_gone(self, place: Place, timers: Bucket) -> None:
+        self.gone.setdefault(place, timers).update(timers)
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def remove(self, time: int, namespace: Any, key: Any, key_group: int) -> None:
+        """Remove a timer that the table has."""
+        self._note_gone((time, namespace), {key: key_group})
+        group = self._groups[key_group]
+        for place in range(bisect_left(group.times, time, group.place), len(group.times)):
+            if group.times[place] != time:
+                return
+            if _same(group.keys[place], key) and _same(group.namespaces[place], namespace):
+                for column in (group.times, group.namespaces, group.keys):
+                    del column[place]
+                if place == group.place:
+                    self._note_bound(key_group, group)
+                return
+
+    def written(self, key_group: int, time: int) -> None:
+        """Learn that timers came into the table, the earliest at a time: what is behind it is read anew."""
+        group = self._groups[key_group]
+        last = group.last
+        if last is None or self._time_of(last[1]) >= time:
+            stop = bisect_left(group.times, time, group.place)
+            if stop > group.place:
+                for column in (group.times, group.namespaces, group.keys):
+                    del column[stop:]
+                here = group.times[-1]
+                group.last = group.keys[-1], here if self._bare else (here, group.namespaces[-1])
+            elif last is None and not group.over:
+                group.forget(min(group.since, time))
+            else:
+                group.forget(time)
+        group.over = False
+        self._note_bound(key_group, group, time)
+
+    def _note_bound(self, key_group: int, group: _Group, time: int = END_OF_TIME) -> None:
+        """Write down the bound of a key group that is anywhere in the heap."""
+        if group.place < len(group.times):
+            bound: int | None = group.times[group.place]
+        elif group.over:
+            bound = None
+        else:
+            bound = time if group.bound is None else min(group.bound, time)
+        if bound != group.bound:
+            group.bound = bound
+            if bound is not None:
+                heapq.heappush(self._heap, (bound, key_group))
+                if len(self._heap) > 4 * len(self._groups):
+                    self._heap = [
+                        (group.bound, number)
+                        for number, group in self._groups.items()
+                        if group.bound is not None
+                    ]
+                    heapq.heapify(self._heap)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two keys or namespaces, as they are in memory, are one; there is one NaN."""
+    return one is other or one == other
