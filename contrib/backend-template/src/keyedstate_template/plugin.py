@@ -52,6 +52,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,
             Capability.CHANGE_TRACKING: Level.NEVER,
             Capability.EXPIRY_CLEANUP: Level.FULL,
+            Capability.TIMERS_IN_ORDER: Level.NEVER,
             Capability.LARGER_THAN_MEMORY: Level.NEVER,
         },
         options=(VISITOR_STEP,),

@@ -206,6 +206,9 @@ class HeapTimerQueue(TimerQueue):
                 key_group = take(place, key)
                 if key_group is not None:
                     yield time, namespace, key, key_group
+                    if self._heap and self._heap[0][0] < time:
+                        # An earlier one was added meanwhile.
+                        break
 
     def poll_together(self, until: int) -> Iterator[DueTimers]:
         """Remove and yield the timers up to a time, those of one time and namespace at once."""

@@ -53,6 +53,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,
             Capability.CHANGE_TRACKING: Level.FULL,
             Capability.EXPIRY_CLEANUP: Level.NEVER,
+            Capability.TIMERS_IN_ORDER: Level.NEVER,
             Capability.LARGER_THAN_MEMORY: Level.NEVER,
         },
         options=(COMPILED,),

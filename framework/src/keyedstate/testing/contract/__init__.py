@@ -18,6 +18,7 @@ from keyedstate.testing.contract.kinds import KindContract
 from keyedstate.testing.contract.machine import MachineContract
 from keyedstate.testing.contract.snapshots import SnapshotContract
 from keyedstate.testing.contract.tables import TableContract
+from keyedstate.testing.contract.timers import TimerContract
 from keyedstate.testing.instances import Instance
 
 
@@ -28,6 +29,7 @@ class BackendContract(
     KindContract,
     KindRuleContract,
     ExpiryContract,
+    TimerContract,
     GoldenContract,
     MachineContract,
     CrashContract,
