@@ -266,6 +266,34 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.first_time() == min((time for time, *_ in self.model), default=None)
 
 
+def test_the_head_and_each_key_group_are_what_the_timers_make_them(backends):
+    """SB-03, SB-04, PQ-10: one by one and many at once; "a" and "b" are two keys of two key groups."""
+    for at_once in (False, True):
+        backend = backends.backend(key=types.STRING)
+        queue = make_queue(backends, backend=backend)
+        elements = [(44, "a", 1), (1, "b", 8), (1, "b", 8), (3, "b", 8), (42, "a", 1)]
+        if at_once:
+            for time, key, group in elements:
+                queue.add_at(time, NS, [key], [group])
+        else:
+            assert [queue.add(time, NS, key, group) for time, key, group in elements] == [
+                True,
+                True,
+                False,
+                False,
+                False,
+            ]
+        groups = {group: {found[0] for found in queue if found[3] == group} for group in (1, 8)}
+        assert groups == {1: {42, 44}, 8: {1, 3}}
+        assert queue.first_time() == 1
+        assert next(queue.poll(FOREVER)) == (1, NS, "b", 8)
+        assert queue.first_time() == 3 and len(queue) == 3
+        assert sorted((time, key) for time, _, key, _ in queue) == [(3, "b"), (42, "a"), (44, "a")]
+        assert queue.remove(1, NS, "b", 8) is False
+        assert queue.remove(3, NS, "b", 8) is True
+        assert queue.first_time() == 42
+
+
 def test_the_queue_is_a_set_in_the_order_of_time_whatever_is_done_with_it(backends):
     """PQ-01, PQ-05, PQ-07, PQ-11: also while timers come, go and are written as others fire."""
 

@@ -456,7 +456,7 @@ def test_timers_of_a_service_that_nobody_asks_for_are_carried_on(backends):
 
 
 def test_timers_of_another_key_or_namespace_type_are_refused(backends):
-    """TM-14."""
+    """TM-14, MIG-11."""
     instance = backends.instance()
     instance.event("k", "n", 1)
     base = backends.snapshot(instance.backend)
