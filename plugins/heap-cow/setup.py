@@ -14,8 +14,8 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-MODULE = "keyedstate_heap_cow.cowmap"
-SOURCE = Path("src", *MODULE.split(".")).with_suffix(".py")
+#: The sources; the map is plain Python too, the index of tables in columns is there compiled or not at all.
+SOURCES = tuple(Path("src", "keyedstate_heap_cow", name) for name in ("cowmap.py", "keyindex.pyx"))
 
 
 def say(text: str) -> None:
@@ -25,10 +25,11 @@ def say(text: str) -> None:
 
 def forget_compiled_form() -> None:
     """Remove what an earlier editable installation compiled: Python would prefer it to the source."""
-    stale = SOURCE.with_name(SOURCE.stem + sysconfig.get_config_var("EXT_SUFFIX"))
-    if "editable_wheel" in sys.argv and stale.exists():
-        stale.unlink()
-        say(f"removed {stale}, compiled by an earlier installation")
+    for source in SOURCES:
+        stale = source.with_name(source.stem + sysconfig.get_config_var("EXT_SUFFIX"))
+        if "editable_wheel" in sys.argv and stale.exists():
+            stale.unlink()
+            say(f"removed {stale}, compiled by an earlier installation")
 
 
 def not_compiled(reason: str) -> list[Extension]:
@@ -66,9 +67,12 @@ def extensions() -> list[Extension]:
     except ImportError:
         return not_compiled("Cython is not installed")
     arguments = ["-O3"] if os.name == "posix" else []
-    extension = Extension(MODULE, [str(SOURCE)], extra_compile_args=arguments)
+    wanted = [
+        Extension(f"keyedstate_heap_cow.{source.stem}", [str(source)], extra_compile_args=arguments)
+        for source in SOURCES
+    ]
     try:
-        compiled = cythonize([extension], build_dir="build/cython", language_level=3)
+        compiled = cythonize(wanted, build_dir="build/cython", language_level=3)
     except Exception as error:  # an older Cython, without build isolation, may not know what cowmap.py uses
         return not_compiled(f"Cython {Cython.__version__} failed: {error}")
     for extension in compiled:

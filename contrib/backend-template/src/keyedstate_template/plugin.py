@@ -51,6 +51,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,
             Capability.CHANGE_TRACKING: Level.NEVER,
+            Capability.COLUMNS: Level.NEVER,
             Capability.EXPIRY_CLEANUP: Level.FULL,
             Capability.TIMERS_IN_ORDER: Level.NEVER,
             Capability.LARGER_THAN_MEMORY: Level.NEVER,

@@ -14,6 +14,16 @@ from keyedstate.backend.changes import (
     GroupChanges,
     TableChanges,
 )
+from keyedstate.backend.columns import (
+    ArrowEntryBatch,
+    Column,
+    ColumnTable,
+    LocatedEntries,
+    array_of,
+    column_dtype,
+    column_of,
+    is_numeric,
+)
 from keyedstate.backend.context import BackendContext
 from keyedstate.backend.expiry import Expiry, ExpiryCleanup
 from keyedstate.backend.meta import StateKind, StateMeta
@@ -63,10 +73,13 @@ __all__ = [
     "TIMER_TABLES",
     "AddressBatch",
     "AnyStateTable",
+    "ArrowEntryBatch",
     "BackendContext",
     "BackendDescription",
     "Capability",
     "ChangeTracking",
+    "Column",
+    "ColumnTable",
     "EntryBatch",
     "EntryChange",
     "EpochMetrics",
@@ -79,6 +92,7 @@ __all__ = [
     "IncrementalVisitor",
     "LatencyFigures",
     "Level",
+    "LocatedEntries",
     "NativeFile",
     "NativeHandle",
     "NativeSnapshot",
@@ -102,6 +116,10 @@ __all__ = [
     "TableChanges",
     "TableSnapshot",
     "TimerTable",
+    "array_of",
     "choose_base",
+    "column_dtype",
+    "column_of",
     "holds_timers",
+    "is_numeric",
 ]

@@ -39,6 +39,8 @@ class Capability(enum.Enum):
     OBJECTS_BY_REFERENCE = "objects kept by reference"
     #: A table knows what changed since an epoch (`keyedstate.backend.ChangeTracking`).
     CHANGE_TRACKING = "change tracking"
+    #: A table of numbers gives and takes values by columns (`keyedstate.backend.ColumnTable`).
+    COLUMNS = "values in columns"
     #: A table drops entries whose time to live is over (`keyedstate.backend.ExpiryCleanup`).
     EXPIRY_CLEANUP = "expiry clean-up"
     #: Tables of timers keep them in the order of time (`keyedstate.backend.TimerTable`), and their changes.

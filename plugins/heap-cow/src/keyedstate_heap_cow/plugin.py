@@ -23,6 +23,13 @@ from keyedstate.hooks import hookimpl
 from keyedstate_heap_cow import cowmap
 from keyedstate_heap_cow.table import CopyOnWriteTable
 
+try:
+    from keyedstate_heap_cow.columntable import CopyOnWriteColumns, fits
+except ImportError:  # its index is there compiled or not at all
+    COLUMNS = False
+else:
+    COLUMNS = True
+
 COMPILED = choice(
     "heap-cow.compiled",
     "auto",
@@ -52,6 +59,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,
             Capability.CHANGE_TRACKING: Level.FULL,
+            Capability.COLUMNS: Level.FULL if COLUMNS else Level.NEVER,
             Capability.EXPIRY_CLEANUP: Level.NEVER,
             Capability.TIMERS_IN_ORDER: Level.NEVER,
             Capability.LARGER_THAN_MEMORY: Level.NEVER,
@@ -63,9 +71,11 @@ def keyedstate_describe_backend() -> BackendDescription:
 @hookimpl
 def keyedstate_create_state_table(
     meta: StateMeta, context: BackendContext
-) -> CopyOnWriteTable[Any, Any, Any]:
-    """Return an empty table."""
+) -> CopyOnWriteTable[Any, Any, Any] | CopyOnWriteColumns[Any, Any, Any]:
+    """Return an empty table: of columns where all of the values are numbers."""
     compiled = context.options[COMPILED.name] != "never"
+    if COLUMNS and compiled and fits(meta):
+        return CopyOnWriteColumns(meta, context.key_groups)
     return CopyOnWriteTable(meta, context.key_groups, compiled=compiled)
 
 

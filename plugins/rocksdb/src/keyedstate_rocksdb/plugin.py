@@ -43,6 +43,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.NEVER,
             Capability.CHANGE_TRACKING: Level.FULL,
+            Capability.COLUMNS: Level.NEVER,
             Capability.EXPIRY_CLEANUP: Level.FULL,
             Capability.TIMERS_IN_ORDER: Level.FULL,
             Capability.LARGER_THAN_MEMORY: Level.FULL,

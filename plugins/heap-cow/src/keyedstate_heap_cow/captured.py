@@ -1,0 +1,224 @@
+"""Entries in columns as they were when they were captured, for the thread that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyedstate.backend import (
+    AddressBatch,
+    ArrowEntryBatch,
+    Column,
+    StateMeta,
+    TableChanges,
+    TableSnapshot,
+    array_of,
+)
+from keyedstate.types.errors import ColumnSizeError
+from keyedstate_heap_cow.keybytes import KeyBytes
+
+Slots = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+#: Entries whose arrays are made together, whatever their key groups: each array costs by itself.
+_RUN_ENTRIES = 65_536
+
+
+class Addresses(NamedTuple):
+    """Where keys and namespaces of a table are; what is there is never changed, only followed by more.
+
+    Attributes
+    ----------
+    meta : StateMeta
+    keys : KeyBytes
+    bytes : ndarray of uint8
+    entries : ndarray of keyindex.ENTRY
+    spaces : sequence
+        The namespaces by their numbers.
+    """
+
+    meta: StateMeta
+    keys: KeyBytes
+    bytes: npt.NDArray[np.uint8]
+    entries: npt.NDArray[Any]
+    spaces: Sequence[Any]
+
+    def arrays(self, slots: Slots) -> tuple[pa.Array, pa.Array]:
+        """Return the namespaces and the keys of entries.
+
+        Raises
+        ------
+        ColumnSizeError
+        """
+        entries = self.entries[slots]
+        keys = self.keys.decode(
+            self.bytes,
+            np.ascontiguousarray(entries["start"]),
+            np.ascontiguousarray(entries["length"]),
+        )
+        used, places = np.unique(entries["space"], return_inverse=True)
+        spaces = self.meta.namespace_serializer.to_arrow([self.spaces[space] for space in used.tolist()])
+        return spaces.take(pa.array(places.reshape(-1))), keys
+
+
+def struct_of(arrow_type: pa.DataType, columns: Sequence[Column], nones: Flags | None) -> pa.StructArray:
+    """Return values as an array; `nones` says which of them are None."""
+    parts = [array_of(column, field.type) for column, field in zip(columns, arrow_type, strict=True)]
+    mask = pa.array(nones) if nones is not None and nones.any() else None
+    return pa.StructArray.from_arrays(parts, fields=list(arrow_type), mask=mask)
+
+
+class ByKeyGroup:
+    """Entries by their key groups, as arrays that are made when they are asked for.
+
+    Parameters
+    ----------
+    addresses : Addresses
+    slots : ndarray of int64
+        The entries, each once.
+    values : callable, optional
+        Takes places in `slots` and returns what their values are; without, they are null.
+    """
+
+    def __init__(
+        self, addresses: Addresses, slots: Slots, values: Callable[[Slots], pa.Array] | None = None
+    ) -> None:
+        self._addresses = addresses
+        self._values = values
+        # Of 16 bits, which NumPy sorts in linear time; there are at most 2**15 key groups.
+        groups = addresses.entries["group"][slots].astype(np.uint16)
+        self._order = np.argsort(groups, kind="stable")
+        self._slots = slots[self._order]
+        self._groups = groups[self._order]
+        #: The arrays that were made last, and of which places they are.
+        self._run: pa.RecordBatch | None = None
+        self._first = self._end = 0
+
+    def batches(self, key_group: int, size: int) -> Iterator[ArrowEntryBatch]:
+        """Yield the entries of a key group."""
+        first, end = np.searchsorted(self._groups, [key_group, key_group + 1]).tolist()
+        start = first
+        while start < end:
+            stop = min(start + size, end)
+            batch = self._arrays(start, stop)
+            start += batch.num_rows
+            yield ArrowEntryBatch(self._addresses.meta, batch)
+
+    def _arrays(self, start: int, stop: int) -> pa.RecordBatch:
+        """Return the entries at some places, or as many of them as arrays can address."""
+        if self._run is None or start < self._first or stop > self._end:
+            end = min(max(stop, start + _RUN_ENTRIES), len(self._slots))
+            while True:
+                try:
+                    self._run = self._made(start, end)
+                    break
+                except ColumnSizeError:
+                    if end - start == 1:
+                        raise
+                    end = start + (end - start) // 2
+            self._first, self._end = start, end
+        return self._run.slice(start - self._first, min(stop, self._end) - start)
+
+    def _made(self, start: int, end: int) -> pa.RecordBatch:
+        namespaces, keys = self._addresses.arrays(self._slots[start:end])
+        places = self._order[start:end]
+        values = pa.nulls(len(places)) if self._values is None else self._values(places)
+        return pa.RecordBatch.from_arrays([namespaces, keys, values], ["namespace", "key", "value"])
+
+
+class ColumnsSnapshot(TableSnapshot[Any, Any, Any]):
+    """The entries of a table when the snapshot was taken: its arrays, which the owner does not change then.
+
+    Parameters
+    ----------
+    addresses : Addresses
+    live : ndarray of uint8
+        Of each entry whether it is there.
+    fields : sequence of Column
+    none : int
+        What `live` says of one that holds None; 0 says that there is none.
+    release : callable
+        Lets the owner know that the arrays are not needed any more.
+    """
+
+    def __init__(
+        self,
+        addresses: Addresses,
+        live: npt.NDArray[np.uint8],
+        fields: Sequence[Column],
+        none: int,
+        release: Callable[[], None],
+    ) -> None:
+        self._addresses: Addresses | None = addresses
+        self._live = live
+        self._fields = fields
+        self._none = none
+        self._release = release
+        self._entries: ByKeyGroup | None = None
+
+    def batches(self, key_group: int, size: int) -> Iterator[ArrowEntryBatch]:
+        """Yield the entries that a key group had."""
+        if self._entries is None and self._addresses is not None:
+            # Not when the snapshot is taken: it looks at all entries.
+            slots = np.flatnonzero(self._live)
+            arrow_type = self._addresses.meta.value_serializer.arrow_type
+
+            def values(places: Slots) -> pa.Array:
+                chosen = slots[places]
+                columns = [field.take(chosen) for field in self._fields]
+                return struct_of(arrow_type, columns, self._live[chosen] == self._none)
+
+            self._entries = ByKeyGroup(self._addresses, slots, values)
+        return iter(()) if self._entries is None else self._entries.batches(key_group, size)
+
+    def release(self) -> None:
+        """Free the arrays; safe in any thread."""
+        release, self._release = self._release, lambda: None
+        release()
+        self._addresses = self._entries = None
+        self._fields = ()
+        self._live = np.empty(0, np.uint8)
+
+
+class ColumnsChanges(TableChanges[Any, Any, Any]):
+    """What changed in a table, with the values of the time when it was captured.
+
+    Parameters
+    ----------
+    addresses : Addresses
+    written : ndarray of int64
+        The entries.
+    values : pyarrow.StructArray
+        Their values.
+    removed : ndarray of int64
+    """
+
+    def __init__(self, addresses: Addresses, written: Slots, values: pa.StructArray, removed: Slots) -> None:
+        self._count = len(written) + len(removed)
+        self._written: ByKeyGroup | None = ByKeyGroup(
+            addresses, written, lambda places: values.take(pa.array(places))
+        )
+        self._removed: ByKeyGroup | None = ByKeyGroup(addresses, removed)
+
+    def __len__(self) -> int:
+        """Return how many addresses were written or removed."""
+        return self._count
+
+    def written(self, key_group: int, size: int) -> Iterator[ArrowEntryBatch]:
+        """Yield the entries of one key group that were written."""
+        return iter(()) if self._written is None else self._written.batches(key_group, size)
+
+    def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[Any, Any]]:
+        """Yield the addresses of one key group whose entries were removed."""
+        if self._removed is not None:
+            for batch in self._removed.batches(key_group, size):
+                yield AddressBatch(batch.namespaces, batch.keys)
+
+    def release(self) -> None:
+        """Free everything."""
+        self._written = self._removed = None
+        self._count = 0

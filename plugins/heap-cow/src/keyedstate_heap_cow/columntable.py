@@ -1,0 +1,568 @@
+"""The state table of numbers in columns: a key has a number by its bytes, a field of the values is an array.
+
+An entry gets the next number when it comes and keeps it when it is removed: then it is only not `live`.
+Where more entries are gone than there are, those that remain are numbered anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyedstate.backend import (
+    ArrowEntryBatch,
+    ChangeTracking,
+    Column,
+    ColumnTable,
+    EntryBatch,
+    IncrementalVisitor,
+    LocatedEntries,
+    StateEntry,
+    StateKind,
+    StateMeta,
+    StateTable,
+    TableChanges,
+    TableSnapshot,
+    column_dtype,
+    column_of,
+    is_numeric,
+)
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.types import VOID, AccumulatorsSerializer
+from keyedstate_heap_cow.captured import Addresses, ColumnsChanges, ColumnsSnapshot, struct_of
+from keyedstate_heap_cow.keybytes import KeyBytes, has_bytes
+from keyedstate_heap_cow.keyindex import KeyIndex
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+U = TypeVar("U")
+
+Slots = npt.NDArray[np.int64]
+
+#: What `live` says of an entry.
+GONE, THERE, NONE = 0, 1, 2
+#: The epoch of what was there before the first one.
+_BEFORE = -(2**62)
+#: So many entries may be gone before anything is numbered anew.
+_FEW = 4096
+#: Entries of a step of an iteration.
+_STEP = 4096
+
+
+def fits(meta: StateMeta) -> bool:
+    """Return whether the entries of a state can be columns: accumulators of numbers under keys of bytes."""
+    value = meta.value_serializer
+    return (
+        meta.kind is StateKind.VALUE
+        and isinstance(value, AccumulatorsSerializer)
+        and all(is_numeric(field.type) for field in value.arrow_type)
+        and has_bytes(meta.key_serializer.arrow_type)
+    )
+
+
+class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTable[N]):
+    """A table of columns: a snapshot holds the arrays, and the owner goes on with copies of them.
+
+    Parameters
+    ----------
+    meta : StateMeta
+        For which `fits`.
+    key_groups : KeyGroupRange
+    """
+
+    def __init__(self, meta: StateMeta, key_groups: KeyGroupRange) -> None:
+        self._meta = meta
+        self._key_groups = key_groups
+        self._keys = KeyBytes(meta.key_serializer.arrow_type)
+        self._index = KeyIndex()
+        #: Namespaces by their numbers; only ever appended to, so that a snapshot may read it.
+        self._spaces: list[N] = []
+        self._space_numbers: dict[N, int] = {}
+        capacity = self._index.capacity
+        #: Whether there is an entry: `GONE`, `THERE`, or `NONE` for one whose value is None.
+        self._live = np.zeros(capacity, np.uint8)
+        #: The fields of the values.  These and `_live` are never changed while a snapshot holds them.
+        self._fields = [
+            Column(np.zeros(capacity, column_dtype(field.type)), np.zeros(capacity, np.bool_))
+            for field in meta.value_serializer.arrow_type
+        ]
+        #: Tokens of the snapshots that hold the present arrays; they take theirs out from any thread.
+        self._holders: set[object] = set()
+        #: The epochs in which an entry came and was changed last.
+        self._born = np.full(capacity, _BEFORE, np.int64)
+        self._changed = np.full(capacity, _BEFORE, np.int64)
+        self._count = 0
+        self._gone = 0
+        #: So many may be gone before what remains is numbered anew.
+        self._most_gone = _FEW
+        #: How often the entries were numbered anew.
+        self.numbering = 0
+        #: The epoch that is running; None before the first one, in which nothing is noted.
+        self._epoch: int | None = None
+        #: By epoch the entries that were written, each once, and those that were removed with their birth.
+        self._written: dict[int, list[Slots]] = {}
+        self._removed: dict[int, list[tuple[Slots, Slots]]] = {}
+
+    @property
+    def meta(self) -> StateMeta:
+        """What is known of the state."""
+        return self._meta
+
+    def replace_meta(self, meta: StateMeta) -> None:
+        """Adopt new serializers; whole numbers may have become floats."""
+        types = [field.type for field in meta.value_serializer.arrow_type]
+        self._fields = [
+            Column(field.values.astype(column_dtype(type_), copy=False), field.present)
+            for field, type_ in zip(self._fields, types, strict=True)
+        ]
+        self._meta = meta
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the table owns."""
+        return self._key_groups
+
+    def __len__(self) -> int:
+        return self._count
+
+    # -- columns ------------------------------------------------------------------------------------------
+
+    def locate(
+        self,
+        keys: Sequence[pa.Array],
+        key_groups: npt.NDArray[np.int32],
+        namespaces: Sequence[N],
+        which: npt.NDArray[np.int32] | None = None,
+    ) -> LocatedEntries:
+        """Find the entries of rows; what is new gets a number, and nothing else yet."""
+        if self._gone > self._most_gone and 2 * self._gone > self._index.count:
+            self._number_anew()
+        spaces = np.fromiter(map(self._space, namespaces), np.int32, len(namespaces))
+        if which is not None:
+            spaces = spaces[which]
+        groups = np.ascontiguousarray(key_groups, np.int32)
+        known = self._index.count
+        codes, slots, first_rows = self._index.locate(*self._keys.encode(keys), spaces, groups, True)
+        self._grow()
+        self._gone += self._index.count - known
+        return _Located(self, codes, slots, first_rows)
+
+    def _space(self, namespace: N) -> int:
+        number = self._space_numbers.get(namespace)
+        if number is None:
+            number = self._space_numbers[namespace] = len(self._spaces)
+            self._spaces.append(namespace)
+        return number
+
+    def _grow(self) -> None:
+        """Make the arrays as long as the index; what is new in them says that nothing is there."""
+        more = self._index.capacity - len(self._live)
+        if more <= 0:
+            return
+        self._live = np.concatenate([self._live, np.zeros(more, np.uint8)])
+        self._born = np.concatenate([self._born, np.full(more, _BEFORE, np.int64)])
+        self._changed = np.concatenate([self._changed, np.full(more, _BEFORE, np.int64)])
+        self._fields = [
+            Column(
+                np.concatenate([field.values, np.zeros(more, field.values.dtype)]),
+                np.concatenate([field.there, np.zeros(more, np.bool_)]),
+            )
+            for field in self._fields
+        ]
+        self._holders = set()
+
+    def _own(self) -> None:
+        """Copy the arrays that a snapshot holds, before they are changed."""
+        if self._holders:
+            self._live = self._live.copy()
+            self._fields = [Column(field.values.copy(), field.there.copy()) for field in self._fields]
+            self._holders = set()
+
+    def read(self, slots: Slots) -> list[Column]:
+        """Return the fields of entries; nothing of those that are gone."""
+        # What is gone, and what is None, has no field that is there.
+        made = []
+        for field in self._fields:
+            there = field.there[slots]
+            made.append(Column(field.values[slots], None if there.all() else there))
+        return made
+
+    def write(self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None) -> None:
+        """Write distinct entries; `nones` says which of them hold None."""
+        self._own()
+        epoch = self._epoch
+        self._set(slots, columns, nones, _BEFORE if epoch is None else epoch)
+        if epoch is not None:
+            fresh = slots[self._changed[slots] != epoch]
+            if len(fresh):
+                self._changed[fresh] = epoch
+                self._written.setdefault(epoch, []).append(fresh)
+
+    def _set(
+        self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None, epoch: int
+    ) -> None:
+        for field, column in zip(self._fields, columns, strict=True):
+            field.values[slots] = column.values
+            field.there[slots] = True if column.present is None else column.present
+        new = slots[self._live[slots] == GONE]
+        if len(new):
+            self._born[new] = epoch
+            self._count += len(new)
+            self._gone -= len(new)
+        self._live[slots] = THERE if nones is None else np.where(nones, NONE, THERE)
+
+    def take_out(self, slots: Slots) -> None:
+        """Remove distinct entries, those of them that are there."""
+        slots = slots[self._live[slots] != GONE]
+        if not len(slots):
+            return
+        self._own()
+        self._live[slots] = GONE
+        for field in self._fields:
+            field.there[slots] = False
+        self._count -= len(slots)
+        self._gone += len(slots)
+        if self._epoch is not None:
+            self._removed.setdefault(self._epoch, []).append((slots, self._born[slots]))
+            # Should it come back within the epoch, it is written anew.
+            self._changed[slots] = _BEFORE
+
+    def live(self, slots: Slots) -> npt.NDArray[np.uint8]:
+        """Return what is known of entries: `GONE`, `THERE` or `NONE`."""
+        return self._live[slots]
+
+    def _number_anew(self) -> None:
+        """Forget what is gone, but for what changes have to tell of."""
+        index = self._index
+        kept_flags = self._live[: index.count] != GONE
+        for removals in self._removed.values():
+            for slots, _ in removals:
+                kept_flags[slots] = True
+        kept = np.flatnonzero(kept_flags)
+        numbers = np.cumsum(kept_flags) - 1
+        spaces, places = np.unique(index.entries["space"][kept], return_inverse=True)
+        self._spaces = [self._spaces[space] for space in spaces.tolist()]
+        self._space_numbers = {space: number for number, space in enumerate(self._spaces)}
+        self._index = index.keep(kept, places.reshape(-1).astype(np.int32))
+        self._written = {
+            epoch: [numbers[slots[kept_flags[slots]]] for slots in written]
+            for epoch, written in self._written.items()
+        }
+        self._removed = {
+            epoch: [(numbers[slots], born) for slots, born in removed]
+            for epoch, removed in self._removed.items()
+        }
+        self._live, self._born, self._changed = self._live[kept], self._born[kept], self._changed[kept]
+        self._fields = [field.take(kept) for field in self._fields]
+        self._holders = set()
+        self._gone = len(kept) - self._count
+        self._most_gone = 2 * self._gone + _FEW
+        self.numbering += 1
+        self._grow()
+
+    # -- one entry ----------------------------------------------------------------------------------------
+
+    def _find(self, key_groups: Sequence[int], keys: Sequence[K], namespace: N) -> Slots:
+        """Return the numbers of entries; -1 where there is none and never was."""
+        space = self._space_numbers.get(namespace)
+        if space is None or not len(keys):
+            return np.full(len(keys), -1, np.int64)
+        codes, slots, _ = self._index.locate(
+            *self._bytes_of(keys),
+            np.array([space], np.int32),
+            np.fromiter(key_groups, np.int32, len(keys)),
+            False,
+        )
+        found: Slots = slots[codes]
+        return found
+
+    def _bytes_of(self, keys: Sequence[K]) -> Any:
+        return self._keys.encode(self._keys.columns(self._meta.key_serializer.to_arrow(keys)))
+
+    def _values_at(self, slots: Slots) -> list[Any]:
+        """Return the values of entries, None where there is none."""
+        there = slots >= 0
+        kinds = np.where(there, self._live[slots], GONE)
+        if not (kinds == THERE).any():
+            return [None] * len(slots)
+        values = self._meta.value_serializer.from_arrow(self._struct(self.read(slots), kinds != THERE))
+        return values
+
+    def _struct(self, columns: Sequence[Column], missing: npt.NDArray[np.bool_]) -> pa.StructArray:
+        return struct_of(self._meta.value_serializer.arrow_type, columns, missing)
+
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, made anew."""
+        value: V | None = self._values_at(self._find((key_group,), (key,), namespace))[0]
+        return value
+
+    def contains(self, key_group: int, key: K, namespace: N) -> bool:
+        """Return whether there is an entry, also one that holds None."""
+        slot = int(self._find((key_group,), (key,), namespace)[0])
+        return slot >= 0 and bool(self._live[slot] != GONE)
+
+    def get_for_update(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, and count it as changed; nothing in it could be changed in place."""
+        return self.get_many_for_update((key_group,), (key,), namespace)[0]
+
+    def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
+        """Write the fields of the value."""
+        self.put_many((key_group,), (key,), namespace, (value,))
+
+    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
+        """Put, and return the value that was there, or None."""
+        old = self.get(key_group, key, namespace)
+        self.put(key_group, key, namespace, value)
+        return old
+
+    def remove(self, key_group: int, key: K, namespace: N) -> None:
+        """Remove the entry if there is one."""
+        self.remove_many((key_group,), (key,), namespace)
+
+    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Remove the entry and return its value, or None where there was none."""
+        old = self.get(key_group, key, namespace)
+        self.remove(key_group, key, namespace)
+        return old
+
+    def transform(
+        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
+    ) -> None:
+        """Put what the function makes of the old value and the new one."""
+        self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
+
+    # -- many entries -------------------------------------------------------------------------------------
+
+    def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
+        """Return the values of several keys, made anew."""
+        groups, wanted = _equally_long(key_groups, keys)
+        return self._values_at(self._find(groups, wanted, namespace))
+
+    def get_many_for_update(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
+    ) -> list[V | None]:
+        """Return the values of several keys, and count them as changed."""
+        groups, wanted = _equally_long(key_groups, keys)
+        slots = self._find(groups, wanted, namespace)
+        there = np.unique(slots[slots >= 0])
+        there = there[self._live[there] != GONE]
+        if len(there):
+            self.write(there, self.read(there), self._live[there] == NONE)
+        return self._values_at(slots)
+
+    def put_many(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
+    ) -> None:
+        """Write several keys; the last one of a repeated key counts."""
+        groups, wanted = _equally_long(key_groups, keys)
+        given = list(values)
+        if len(given) != len(wanted):
+            raise ValueError(f"{len(wanted)} keys and {len(given)} values; give one of each for every entry")
+        if wanted:
+            array = self._meta.value_serializer.to_arrow(given)
+            located = self._located(groups, wanted, namespace)
+            last = np.empty(len(located), np.int64)
+            # Of several assignments to one place the last one counts.
+            last[located.codes] = np.arange(len(wanted))
+            self._write_array(located.slots, array.take(pa.array(last)))
+
+    def _located(self, groups: Sequence[int], keys: Sequence[K], namespace: N) -> _Located:
+        columns = self._keys.columns(self._meta.key_serializer.to_arrow(keys))
+        located = self.locate(columns, np.fromiter(groups, np.int32, len(keys)), [namespace])
+        assert isinstance(located, _Located)
+        return located
+
+    def _write_array(self, slots: Slots, values: pa.StructArray) -> None:
+        self.write(slots, *_columns_of(values))
+
+    def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
+        """Remove several keys."""
+        slots = self._find(*_equally_long(key_groups, keys), namespace)
+        self.take_out(np.unique(slots[slots >= 0]))
+
+    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        """Add entries of one key group: columns as they are, lists as columns."""
+        if not len(batch):
+            return
+        if isinstance(batch, ArrowEntryBatch):
+            keys, values = batch.columns.column(1), batch.columns.column(2)
+        else:
+            keys = self._meta.key_serializer.to_arrow(batch.keys)
+            values = self._meta.value_serializer.to_arrow(batch.values)
+        if self._meta.namespace_serializer == VOID:
+            spaces = np.array([self._space(batch.namespaces[0])], np.int32)
+        else:
+            spaces = np.fromiter(map(self._space, batch.namespaces), np.int32, len(batch))
+        groups = np.full(len(batch), key_group, np.int32)
+        known = self._index.count
+        encoded = self._keys.encode(self._keys.columns(keys))
+        codes, slots, _ = self._index.locate(*encoded, spaces, groups, True)
+        self._grow()
+        self._gone += self._index.count - known
+        self._own()
+        self._set(slots[codes], *_columns_of(values), _BEFORE)
+
+    # -- all entries --------------------------------------------------------------------------------------
+
+    def keys(self, namespace: N) -> Iterator[K]:
+        """Yield the keys of one namespace as they are when the first one is asked for."""
+        for key, other in self.keys_and_namespaces():
+            if other == namespace:
+                yield key
+
+    def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
+        """Yield every address as it is when the first one is asked for."""
+        snapshot = self.snapshot()
+        try:
+            for group in self._key_groups:
+                for batch in snapshot.batches(group, _STEP):
+                    yield from zip(batch.keys, batch.namespaces, strict=True)
+        finally:
+            snapshot.release()
+
+    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
+        """Return a visitor over the entries that there are now.
+
+        Raises
+        ------
+        ValueError
+            If `batch_size` is below 1.
+        """
+        if batch_size < 1:
+            raise ValueError(f"a visitor shows at least 1 entry a step, not {batch_size}")
+        return _Visitor(self, batch_size)
+
+    def snapshot(self) -> TableSnapshot[K, N, V]:
+        """Take a snapshot: a reference to each array, whatever the number of entries."""
+        token, holders = object(), self._holders
+        holders.add(token)
+        return ColumnsSnapshot(
+            self._addresses(), self._live, tuple(self._fields), NONE, lambda: holders.discard(token)
+        )
+
+    def _addresses(self) -> Addresses:
+        return Addresses(
+            self._meta.duplicate(), self._keys, self._index.bytes, self._index.entries, self._spaces
+        )
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Count every change from now on to an epoch."""
+        if self._epoch is not None and epoch <= self._epoch:
+            raise ValueError(f"epoch {epoch} cannot follow epoch {self._epoch}; epochs ascend")
+        self._epoch = epoch
+
+    def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
+        """Gather the entries that were written, with their values, and those that were removed."""
+        found = [slots for at, written in self._written.items() if at > epoch for slots in written]
+        written = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        written = written[self._live[written] != GONE]
+        # One that came after the epoch was not there when it ended.
+        gone = [
+            slots[born <= epoch]
+            for at, removals in self._removed.items()
+            if at > epoch
+            for slots, born in removals
+        ]
+        removed = np.unique(np.concatenate(gone)) if gone else np.empty(0, np.int64)
+        removed = removed[self._live[removed] == GONE]
+        values = self._struct(self.read(written), self._live[written] == NONE)
+        return ColumnsChanges(self._addresses(), written, values, removed)
+
+    def forget_changes(self, epoch: int) -> None:
+        """Forget them, but for those of the epoch that is running."""
+        for noted in (self._written, self._removed):
+            for known in [known for known in noted if known <= epoch and known != self._epoch]:
+                del noted[known]
+
+
+class _Located(LocatedEntries):
+    """Entries by their numbers."""
+
+    def __init__(
+        self, table: CopyOnWriteColumns[Any, Any, Any], codes: Slots, slots: Slots, first_rows: Slots
+    ) -> None:
+        self._table = table
+        self._numbering = table.numbering
+        self.codes = codes
+        self.slots = slots
+        self.first_rows = first_rows
+
+    def _check(self) -> None:
+        if self._table.numbering != self._numbering:
+            raise RuntimeError("the table was changed after these entries were located; locate them again")
+
+    @property
+    def exist(self) -> npt.NDArray[np.bool_]:
+        """Which of the entries the table holds."""
+        self._check()
+        return self._table.live(self.slots) != GONE
+
+    def read(self) -> list[Column]:
+        """Return the fields of the values."""
+        self._check()
+        return self._table.read(self.slots)
+
+    def write(self, columns: Sequence[Column]) -> None:
+        """Replace the values of all entries."""
+        self._check()
+        self._table.write(self.slots, columns, None)
+
+    def remove(self) -> None:
+        """Remove those that the table holds."""
+        self._check()
+        self._table.take_out(self.slots)
+
+
+class _Visitor(IncrementalVisitor[K, N, V]):
+    """Shows of the entries of a snapshot those that are still there, with their present values."""
+
+    def __init__(self, table: CopyOnWriteColumns[K, N, V], batch_size: int) -> None:
+        self._table = table
+        self._steps = self._batches(table.snapshot(), batch_size)
+
+    def _batches(self, snapshot: TableSnapshot[K, N, V], size: int) -> Iterator[list[StateEntry[K, N, V]]]:
+        table = self._table
+        try:
+            for group in table.key_groups:
+                for batch in snapshot.batches(group, size):
+                    shown = []
+                    for key, namespace in zip(batch.keys, batch.namespaces, strict=True):
+                        if table.contains(group, key, namespace):
+                            value: Any = table.get(group, key, namespace)
+                            shown.append(StateEntry(group, key, namespace, value))
+                    if shown:
+                        yield shown
+        finally:
+            snapshot.release()
+
+    def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
+        """Return the next entries."""
+        return next(self._steps, ())
+
+    def update(self, entry: StateEntry[K, N, V], value: V) -> None:
+        """Write a new value for an entry of the last step."""
+        self._table.put(entry.key_group, entry.key, entry.namespace, value)
+
+    def remove(self, entry: StateEntry[K, N, V]) -> None:
+        """Remove an entry of the last step."""
+        self._table.remove(entry.key_group, entry.key, entry.namespace)
+
+
+def _columns_of(values: pa.StructArray) -> tuple[list[Column], npt.NDArray[np.bool_] | None]:
+    """Return the fields of values, and which of these are None."""
+    nones = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    return [column_of(part) for part in values.flatten()], nones
+
+
+def _equally_long(key_groups: Iterable[int], keys: Iterable[K]) -> tuple[list[int], list[K]]:
+    groups, wanted = list(key_groups), list(keys)
+    if len(groups) != len(wanted):
+        raise ValueError(f"{len(groups)} key groups and {len(wanted)} keys; give one of each for every entry")
+    return groups, wanted

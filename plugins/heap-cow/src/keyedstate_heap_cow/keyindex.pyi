@@ -1,0 +1,38 @@
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+REVISION: Final[int]
+ENTRY: Final[np.dtype[Any]]
+
+class KeyIndex:
+    def __init__(self, capacity: int = 64) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def bytes(self) -> npt.NDArray[np.uint8]: ...
+    @property
+    def entries(self) -> npt.NDArray[Any]: ...
+    def locate(
+        self,
+        data: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
+        spaces: npt.NDArray[np.int32],
+        groups: npt.NDArray[np.int32],
+        add: bool,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+    def keep(self, kept: npt.NDArray[np.int64], spaces: npt.NDArray[np.int32]) -> KeyIndex: ...
+
+def copy_bytes(
+    source: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    target: npt.NDArray[np.uint8],
+    places: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int32],
+) -> None: ...

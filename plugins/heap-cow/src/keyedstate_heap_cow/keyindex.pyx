@@ -1,0 +1,365 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The index of a table in columns: the bytes of keys, the numbers of their entries, and rows grouped by them.
+
+An entry is a number from 0, given in the order in which entries come; it keeps it for the life of the index.
+What an entry is found by is the bytes of its key and the number of its namespace.  The arrays are replaced
+where they grow, never moved, so whoever holds one of them, with the count of that time, may read it in
+another thread.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+import secrets
+
+import numpy as np
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__) || defined(__clang__)
+    #define keyedstate_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define keyedstate_prefetch(address) ((void)(address))
+    #endif
+    """
+    void keyedstate_prefetch(const void* address) noexcept nogil
+
+#: The revision of the index that `columntable` calls.
+REVISION = 1
+
+cdef uint64_t _WORD = 0x9E3779B97F4A7C15
+cdef uint64_t _LENGTH = 0xC2B2AE3D27D4EB4F
+cdef uint64_t _SPACE = 0x165667B19E3779F9
+#: The part of a cell that is an entry's number plus one; the rest is a part of the hash.
+cdef uint64_t _NUMBER = 0xFFFFFFFF
+#: Rows whose waits for memory fall together.
+cdef enum:
+    BLOCK = 64
+
+cdef struct Entry:
+    int64_t start
+    int32_t length
+    int32_t space
+    int32_t group
+    #: What the call that saw the entry last has called it, and which call that was.
+    int32_t code
+    int64_t call
+
+#: The same for NumPy.
+ENTRY = np.dtype(
+    [
+        ("start", np.int64),
+        ("length", np.int32),
+        ("space", np.int32),
+        ("group", np.int32),
+        ("code", np.int32),
+        ("call", np.int64),
+    ]
+)
+
+
+cdef inline uint64_t _hash(
+    const uint8_t* key, Py_ssize_t length, int32_t space, uint64_t seed
+) noexcept nogil:
+    """Mix eight bytes at a time; what is left of a longer key is read again with the bytes before it."""
+    cdef uint64_t mixed = seed ^ (<uint64_t>(length + 1) * _LENGTH) ^ (<uint64_t>(space + 1) * _SPACE)
+    cdef uint64_t word
+    cdef Py_ssize_t place = 0
+    while place + 8 <= length:
+        memcpy(&word, key + place, 8)
+        mixed = (mixed ^ word) * _WORD
+        mixed ^= mixed >> 32
+        place += 8
+    if place < length:
+        word = 0
+        if length >= 8:
+            memcpy(&word, key + length - 8, 8)
+        else:
+            while place < length:
+                word = (word << 8) | key[place]
+                place += 1
+        mixed = (mixed ^ word) * _WORD
+        mixed ^= mixed >> 32
+    mixed *= _LENGTH
+    return mixed ^ (mixed >> 29)
+
+
+cdef inline bint _same(const uint8_t* one, const uint8_t* other, Py_ssize_t length) noexcept nogil:
+    cdef uint64_t word, other_word
+    cdef Py_ssize_t place = 0
+    while place + 8 <= length:
+        memcpy(&word, one + place, 8)
+        memcpy(&other_word, other + place, 8)
+        if word != other_word:
+            return False
+        place += 8
+    while place < length:
+        if one[place] != other[place]:
+            return False
+        place += 1
+    return True
+
+
+cdef class KeyIndex:
+    """Numbers of entries by the bytes of their keys and by their namespaces.
+
+    Attributes
+    ----------
+    count : int
+        Entries that have a number.
+    capacity : int
+        The length of `entries`.
+    entries : ndarray of ENTRY
+        Of each entry where its key begins in `bytes`, its length (-1 for the null key), the number of its
+        namespace and its key group.
+    bytes : ndarray of uint8
+        The keys' bytes.
+    used : int
+        How many of them are.
+    """
+
+    cdef readonly Py_ssize_t count, capacity, used
+    cdef readonly object bytes, entries
+    #: What the pointers below point into.
+    cdef object _cell_array
+    cdef uint8_t* _bytes
+    cdef Py_ssize_t _room
+    cdef Entry* _entries
+    cdef uint64_t* _cells
+    cdef uint64_t _mask, _seed
+    cdef int64_t _call
+
+    def __init__(self, Py_ssize_t capacity=64):
+        self.capacity = self.count = self.used = 0
+        self._call = self._room = 0
+        self._seed = secrets.randbits(64)
+        self.bytes = np.empty(0, np.uint8)
+        self.entries = np.empty(0, ENTRY)
+        self._make_room(max(capacity, 64), 1024)
+
+    cdef int _make_room(self, Py_ssize_t capacity, Py_ssize_t size) except -1:
+        """Grow to so many entries and bytes."""
+        cdef uint8_t[::1] raw
+        cdef uint64_t[::1] cells
+        cdef Py_ssize_t slot
+        if size > self._room:
+            self._room = max(size, 2 * self._room)
+            self.bytes = _longer(self.bytes, self.used, self._room)
+            raw = self.bytes
+            self._bytes = &raw[0]
+        if capacity <= self.capacity:
+            return 0
+        self.capacity = max(capacity, 2 * self.capacity)
+        self.entries = _longer(self.entries, self.count, self.capacity)
+        raw = self.entries.view(np.uint8)
+        self._entries = <Entry*>&raw[0]
+        needed = 128
+        while needed < 2 * self.capacity:
+            needed *= 2
+        self._cell_array = np.zeros(needed, np.uint64)
+        cells = self._cell_array
+        self._cells = &cells[0]
+        self._mask = needed - 1
+        for slot in range(self.count):
+            self._enter(slot)
+        return 0
+
+    cdef inline uint64_t _hash_of(self, const uint8_t* key, Py_ssize_t length, int32_t space) noexcept nogil:
+        if length < 0:
+            return ~_hash(key, 0, space, self._seed)
+        return _hash(key, length, space, self._seed)
+
+    cdef void _enter(self, Py_ssize_t slot) noexcept nogil:
+        cdef Entry* entry = self._entries + slot
+        cdef uint64_t mixed = self._hash_of(self._bytes + entry.start, entry.length, entry.space)
+        cdef uint64_t place = mixed & self._mask
+        while self._cells[place]:
+            place = (place + 1) & self._mask
+        self._cells[place] = (mixed & ~_NUMBER) | <uint64_t>(slot + 1)
+
+    def locate(
+        self,
+        const uint8_t[::1] data,
+        const int64_t[::1] starts,
+        const int32_t[::1] lengths,
+        const int32_t[::1] spaces,
+        const int32_t[::1] groups,
+        bint add,
+    ):
+        """Find the entries of rows, each once, in the order of their first rows.
+
+        Parameters
+        ----------
+        data : ndarray of uint8
+            At least one byte.
+        starts, lengths : ndarray of int64, int32
+            Where the key of each row lies in it; a length of -1 is the null key.
+        spaces : ndarray of int32
+            The namespace of each row, or a single one for all.
+        groups : ndarray of int32
+            The key group of each row.
+        add : bool
+            Give numbers to entries that have none; otherwise -1 stands for each of them.
+
+        Returns
+        -------
+        codes : ndarray of int64
+            For each row the place of its entry in `slots`; rows without an entry have a place each.
+        slots : ndarray of int64
+            The numbers of the entries.
+        first_rows : ndarray of int64
+        """
+        cdef Py_ssize_t rows = starts.shape[0], row, base, block, number, found = 0
+        cdef Py_ssize_t slot, length
+        made_codes = np.empty(rows, np.int64)
+        made_slots = np.empty(rows, np.int64)
+        made_rows = np.empty(rows, np.int64)
+        cdef int64_t[::1] codes = made_codes, slots = made_slots, first_rows = made_rows
+        cdef bint one_space = spaces.shape[0] == 1
+        cdef int32_t space
+        cdef uint64_t hashes[BLOCK]
+        cdef uint64_t mixed, place, cell
+        cdef const uint8_t* key
+        cdef const uint8_t* keys = &data[0]
+        cdef Entry* entry
+        self._call += 1
+        base = 0
+        while base < rows:
+            block = min(<Py_ssize_t>BLOCK, rows - base)
+            for number in range(block):
+                row = base + number
+                mixed = self._hash_of(keys + starts[row], lengths[row], spaces[0 if one_space else row])
+                hashes[number] = mixed
+                keyedstate_prefetch(&self._cells[mixed & self._mask])
+            for number in range(block):
+                cell = self._cells[hashes[number] & self._mask]
+                if cell:
+                    keyedstate_prefetch(&self._entries[(cell & _NUMBER) - 1])
+            for number in range(block):
+                cell = self._cells[hashes[number] & self._mask]
+                if cell:
+                    keyedstate_prefetch(self._bytes + self._entries[(cell & _NUMBER) - 1].start)
+            for number in range(block):
+                row = base + number
+                length = lengths[row]
+                space = spaces[0 if one_space else row]
+                key = keys + starts[row]
+                mixed = hashes[number]
+                place = mixed & self._mask
+                slot = -1
+                while True:
+                    cell = self._cells[place]
+                    if cell == 0:
+                        break
+                    if not ((cell ^ mixed) & ~_NUMBER):
+                        slot = <Py_ssize_t>(cell & _NUMBER) - 1
+                        entry = self._entries + slot
+                        if (
+                            entry.length == length
+                            and entry.space == space
+                            and _same(self._bytes + entry.start, key, length)
+                        ):
+                            break
+                        slot = -1
+                    place = (place + 1) & self._mask
+                if slot < 0:
+                    if add:
+                        slot = self._add(key, length, space, groups[row], mixed)
+                        entry = self._entries + slot
+                    else:
+                        codes[row] = found
+                        slots[found] = -1
+                        first_rows[found] = row
+                        found += 1
+                        continue
+                if entry.call == self._call:
+                    codes[row] = entry.code
+                    continue
+                entry.call = self._call
+                entry.code = <int32_t>found
+                codes[row] = found
+                slots[found] = slot
+                first_rows[found] = row
+                found += 1
+            base += block
+        return made_codes, made_slots[:found], made_rows[:found]
+
+    cdef Py_ssize_t _add(
+        self, const uint8_t* key, Py_ssize_t length, int32_t space, int32_t group, uint64_t mixed
+    ) except -1:
+        """Give the next number to an entry that is not there."""
+        cdef uint64_t place
+        cdef Entry* entry
+        cdef Py_ssize_t slot
+        if self.count == self.capacity or self.used + length > self._room:
+            self._make_room(self.count + 1, self.used + max(length, 0))
+        slot = self.count
+        self.count += 1
+        entry = self._entries + slot
+        entry.start = self.used
+        entry.length = <int32_t>length
+        entry.space = space
+        entry.group = group
+        entry.call = 0
+        if length > 0:
+            memcpy(self._bytes + self.used, key, length)
+            self.used += length
+        place = mixed & self._mask
+        while self._cells[place]:
+            place = (place + 1) & self._mask
+        self._cells[place] = (mixed & ~_NUMBER) | <uint64_t>(slot + 1)
+        return slot
+
+    def keep(self, const int64_t[::1] kept, const int32_t[::1] spaces):
+        """Return an index of some entries, numbered anew in the order given, in namespaces given for each."""
+        cdef KeyIndex other = KeyIndex(kept.shape[0] + kept.shape[0] // 2)
+        cdef Py_ssize_t number, size = 0
+        cdef Entry* entry
+        cdef const uint8_t* key
+        for number in range(kept.shape[0]):
+            size += max(self._entries[kept[number]].length, 0)
+        other._make_room(0, size)
+        for number in range(kept.shape[0]):
+            entry = self._entries + kept[number]
+            key = self._bytes + entry.start
+            other._add(
+                key,
+                entry.length,
+                spaces[number],
+                entry.group,
+                other._hash_of(key, entry.length, spaces[number]),
+            )
+        return other
+
+
+def copy_bytes(
+    const uint8_t[::1] source,
+    const int64_t[::1] starts,
+    uint8_t[::1] target,
+    const int64_t[::1] places,
+    const int32_t[::1] lengths,
+):
+    """Copy many pieces of bytes, each from its start to its place; negative lengths are nothing.
+
+    Raises
+    ------
+    IndexError
+        Where a piece lies outside of either; nothing behind it is copied then.
+    """
+    cdef Py_ssize_t piece, size = source.shape[0], room = target.shape[0]
+    cdef Py_ssize_t length
+    for piece in range(starts.shape[0]):
+        length = lengths[piece]
+        if length <= 0:
+            continue
+        if starts[piece] < 0 or places[piece] < 0 or starts[piece] + length > size:
+            raise IndexError("a piece lies outside of the bytes")
+        if places[piece] + length > room:
+            raise IndexError("a piece lies outside of the target")
+        memcpy(&target[places[piece]], &source[starts[piece]], length)
+
+
+cdef _longer(array, Py_ssize_t used, Py_ssize_t length):
+    longer = np.empty(length, array.dtype)
+    longer[:used] = array[:used]
+    return longer
