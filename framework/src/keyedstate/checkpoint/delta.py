@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyedstate.backend import EntryBatch, EntryChange, StateHandle, StateMeta, TableChanges
+from keyedstate.backend import ArrowEntryBatch, EntryBatch, EntryChange, StateHandle, StateMeta, TableChanges
 from keyedstate.checkpoint.errors import CorruptSegmentError
 from keyedstate.checkpoint.segment import (
     SegmentHandle,
@@ -124,21 +124,26 @@ def _columns(
     gathered = _Gathered(meta)
     for group in key_groups:
         for batch in changed.written(group, _BATCH_ENTRIES):
+            if isinstance(batch, ArrowEntryBatch) != gathered.is_arrow:
+                yield from gathered.take()
             gathered.add(group, True, batch)
         for addresses in changed.removed(group, _BATCH_ENTRIES):
+            if gathered.is_arrow:
+                yield from gathered.take()
             nothing = [None] * len(addresses)
             gathered.add(group, False, EntryBatch(addresses.namespaces, addresses.keys, nothing))
-        if len(gathered.keys) >= _BATCH_ENTRIES:
+        if len(gathered) >= _BATCH_ENTRIES:
             yield from gathered.take()
     yield from gathered.take()
 
 
 class _Gathered:
-    """Changes of several key groups that become one batch.
+    """Changes of several key groups that become one batch: all of them lists, or all of them columns.
 
     Attributes
     ----------
-    keys : list
+    is_arrow : bool
+        Which of the two they are.
     """
 
     def __init__(self, meta: StateMeta) -> None:
@@ -147,31 +152,46 @@ class _Gathered:
         self._clear()
 
     def _clear(self) -> None:
-        self.keys: list[Any] = []
+        self.is_arrow = False
+        self._keys: list[Any] = []
         self._namespaces: list[Any] = []
         self._values: list[Any] = []
+        self._columns: list[pa.RecordBatch] = []
         #: For each run of changes of one kind, its key group, whether there are entries, and how many.
         self._runs: list[tuple[int, bool, int]] = []
 
     def add(self, group: int, present: bool, batch: EntryBatch[Any, Any, Any]) -> None:
         """Add changes of one key group and kind."""
-        self._namespaces += batch.namespaces
-        self.keys += batch.keys
-        self._values += batch.values
+        if isinstance(batch, ArrowEntryBatch):
+            self.is_arrow = True
+            self._columns.append(batch.columns)
+        else:
+            self._namespaces += batch.namespaces
+            self._keys += batch.keys
+            self._values += batch.values
         self._runs.append((group, present, len(batch)))
+
+    def __len__(self) -> int:
+        return sum(length for _, _, length in self._runs)
+
+    def _made(self) -> Iterator[pa.RecordBatch]:
+        if self.is_arrow:
+            yield from pa.Table.from_batches(self._columns).combine_chunks().to_batches()
+        else:
+            entries = EntryBatch(self._namespaces, self._keys, self._values)
+            yield from record_batches(self._meta, self._runs[0][0], entries)
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Yield what was added as columns, and begin anew."""
-        if not self.keys:
+        if not self._runs:
             return
         lengths = [length for _, _, length in self._runs]
         groups = np.repeat(np.array([group for group, _, _ in self._runs], np.int32), lengths)
         present = np.repeat(np.array([is_there for _, is_there, _ in self._runs], np.bool_), lengths)
-        entries = EntryBatch(self._namespaces, self.keys, self._values)
-        first_group = self._runs[0][0]
+        made = list(self._made())
         self._clear()
         start = 0
-        for columns in record_batches(self._meta, first_group, entries):
+        for columns in made:
             some = slice(start, start + columns.num_rows)
             start += columns.num_rows
             parts = [pa.array(groups[some]), pa.array(present[some]), columns.column(2)]

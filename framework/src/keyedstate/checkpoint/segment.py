@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.backend import EntryBatch, SnapshotSink, StateHandle, StateMeta
+from keyedstate.backend import ArrowEntryBatch, EntryBatch, SnapshotSink, StateHandle, StateMeta
 from keyedstate.checkpoint.errors import (
     CheckpointError,
     CorruptSegmentError,
@@ -154,6 +154,9 @@ class SegmentWriter(SnapshotSink):
         self, meta: StateMeta, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]
     ) -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            if isinstance(batch, ArrowEntryBatch):
+                yield batch.columns
+                continue
             if not len(batch.namespaces) == len(batch.keys) == len(batch.values):
                 lengths = (
                     f"{len(batch.namespaces)} namespaces, {len(batch.keys)} keys, {len(batch.values)} values"

@@ -29,6 +29,8 @@ class GroupedRows:
         The key columns of the rows.
     key_groups : ndarray of int32
         The key group of each row.
+    numbered : tuple of ndarray of int64, optional
+        `codes`, and the first row of each key, where they are known.
 
     Attributes
     ----------
@@ -42,8 +44,13 @@ class GroupedRows:
         The key group of each distinct key.
     """
 
-    def __init__(self, columns: Sequence[pa.Array], key_groups: npt.NDArray[np.int32]) -> None:
-        self.codes, first_rows = _numbered(columns)
+    def __init__(
+        self,
+        columns: Sequence[pa.Array],
+        key_groups: npt.NDArray[np.int32],
+        numbered: tuple[Integers, Integers] | None = None,
+    ) -> None:
+        self.codes, first_rows = _numbered(columns) if numbered is None else numbered
         self._first_rows = first_rows
         self._columns = columns
         self.key_groups = key_groups[first_rows]
@@ -67,7 +74,12 @@ class GroupedRows:
     def key_columns(self) -> list[pa.Array]:
         """The distinct keys as columns."""
         taken = [column.take(pa.array(self._first_rows)) for column in self._columns]
-        return [_canonical_column(column) for column in taken]
+        return [canonical_column(column) for column in taken]
+
+    @property
+    def first_rows(self) -> Integers:
+        """The first row of each key."""
+        return self._first_rows
 
     @cached_property
     def rows_by_key(self) -> Integers:
@@ -130,11 +142,12 @@ def canonical_values(column: pa.Array, serializer: TypeSerializer[Any]) -> list[
     return [None if value is None else canonical(value) for value in values]
 
 
-def _canonical_column(column: pa.Array) -> pa.Array:
+def canonical_column(column: pa.Array) -> pa.Array:
+    """Return a key column in canonical form: with one NaN, and 0.0 for -0.0."""
     if pa.types.is_floating(column.type):
         return _canonical_floats(column)
     if pa.types.is_struct(column.type) and column.type.num_fields:
-        parts = [_canonical_column(part) for part in column.flatten()]
+        parts = [canonical_column(part) for part in column.flatten()]
         mask = column.is_null() if column.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(column.type), mask=mask)
     return column

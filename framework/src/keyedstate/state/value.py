@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from keyedstate.backend import AnyStateTable, StateKind
+from keyedstate.backend import AnyStateTable, ColumnTable, StateKind
 from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value, stretches
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError
@@ -78,6 +78,12 @@ class ValueStateHandle(StateHandle, Generic[T]):
             self._take(value, True)
         else:
             self._table.put(context.key_group, context.key, self._namespace, value)
+
+    @property
+    def column_table(self) -> ColumnTable[Any] | None:
+        """The table, where it gives and takes values by columns; None also where accesses are sampled."""
+        table = self._table
+        return table if type(self) is ValueStateHandle and isinstance(table, ColumnTable) else None
 
     # -- many keys ----------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyedstate.backend import Column, array_of
 from keyedstate.runtime.aggregates.errors import InvalidAggregateError
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.types import TypeSerializer, UnsupportedTypeError, infer
@@ -37,6 +38,8 @@ class BoundAggregate(ABC):
     result_type : pyarrow.DataType
     never_null : bool
         Whether the result is never null.
+    by_columns : bool
+        Whether the parts may be columns of numbers, so that the three methods of columns may be called.
     """
 
     name: str
@@ -44,6 +47,7 @@ class BoundAggregate(ABC):
     parts: Mapping[str, TypeSerializer[Any]]
     result_type: pa.DataType
     never_null: bool = False
+    by_columns: bool = False
 
     @abstractmethod
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
@@ -57,6 +61,24 @@ class BoundAggregate(ABC):
         """Return the results of accumulators; by default the only part."""
         (values,) = parts
         return pa.array(values, self.result_type)
+
+    def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
+        """Return the parts of each distinct key of some rows, as `reduce` does."""
+        raise NotImplementedError
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        """Return both in one, as `merge` does.
+
+        Raises
+        ------
+        TooLargeError
+            Where a whole number is beyond 64 bits.
+        """
+        raise NotImplementedError
+
+    def results_of(self, parts: list[Column]) -> pa.Array:
+        """Return the results of accumulators, as `results` does; by default the only part."""
+        return array_of(parts[0], self.result_type)
 
 
 class SingleValue(BoundAggregate):

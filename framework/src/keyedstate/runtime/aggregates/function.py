@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keyedstate.backend import Column, ColumnTable, LocatedEntries
 from keyedstate.errors import KeyedStateError
+from keyedstate.runtime.aggregates.columns import TooLargeError
 from keyedstate.runtime.aggregates.declaration import (
     Aggregate,
     BoundAggregate,
@@ -20,10 +22,10 @@ from keyedstate.runtime.aggregates.declaration import (
 from keyedstate.runtime.aggregates.errors import AggregateOverflowError, InvalidAggregateError
 from keyedstate.runtime.aggregates.user_defined import UserDefined
 from keyedstate.runtime.function import Context
-from keyedstate.runtime.grouping import GroupedRows
+from keyedstate.runtime.grouping import GroupedRows, canonical_column
 from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.state import StateValueError, Ttl, ValueState
-from keyedstate.types import TypeSerializer, accumulators_of, nullable
+from keyedstate.types import INT64, TypeSerializer, accumulators_of, from_arrow_type, nullable
 
 #: The state with the accumulators of all aggregates of a key.
 STATE_NAME = "aggregate"
@@ -79,6 +81,9 @@ class Aggregation(VectorizedProcessFunction):
             for part, type in bound.parts.items():
                 parts[f"{bound.name}.{part}" if part else bound.name] = nullable(type)
         self._nothing = (None,) * len(parts)
+        #: Whether the parts may be columns of numbers, where the table keeps them so.
+        self._by_columns = all(bound.by_columns for bound in self._kept.values())
+        self._table_types = [nullable(from_arrow_type(type)).arrow_type for type in self.key_types]
         self.accumulator_type = accumulators_of(parts)
         #: The declaration, and the handle once the function is opened.
         self.accumulators: Any = ValueState(STATE_NAME, self.accumulator_type, ttl=ttl)
@@ -97,13 +102,55 @@ class Aggregation(VectorizedProcessFunction):
         """Begin with no rows."""
         #: The keys of the batches so far, and what the state holds of those of the last one.
         self._touched: list[GroupedRows] = []
-        self._now: list[Part] = []
+        self._now: list[pa.Array] = []
+
+    @property
+    def column_table(self) -> ColumnTable[Any] | None:
+        """The table of the accumulators, where they are brought into it by columns."""
+        return self.accumulators.column_table if self._by_columns else None
 
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
         """Bring rows into the state."""
-        rows = batch.groups
-        self._now = self.merge(rows.keys, rows.key_groups, self.reduce(batch.rows, rows))
+        table = self.column_table
+        if table is None:
+            rows = batch.groups
+            parts = self.merge(rows.keys, rows.key_groups, self.reduce(batch.rows, rows))
+            self._now = self.results(parts)
+        else:
+            columns = [batch.column(name) for name in self.key_columns]
+            entries = table.locate(self.keys_for(columns), batch.key_groups, [self.accumulators.namespace])
+            rows = GroupedRows(columns, batch.key_groups, (entries.codes, entries.first_rows))
+            self._now = self.results_of(self.merge_columns(entries, rows, batch.rows))
         self._touched.append(rows)
+
+    def keys_for(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+        """Return key columns as a table of columns takes them."""
+        canonical = map(canonical_column, columns)
+        return [
+            column if column.type == type else column.cast(type)
+            for column, type in zip(canonical, self._table_types, strict=True)
+        ]
+
+    def merge_columns(
+        self, entries: LocatedEntries, rows: GroupedRows, batch: pa.RecordBatch
+    ) -> list[Column]:
+        """Bring rows into the entries that they belong to and return what these hold now.
+
+        Raises
+        ------
+        AggregateOverflowError
+            Where a sum is beyond its type; nothing is changed.
+        """
+        old = entries.read()
+        now: list[Column] = []
+        for bound in self._kept.values():
+            new = bound.reduce_columns([batch.column(name) for name in bound.columns], rows)
+            try:
+                now += bound.merge_columns(old[self._places[bound.name]], new)
+            except TooLargeError as error:
+                raise AggregateOverflowError(bound.name, repr(INT64), rows.keys[error.row]) from error
+        entries.write(now)
+        return now
 
     def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
         """Yield the results of each key that had rows."""
@@ -116,8 +163,15 @@ class Aggregation(VectorizedProcessFunction):
             distinct = GroupedRows(
                 list(map(pa.concat_arrays, columns)), np.concatenate([rows.key_groups for rows in touched])
             )
-            found = self.accumulators.get_many(distinct.keys, distinct.key_groups)
-            yield from self._batches(distinct, self.parts_of(found))
+            table = self.column_table
+            if table is None:
+                found = self.accumulators.get_many(distinct.keys, distinct.key_groups)
+                results = self.results(self.parts_of(found))
+            else:
+                keys = self.keys_for(distinct.key_columns)
+                entries = table.locate(keys, distinct.key_groups, [self.accumulators.namespace])
+                results = self.results_of(entries.read())
+            yield from self._batches(distinct, results)
 
     def reduce(self, batch: pa.RecordBatch, rows: GroupedRows) -> list[Part]:
         """Return the parts of the accumulators of each distinct key of a batch."""
@@ -167,13 +221,14 @@ class Aggregation(VectorizedProcessFunction):
                         return AggregateOverflowError(bound.name, repr(type), key)
         return error
 
-    def _batches(self, rows: GroupedRows, parts: list[Part]) -> Iterator[pa.RecordBatch]:
-        schema = self.output
+    def _batches(self, rows: GroupedRows, results: list[pa.Array]) -> Iterator[pa.RecordBatch]:
+        made = pa.RecordBatch.from_arrays([*rows.key_columns, *results], schema=self.output)
         for start in range(0, len(rows), OUTPUT_ROWS):
-            some = slice(start, start + OUTPUT_ROWS)
-            keys = [column[some] for column in rows.key_columns]
-            results = self.results([part[some] for part in parts])
-            yield pa.RecordBatch.from_arrays([*keys, *results], schema=schema)
+            yield made.slice(start, OUTPUT_ROWS)
+
+    def results_of(self, parts: list[Column]) -> list[pa.Array]:
+        """Return the columns of the results of accumulators that are columns themselves."""
+        return [bound.results_of(parts[self._places[bound.name]]) for bound in self.aggregates.values()]
 
     def results(self, parts: list[Part]) -> list[pa.Array]:
         """Return the columns of the results of accumulators."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import decimal
-import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keyedstate.backend import Column, array_of, is_numeric
+from keyedstate.runtime.aggregates.columns import added, column_from, integers, part_of
 from keyedstate.runtime.aggregates.declaration import (
     Aggregate,
     BoundAggregate,
@@ -47,6 +48,7 @@ def count(column: str | None = None) -> Aggregate:
 
 class _Count(BoundAggregate):
     never_null = True
+    by_columns = True
 
     def __init__(self, name: str, columns: tuple[str, ...], types: Sequence[pa.DataType]) -> None:
         self.name = name
@@ -55,10 +57,16 @@ class _Count(BoundAggregate):
         self.result_type = pa.int64()
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
-        return [_counts(columns[0] if columns else None, rows).tolist()]
+        return [part_of(column) for column in self.reduce_columns(columns, rows)]
 
     def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
         return [[n if o is None else o + n for o, n in zip(stored[0], new[0], strict=True)]]
+
+    def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
+        return [Column(_counts(columns[0] if columns else None, rows))]
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return [added(stored[0], new[0])]
 
 
 def sum_(column: str) -> Aggregate:
@@ -89,8 +97,14 @@ def _sum_type(name: str, arrow_type: pa.DataType) -> TypeSerializer[Any]:
 
 
 class _Sum(SingleValue):
+    def __init__(self, name: str, columns: tuple[str, ...], type: TypeSerializer[Any]) -> None:
+        super().__init__(name, columns, type)
+        self.by_columns = is_numeric(self.result_type)
+
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
-        return [_sums(columns[0], rows)]
+        if not self.by_columns:
+            return [_decimal_sums(columns[0], rows)]
+        return [part_of(column) for column in self.reduce_columns(columns, rows)]
 
     def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
         if pa.types.is_decimal(self.result_type):
@@ -99,6 +113,12 @@ class _Sum(SingleValue):
         return [
             [n if o is None else o if n is None else o + n for o, n in zip(stored[0], new[0], strict=True)]
         ]
+
+    def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
+        return [_sums(columns[0], rows)]
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return [added(stored[0], new[0])]
 
 
 def mean(column: str) -> Aggregate:
@@ -132,21 +152,21 @@ class _Mean(BoundAggregate):
         self.columns = columns
         self.parts = {"count": INT64, "sum": sums}
         self.result_type = result
+        self.by_columns = is_numeric(result)
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
         (column,) = columns
-        if pa.types.is_integer(column.type):
-            column = column.cast(pa.float64(), safe=False)
-        return [_counts(column, rows).tolist(), _sums(column, rows)]
+        if not self.by_columns:
+            return [_counts(column, rows).tolist(), _decimal_sums(column, rows)]
+        return [part_of(part) for part in self.reduce_columns(columns, rows)]
 
     def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
         add = _DECIMALS.add if pa.types.is_decimal(self.result_type) else operator.add
         return [merged(stored[0], new[0], operator.add), merged(stored[1], new[1], add)]
 
     def results(self, parts: list[Part]) -> pa.Array:
-        if not pa.types.is_decimal(self.result_type):
-            means = [total / rows if rows else None for rows, total in zip(*parts, strict=True)]
-            return pa.array(means, self.result_type)
+        if self.by_columns:
+            return self.results_of([column_from(parts[0], pa.int64()), column_from(parts[1], pa.float64())])
         unit = decimal.Decimal((0, (1,), -self.result_type.scale))
         rounding = decimal.Context(prec=80, rounding=decimal.ROUND_HALF_UP)
         quotients = [
@@ -154,6 +174,21 @@ class _Mean(BoundAggregate):
             for rows, total in zip(*parts, strict=True)
         ]
         return pa.array(quotients, self.result_type)
+
+    def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
+        (column,) = columns
+        if pa.types.is_integer(column.type):
+            column = column.cast(pa.float64(), safe=False)
+        return [Column(_counts(column, rows)), _sums(column, rows)]
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return [added(stored[0], new[0]), added(stored[1], new[1])]
+
+    def results_of(self, parts: list[Column]) -> pa.Array:
+        rows, total = parts
+        with np.errstate(all="ignore"):
+            means = total.values / rows.values
+        return array_of(Column(means, rows.there & (rows.values > 0)), self.result_type)
 
 
 def variance(column: str, *, population: bool = False) -> Aggregate:
@@ -196,6 +231,8 @@ def _moments(function: str, column: str, population: bool, *, root: bool) -> Agg
 
 
 class _Moments(BoundAggregate):
+    by_columns = True
+
     def __init__(self, name: str, columns: tuple[str, ...], less: int, root: bool) -> None:
         self.name = name
         self.columns = columns
@@ -205,6 +242,9 @@ class _Moments(BoundAggregate):
         self._root = root
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
+        return [part_of(part) for part in self.reduce_columns(columns, rows)]
+
+    def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
         column = columns[0].cast(pa.float64(), safe=False)
         codes, values = rows.present(column)
         count = np.bincount(codes, minlength=len(rows))
@@ -215,23 +255,41 @@ class _Moments(BoundAggregate):
             off = np.bincount(codes, weights=apart, minlength=len(rows)) / count
             squares = np.bincount(codes, weights=apart * apart, minlength=len(rows)) - off * off * count
             means += off
-        there = count > 0
+        there = None if (count > 0).all() else count > 0
         # Rounding may leave a little less than nothing.
-        return [count.tolist(), _nones(means, there), _nones(np.maximum(squares, 0.0), there)]
+        return [Column(count), Column(means, there), Column(np.maximum(squares, 0.0), there)]
 
     def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
         made = list(map(_both_moments, *stored, *new))
         return [list(part) for part in zip(*made, strict=True)] if made else [[], [], []]
 
     def results(self, parts: list[Part]) -> pa.Array:
-        values: list[float | None] = []
-        for rows, _, squares in zip(*parts, strict=True):
-            if rows is None or rows <= self._less or rows == 0:
-                values.append(None)
-                continue
-            value = squares / (rows - self._less)
-            values.append(math.sqrt(value) if self._root else value)
-        return pa.array(values, self.result_type)
+        types = (pa.int64(), pa.float64(), pa.float64())
+        return self.results_of([column_from(part, type) for part, type in zip(parts, types, strict=True)])
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        rows, more = (np.where(count.there, count.values, 0) for count in (stored[0], new[0]))
+        total = rows + more
+        with np.errstate(all="ignore"):
+            apart = new[1].values - stored[1].values
+            means = stored[1].values + apart * (more / total)
+            moved = apart * apart * (rows.astype(np.float64) * more / total)
+            squares = stored[2].values + new[2].values + moved
+        # Of one side alone it is taken as it is.
+        known, told = rows > 0, more > 0
+        means = np.where(known & told, means, np.where(known, stored[1].values, new[1].values))
+        squares = np.where(known & told, squares, np.where(known, stored[2].values, new[2].values))
+        there = None if (total > 0).all() else total > 0
+        return [Column(total), Column(means, there), Column(squares, there)]
+
+    def results_of(self, parts: list[Column]) -> pa.Array:
+        rows, _, squares = parts
+        with np.errstate(all="ignore"):
+            values = squares.values / (rows.values - self._less)
+            if self._root:
+                values = np.sqrt(values)
+        there = rows.there & (rows.values > max(self._less, 0))
+        return array_of(Column(values, there), self.result_type)
 
 
 def _both_moments(
@@ -246,7 +304,7 @@ def _both_moments(
     return (
         total,
         mean_ + apart * (new_rows / total),
-        squares + new_squares + apart * apart * (rows * new_rows / total),
+        squares + new_squares + apart * apart * (float(rows) * new_rows / total),
     )
 
 
@@ -258,35 +316,37 @@ def _counts(column: pa.Array | None, rows: GroupedRows) -> npt.NDArray[np.int64]
     return np.bincount(codes, minlength=len(rows))
 
 
-def _sums(column: pa.Array, rows: GroupedRows) -> Part:
-    """Return for each key the sum of its values in a column, None where it has none.
+def _sums(column: pa.Array, rows: GroupedRows) -> Column:
+    """Return for each key the sum of its values in a column of numbers.
 
-    Sums of whole numbers are exact Python numbers, which may be beyond 64 bits.
+    Sums of whole numbers are exact, and Python's numbers where one of them is beyond 64 bits.
     """
-    if pa.types.is_decimal(column.type):
-        return _decimal_sums(column, rows)
     codes, values = rows.present(column)
     if pa.types.is_floating(column.type):
-        sums: Part = np.bincount(codes, weights=values, minlength=len(rows)).tolist()
+        # Of no values at all NumPy gives whole zeros.
+        added_up = np.bincount(codes, weights=values, minlength=len(rows))
+        sums = Column(added_up.astype(np.float64, copy=False))
     else:
         sums = _integer_sums(codes, values, len(rows))
     if column.null_count:
-        there = _counts(column, rows)
-        return [value if number else None for value, number in zip(sums, there.tolist(), strict=True)]
+        there = _counts(column, rows) > 0
+        return Column(sums.values, None if there.all() else there)
     return sums
 
 
-def _integer_sums(codes: npt.NDArray[np.int64], values: npt.NDArray[Any], keys: int) -> Part:
+def _integer_sums(codes: npt.NDArray[np.int64], values: npt.NDArray[Any], keys: int) -> Column:
     largest = max(abs(int(values.min())), abs(int(values.max()))) if len(values) else 0
     if largest * len(values) < _EXACT:
         weighted: _Numbers = np.bincount(codes, weights=values, minlength=keys)
-        sums: Part = weighted.astype(np.int64).tolist()
-        return sums
+        return Column(weighted.astype(np.int64))
     # Halves of 32 bits: below 2**21 rows the sum of either is exact.
     wide = values.astype(np.int64)
-    high = np.bincount(codes, weights=wide >> 32, minlength=keys).astype(np.int64).tolist()
-    low = np.bincount(codes, weights=wide & 0xFFFFFFFF, minlength=keys).astype(np.int64).tolist()
-    return [(upper << 32) + lower for upper, lower in zip(high, low, strict=True)]
+    high = np.bincount(codes, weights=wide >> 32, minlength=keys).astype(np.int64)
+    low = np.bincount(codes, weights=wide & 0xFFFFFFFF, minlength=keys).astype(np.int64)
+    if largest * len(values) < 2**63:
+        return Column((high << 32) + low)
+    pairs = zip(high.tolist(), low.tolist(), strict=True)
+    return integers([(upper << 32) + lower for upper, lower in pairs])
 
 
 def _decimal_sums(column: pa.Array, rows: GroupedRows) -> Part:
@@ -301,12 +361,3 @@ def _decimal_sums(column: pa.Array, rows: GroupedRows) -> Part:
             before = sums[code]
             sums[code] = value if before is None else _DECIMALS.add(before, value)
     return sums
-
-
-def _nones(values: _Numbers, there: npt.NDArray[np.bool_]) -> Part:
-    """Return floats as Python values, None where there is none."""
-    made: Part = values.tolist()
-    if not there.all():
-        for row in np.flatnonzero(~there).tolist():
-            made[row] = None
-    return made

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from keyedstate.backend import Column, column_of, is_numeric
+from keyedstate.runtime.aggregates.columns import Numbers, merged_columns, part_of
 from keyedstate.runtime.aggregates.declaration import (
     Aggregate,
     BoundAggregate,
@@ -53,32 +55,51 @@ def _extreme(function: str, column: str, *, largest: bool) -> Aggregate:
     def bind(name: str, columns: tuple[str, ...], types: Sequence[pa.DataType]) -> BoundAggregate:
         if pa.types.is_nested(types[0]) or pa.types.is_null(types[0]):
             raise wrong_type(name, types[0], "values with an order")
-        return _Extreme(name, columns, values_type(name, types[0]), largest)
+        type = values_type(name, types[0])
+        return _Extreme(name, columns, type, largest, is_numeric(types[0]) and types[0] == type.arrow_type)
 
     return Aggregate(function, (column,), bind)
 
 
 class _Extreme(SingleValue):
-    def __init__(self, name: str, columns: tuple[str, ...], type: TypeSerializer[Any], largest: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        columns: tuple[str, ...],
+        type: TypeSerializer[Any],
+        largest: bool,
+        by_columns: bool,
+    ) -> None:
         super().__init__(name, columns, type)
         self._largest = largest
         self._pick: Callable[[Any, Any], Any] = max if largest else min
         if pa.types.is_floating(self.result_type):
             self._pick = _larger_float if largest else _smaller_float
+        self.by_columns = by_columns
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
+        if pa.types.is_floating(self.result_type):
+            return [part_of(column) for column in self.reduce_columns(columns, rows)]
         (column,) = columns
-        function = "max" if self._largest else "min"
         try:
-            found = rows.aggregated(column, function)
+            found = rows.aggregated(column, "max" if self._largest else "min")
         except pa.ArrowNotImplementedError:  # older versions of pyarrow for text, for example
             return [self._by_value(column, rows)]
-        values = self.serializer.from_arrow(found)
+        return [self.serializer.from_arrow(found)]
+
+    def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
+        (column,) = columns
+        found = rows.aggregated(column, "max" if self._largest else "min")
+        made = column_of(found.combine_chunks())
         if self._largest and pa.types.is_floating(column.type):
             # Arrow leaves out NaN where there is another number.
-            for code in set(rows.codes[np.isnan(column.fill_null(0.0).to_numpy())].tolist()):
-                values[code] = float("nan")
-        return [values]
+            values = made.values.copy()
+            values[rows.codes[np.isnan(column.fill_null(0.0).to_numpy())]] = np.nan
+            made = Column(values, made.present)
+        return [made]
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return [merged_columns(stored[0], new[0], _larger if self._largest else _smaller)]
 
     def _by_value(self, column: pa.Array, rows: GroupedRows) -> Part:
         found: Part = [None] * len(rows)
@@ -98,6 +119,14 @@ def _larger_float(one: float, other: float) -> float:
 
 def _smaller_float(one: float, other: float) -> float:
     return other if one != one or other < one else one
+
+
+def _larger(stored: Numbers, new: Numbers) -> Numbers:
+    return np.where((new != new) | (new > stored), new, stored)
+
+
+def _smaller(stored: Numbers, new: Numbers) -> Numbers:
+    return np.where((stored != stored) | (new < stored), new, stored)
 
 
 def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
@@ -217,17 +246,26 @@ def _truth(function: str, column: str, *, all_of_them: bool) -> Aggregate:
 
 
 class _Truth(SingleValue):
+    by_columns = True
+
     def __init__(self, name: str, columns: tuple[str, ...], all_of_them: bool) -> None:
         super().__init__(name, columns, BOOLEAN)
         self._all = all_of_them
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
+        (truth,) = self.reduce_columns(columns, rows)
+        return [part_of(Column(truth.values.astype(np.bool_), truth.present))]
+
+    def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
         (column,) = columns
         known, values = rows.present(column)
         deciding = np.bincount(known[values != self._all], minlength=len(rows)) > 0
         there = np.bincount(known, minlength=len(rows)) > 0
-        truth = (~deciding if self._all else deciding).tolist()
-        return [[value if is_there else None for value, is_there in zip(truth, there.tolist(), strict=True)]]
+        truth = (~deciding if self._all else deciding).astype(np.int64)
+        return [Column(truth, None if there.all() else there)]
 
     def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
         return [merged(stored[0], new[0], min if self._all else max)]
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return [merged_columns(stored[0], new[0], np.minimum if self._all else np.maximum)]
