@@ -128,17 +128,17 @@ class ArrowEntryBatch(EntryBatch[Any, Any, Any]):
         return int(self.columns.num_rows)
 
     @cached_property
-    def namespaces(self) -> list[Any]:  # type: ignore[override]
+    def namespaces(self) -> list[Any]:
         """The namespaces as objects."""
         return canonical_list(self.meta.namespace_serializer, self.columns.column(0))
 
     @cached_property
-    def keys(self) -> list[Any]:  # type: ignore[override]
+    def keys(self) -> list[Any]:
         """The keys as objects."""
         return canonical_list(self.meta.key_serializer, self.columns.column(1))
 
     @cached_property
-    def values(self) -> list[Any]:  # type: ignore[override]
+    def values(self) -> list[Any]:
         """The values as objects."""
         return self.meta.value_serializer.from_arrow(self.columns.column(2))
 

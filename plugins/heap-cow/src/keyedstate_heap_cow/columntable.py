@@ -34,7 +34,7 @@ from keyedstate.backend import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import VOID, AccumulatorsSerializer
 from keyedstate_heap_cow.captured import Addresses, ColumnsChanges, ColumnsSnapshot, struct_of
-from keyedstate_heap_cow.keybytes import KeyBytes, has_bytes
+from keyedstate_heap_cow.keybytes import KeyBytes, Keys, has_bytes
 from keyedstate_heap_cow.keyindex import KeyIndex
 
 K = TypeVar("K")
@@ -147,7 +147,8 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
             spaces = spaces[which]
         groups = np.ascontiguousarray(key_groups, np.int32)
         known = self._index.count
-        codes, slots, first_rows = self._index.locate(*self._keys.encode(keys), spaces, groups, True)
+        data, starts, lengths = self._keys.encode(keys)
+        codes, slots, first_rows = self._index.locate(data, starts, lengths, spaces, groups, True)
         self._grow()
         self._gone += self._index.count - known
         return _Located(self, codes, slots, first_rows)
@@ -272,16 +273,14 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         space = self._space_numbers.get(namespace)
         if space is None or not len(keys):
             return np.full(len(keys), -1, np.int64)
-        codes, slots, _ = self._index.locate(
-            *self._bytes_of(keys),
-            np.array([space], np.int32),
-            np.fromiter(key_groups, np.int32, len(keys)),
-            False,
-        )
+        data, starts, lengths = self._bytes_of(keys)
+        groups = np.fromiter(key_groups, np.int32, len(keys))
+        spaces = np.array([space], np.int32)
+        codes, slots, _ = self._index.locate(data, starts, lengths, spaces, groups, False)
         found: Slots = slots[codes]
         return found
 
-    def _bytes_of(self, keys: Sequence[K]) -> Any:
+    def _bytes_of(self, keys: Sequence[K]) -> Keys:
         return self._keys.encode(self._keys.columns(self._meta.key_serializer.to_arrow(keys)))
 
     def _values_at(self, slots: Slots) -> list[Any]:
@@ -400,8 +399,8 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
             spaces = np.fromiter(map(self._space, batch.namespaces), np.int32, len(batch))
         groups = np.full(len(batch), key_group, np.int32)
         known = self._index.count
-        encoded = self._keys.encode(self._keys.columns(keys))
-        codes, slots, _ = self._index.locate(*encoded, spaces, groups, True)
+        data, starts, lengths = self._keys.encode(self._keys.columns(keys))
+        codes, slots, _ = self._index.locate(data, starts, lengths, spaces, groups, True)
         self._grow()
         self._gone += self._index.count - known
         self._own()
@@ -502,7 +501,8 @@ class _Located(LocatedEntries):
     def exist(self) -> npt.NDArray[np.bool_]:
         """Which of the entries the table holds."""
         self._check()
-        return self._table.live(self.slots) != GONE
+        there: npt.NDArray[np.bool_] = self._table.live(self.slots) != GONE
+        return there
 
     def read(self) -> list[Column]:
         """Return the fields of the values."""

@@ -10,6 +10,7 @@ require_test_extra()
 
 from keyedstate.backend import Capability, StateKind
 from keyedstate.testing.contract.changes import ChangeContract
+from keyedstate.testing.contract.columns import ColumnContract
 from keyedstate.testing.contract.crashes import CrashContract
 from keyedstate.testing.contract.expiry import ExpiryContract
 from keyedstate.testing.contract.golden import GoldenContract
@@ -26,6 +27,7 @@ class BackendContract(
     TableContract,
     SnapshotContract,
     ChangeContract,
+    ColumnContract,
     KindContract,
     KindRuleContract,
     ExpiryContract,
