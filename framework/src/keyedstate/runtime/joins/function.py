@@ -1,0 +1,359 @@
+"""The interval join as a function of two inputs (Flink's ``IntervalJoinOperator``).
+
+A row of either input is put into the buffer of its side, under its time, and joined with the rows in the
+other buffer whose times lie in the interval.  So each pair is found once: when the second of the two comes.
+A timer takes a time out of a buffer when the watermark has passed all times that could be joined with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keyedstate.runtime.connected import ConnectedInputs, KeyedCoProcessFunction
+from keyedstate.runtime.errors import InvalidFunctionError
+from keyedstate.runtime.function import Context
+from keyedstate.runtime.joins.errors import InvalidJoinError, MissingJoinTimeError
+from keyedstate.runtime.windows.function import DROP, FAIL, MAIN
+from keyedstate.state import MapState, StateDescriptor, declared_states
+from keyedstate.time import Timer
+from keyedstate.types import INT64, STRING, infer, list_of
+
+#: The timer service of clean-up, with the side as the namespace.
+TIMERS = "interval-join"
+LEFT, RIGHT = "left", "right"
+#: The side outputs of late rows, and of rows without event time.
+LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
+MISSING_LEFT, MISSING_RIGHT = "missing_left", "missing_right"
+
+
+class JoinContext:
+    """What the function of a join is told beside a pair of rows.
+
+    Attributes
+    ----------
+    key : object
+        The current key.
+    left_timestamp, right_timestamp : int
+        The event times of the two rows in milliseconds since 1970 UTC.
+    """
+
+    __slots__ = ("_context", "_output", "key", "left_timestamp", "right_timestamp")
+
+    def __init__(self, context: Context, output: Callable[[str, Any], None]) -> None:
+        self._context = context
+        self._output = output
+        self.key: Any = None
+        self.left_timestamp = self.right_timestamp = 0
+
+    @property
+    def timestamp(self) -> int:
+        """The later one of both event times, which is that of the pair."""
+        return max(self.left_timestamp, self.right_timestamp)
+
+    @property
+    def watermark(self) -> int:
+        """The event time up to which all rows of both inputs have come; -2**63 where none is known."""
+        return self._context.watermark
+
+    def output(self, name: str, row: Any) -> None:
+        """Put a row out to a side output.
+
+        Raises
+        ------
+        InvalidJoinError
+            For a side output that was not declared.
+        """
+        self._output(name, row)
+
+
+class ProcessJoinFunction:
+    """Makes rows of a pair that was joined (Flink's ``ProcessJoinFunction``).
+
+    States that are declared as class attributes belong to the key.
+    """
+
+    def process(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any] | None:
+        """Handle a row of the first and a row of the second input.
+
+        Parameters
+        ----------
+        left, right : tuple
+            As in `KeyedProcessFunction.process`.
+        ctx : JoinContext
+
+        Returns
+        -------
+        iterable of rows, or None
+            Usually a generator.
+        """
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """Prepare; called once before the first row. Declared states are bound already."""
+
+    def close(self) -> None:
+        """Clean up; called once after the last row and after an error."""
+
+
+@dataclass(frozen=True)
+class JoinedColumn:
+    """A column that a join puts out by itself.
+
+    Attributes
+    ----------
+    name : str
+    of_right : bool
+    place : int
+        Among the columns of its input.
+    """
+
+    name: str
+    of_right: bool
+    place: int
+
+
+def joined_columns(
+    inputs: ConnectedInputs, fold: Callable[[str], str] = lambda name: name
+) -> list[JoinedColumn]:
+    """Return the columns of joined rows: the key's, the others of the left input, the others of the right.
+
+    A name that both sides have beside the key, or that is a key's, gets a prefix: ``left_`` or ``right_``.
+
+    Parameters
+    ----------
+    inputs : ConnectedInputs
+    fold : callable, optional
+        Returns a name in the form in which names are compared.
+    """
+    first, second = inputs.first, inputs.second
+    keys = [JoinedColumn(name, False, first.schema.names.index(name)) for name in first.key_columns]
+    sides = [
+        [
+            JoinedColumn(name, bool(of_right), place)
+            for place, name in enumerate(input_.schema.names)
+            if name not in input_.key_columns
+        ]
+        for of_right, input_ in enumerate((first, second))
+    ]
+    taken = {fold(column.name) for column in keys}
+    names = [{fold(column.name) for column in side} for side in sides]
+    common = (names[0] & names[1]) | (taken & (names[0] | names[1]))
+    for prefix, side in zip(("left_", "right_"), sides, strict=True):
+        keys += [
+            JoinedColumn(
+                f"{prefix}{column.name}" if fold(column.name) in common else column.name,
+                column.of_right,
+                column.place,
+            )
+            for column in side
+        ]
+    return keys
+
+
+class JoinedRow(ProcessJoinFunction):
+    """Puts the columns of both rows out, as `joined_columns` names them."""
+
+    def __init__(self) -> None:
+        self._columns: Sequence[tuple[bool, int]] = ()
+
+    def bound_to(self, inputs: ConnectedInputs) -> JoinedRow:
+        """Return the function for rows of these inputs."""
+        bound = JoinedRow()
+        bound._columns = [(column.of_right, column.place) for column in joined_columns(inputs)]
+        return bound
+
+    def process(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any]:
+        """Return the row."""
+        both = (left, right)
+        return [tuple([both[side][place] for side, place in self._columns])]
+
+
+class IntervalJoinFunction(KeyedCoProcessFunction):
+    """Joins rows of two inputs by their key and their event times; made by `interval_join`.
+
+    Attributes
+    ----------
+    late_rows_dropped : int
+        Rows that came too late to be joined and went to no side output (``numLateRecordsDropped``), since the
+        function was opened.
+    timeless_rows_dropped, null_key_rows_dropped : int
+        Rows without event time that were dropped because that was asked for; rows with a null in their key,
+        which are equal to none.
+    """
+
+    def __init__(
+        self,
+        lower_ms: int,
+        upper_ms: int,
+        function: ProcessJoinFunction,
+        *,
+        side_outputs: tuple[str, ...],
+        missing: str,
+    ) -> None:
+        self.side_outputs = side_outputs
+        self._bounds = (lower_ms, upper_ms), (-upper_ms, -lower_ms)
+        self._function = function
+        self._missing = missing
+        self._inputs: ConnectedInputs | None = None
+        self._out: list[Any] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self.late_rows_dropped = self.timeless_rows_dropped = self.null_key_rows_dropped = 0
+
+    def for_inputs(self, inputs: ConnectedInputs) -> IntervalJoinFunction:
+        """Return the function for rows of these columns.
+
+        Raises
+        ------
+        InvalidJoinError
+            Where they have no event times.
+        """
+        if not inputs.have_event_time:
+            raise InvalidJoinError(
+                "the interval",
+                "rows are joined by their event times, and no columns are named",
+                "Name one of each input, as in interval_join(..., time=('ts', 'at'), delay='10 minutes').",
+            )
+        function = self._function
+        if isinstance(function, JoinedRow):
+            function = function.bound_to(inputs)
+        lower_ms, upper_ms = self._bounds[0]
+        bound = IntervalJoinFunction(
+            lower_ms, upper_ms, function, side_outputs=self.side_outputs, missing=self._missing
+        )
+        bound._inputs = inputs
+        return bound
+
+    def states(self) -> list[StateDescriptor[Any]]:
+        """Return the states that no attribute declares: both buffers, and those of the pairs' function."""
+        return [*self._buffers(), *declared_states(self._function)]
+
+    def _buffers(self) -> list[MapState[int, list[Any]]]:
+        if self._inputs is None:
+            raise InvalidFunctionError(
+                type(self).__name__,
+                "it does not know the columns of its rows; join with connect(...).interval_join(...)",
+            )
+        sides = (LEFT, self._inputs.first), (RIGHT, self._inputs.second)
+        return [MapState(f"{name}-buffer", INT64, list_of(infer(input_.schema))) for name, input_ in sides]
+
+    def open(self, ctx: Context) -> None:
+        """Register both buffers and the clean-up timers, and open the function of pairs."""
+        function = self._function
+        for descriptor in declared_states(function):
+            descriptor.bind(function, ctx.state(descriptor))
+        self._left, self._right = (ctx.state(buffer) for buffer in self._buffers())
+        assert self._inputs is not None, "it has buffers"
+        self._compound_key = len(self._inputs.first.key_columns) > 1
+        self._timers = ctx._timers.service(TIMERS, self, STRING)
+        self._pair = JoinContext(ctx, self._output)
+        self._out = []
+        self._reset()
+        function.open()
+
+    def close(self) -> None:
+        """Close the function of pairs."""
+        self._function.close()
+
+    def process1(self, row: Any, ctx: Context) -> Iterable[Any] | None:
+        """Join a row of the left input with those of the right one that have come."""
+        return self._process(row, ctx, of_right=False)
+
+    def process2(self, row: Any, ctx: Context) -> Iterable[Any] | None:
+        """Join a row of the right input with those of the left one that have come."""
+        return self._process(row, ctx, of_right=True)
+
+    def _process(self, row: Any, ctx: Context, *, of_right: bool) -> Iterable[Any] | None:
+        time, key = ctx.timestamp, ctx.key
+        if time is None:
+            return self._without_time(row, of_right)
+        if key is None or (self._compound_key and None in key):
+            self.null_key_rows_dropped += 1
+            return None
+        if time < ctx.watermark:
+            return self._late(row, of_right)
+        mine, others = (self._right, self._left) if of_right else (self._left, self._right)
+        lower, upper = self._bounds[of_right]
+        # Not in place: a snapshot that is being written may hold the list.
+        mine.put(time, [*(mine.get(time) or ()), row])
+        self._timers.register_event_time_timer(RIGHT if of_right else LEFT, time + max(upper, 0))
+        first, last = time + lower, time + upper
+        found = [(other, rows) for other, rows in others.items() if first <= other <= last]
+        if not found:
+            return None
+        found.sort(key=_time_of)
+        pair, process = self._pair, self._function.process
+        pair.key = key
+        for other, rows in found:
+            pair.left_timestamp, pair.right_timestamp = (other, time) if of_right else (time, other)
+            for found_row in rows or ():
+                left, right = (found_row, row) if of_right else (row, found_row)
+                self._emit(process(left, right, pair))
+        return self._taken()
+
+    def on_event_time(self, timer: Timer) -> None:
+        """Take a time out of a buffer."""
+        of_right = timer.namespace == RIGHT
+        _, upper = self._bounds[of_right]
+        (self._right if of_right else self._left).remove(timer.time - max(upper, 0))
+
+    def on_processing_time(self, timer: Timer) -> None:
+        """Do nothing: there are none."""
+
+    @property
+    def joins_by_itself(self) -> bool:
+        """Whether the columns of both rows come out, and no function of the user makes rows of them."""
+        return isinstance(self._function, JoinedRow)
+
+    # -- output -------------------------------------------------------------------------------------------
+
+    def _without_time(self, row: Any, of_right: bool) -> list[Any] | None:
+        if self._missing == FAIL:
+            raise MissingJoinTimeError(RIGHT if of_right else LEFT)
+        if self._missing == DROP:
+            self.timeless_rows_dropped += 1
+            return None
+        self._output(MISSING_RIGHT if of_right else MISSING_LEFT, row)
+        return self._taken()
+
+    def _late(self, row: Any, of_right: bool) -> list[Any] | None:
+        name = LATE_RIGHT if of_right else LATE_LEFT
+        if name not in self.side_outputs:
+            self.late_rows_dropped += 1
+            return None
+        self._output(name, row)
+        return self._taken()
+
+    def _taken(self) -> list[Any]:
+        taken, self._out = self._out, []
+        return taken
+
+    def _emit(self, rows: Iterable[Any] | None) -> None:
+        if rows is None:
+            return
+        if isinstance(rows, (tuple, dict, str, bytes)):
+            raise TypeError(f"process() must yield its rows or return a list of them, not {rows!r}")
+        if not self.side_outputs:
+            self._out.extend(rows)
+            return
+        nothing = (None,) * len(self.side_outputs)
+        self._out.extend((MAIN, tuple(row) if isinstance(row, list) else row, *nothing) for row in rows)
+
+    def _output(self, name: str, row: Any) -> None:
+        if name not in self.side_outputs:
+            known = ", ".join(map(repr, self.side_outputs)) or "none"
+            raise InvalidJoinError(
+                f"the side output {name!r}",
+                f"it was not declared; declared are: {known}",
+                "Declare it with side_output(name, schema).",
+            )
+        columns: list[Any] = [None] * len(self.side_outputs)
+        columns[self.side_outputs.index(name)] = tuple(row) if isinstance(row, list) else row
+        self._out.append((name, None, *columns))
+
+
+def _time_of(found: tuple[int, Any]) -> int:
+    return found[0]
