@@ -69,7 +69,7 @@ def test_flights_are_joined_with_the_weather_as_spark_sql_joins_them(streams, on
 
     def out(backend, **more):
         frames = [stream.frame() for stream in streams]
-        config = {"backend": backend, "checkpoint.dir": str(streams[0].state), **more}
+        config = {"backend": backend, "checkpoint.dir": str(streams[0].state), "parallelism": 2, **more}
         return near(frames, "near", **config)
 
     taken = []
