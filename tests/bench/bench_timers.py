@@ -9,13 +9,21 @@
 - written: the end of the epoch, where timers become entries of the table;
 - fired: a callback for each, or all that are due by columns.
 
+Then each of a new lot of timers has a time of its own, and they are registered in epochs of 100,000, in a
+process of their own whose memory is looked at: `--lives BACKEND/QUEUE ...`, `none` for none.
+
 Seconds are those of the processor: machines that run this have other work to do.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
 import platform
+import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,13 +112,101 @@ def measured(backend_name: str, keys: Keys, rounds: int) -> dict[str, float]:
     )
 
 
+#: Timers of one epoch of a life, and a time before which half of all are due.
+EPOCH, HALF = 100_000, 500_000_000
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process that is not shared with files."""
+    gc.collect()
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
+
+
+def life(backend_name: str, queue: str, count: int) -> dict[str, float]:
+    """Register timers with a time each, epoch by epoch, and fire half of them singly, and half by columns."""
+    keys, generator = Keys(count), random.Random(1)
+    times = [generator.randrange(2 * HALF) for _ in range(count)]
+    before = resident_bytes()
+    backend = open_backend(backend_name, track_changes=True, **{"timers.queue": queue})
+    target = Silent()
+    timers = TimerServices(backend).service("bench", target)
+    registering = writing = 0.0
+
+    def register(start: int, end: int) -> None:
+        set_current_key, add = backend.set_current_key, timers.register_event_time_timer
+        for place in range(start, end):
+            set_current_key(keys.keys[place], keys.groups[place])
+            add(VOID, times[place])
+
+    epochs = range(0, count, EPOCH)
+    for epoch, start in enumerate(epochs):
+        backend.begin_epoch(epoch)
+        backend.forget_changes(epoch - 1)
+        registering += seconds(lambda start=start: register(start, min(start + EPOCH, count)))
+        writing += seconds(backend.write_back)
+    backend.begin_epoch(len(epochs))
+    backend.forget_changes(len(epochs) - 1)
+    held = resident_bytes() - before
+    # What a new queue has to do before the first timer fires.
+    services = TimerServices(backend)
+
+    def begin() -> None:
+        nonlocal timers
+        timers = services.service("bench", target)
+        services.advance_watermark(0)
+
+    beginning = seconds(begin)
+    one_by_one = seconds(lambda: timers.advance_watermark(HALF))
+    singly = target.fired
+    backend.advance_watermark(2 * HALF)
+    together = 0
+
+    def fire_together() -> None:
+        nonlocal together
+        together = sum(map(len, timers.due_event_time_timers_together()))
+
+    by_columns = seconds(fire_together)
+    assert singly + together == count, (singly, together)
+    ended = seconds(backend.write_back)
+    backend.close()
+    return {
+        "registered one by one, ns": registering / count * 1e9,
+        "written at the end of epochs, ns": writing / count * 1e9,
+        "bytes in memory": held / count,
+        "fired one by one, ns": one_by_one / max(1, singly) * 1e9,
+        "fired by columns, ns": by_columns / max(1, together) * 1e9,
+        "written after that, ns": ended / count * 1e9,
+        "a new queue until the first timer fires, ms": beginning * 1e3,
+    }
+
+
+def lives(names: list[str], count: int) -> list[str]:
+    """Return a table of lives, each in a process of its own."""
+    found = {}
+    for name in names:
+        command = [sys.executable, __file__, "--timers", str(count), "--life", name]
+        ran = subprocess.run(command, check=True, capture_output=True, text=True)
+        found[name] = json.loads(ran.stdout)
+    lines = ["", f"{count:,} timers with a time each, per timer:", ""]
+    lines += ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for what in next(iter(found.values())):
+        lines.append(f"| {what} | " + " | ".join(f"{found[name][what]:,.0f}" for name in names) + " |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--timers", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--backends", nargs="*", default=["heap-cow", "nested-map"])
+    parser.add_argument("--backends", nargs="*", default=["heap-cow", "nested-map", "rocksdb"])
+    parser.add_argument("--lives", nargs="*", default=["heap-cow/heap", "rocksdb/heap", "rocksdb/ordered"])
+    parser.add_argument("--life", help=argparse.SUPPRESS)
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
+    if arguments.life:
+        print(json.dumps(life(*arguments.life.split("/"), arguments.timers)))
+        return
     keys = Keys(arguments.timers)
     machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     lines = [f"{arguments.timers:,} timers. Here: {machine}.", ""]
@@ -121,6 +217,8 @@ def main() -> None:
             floor = found["fired one by one" if what.startswith("fired") else "registered one by one"]
             ratio = "" if what == "written" else f"{floor / median:.1f}"
             lines.append(f"| {name} | {what} | {median / arguments.timers * 1e9:,.0f} | {ratio} |")
+    if arguments.lives != ["none"]:
+        lines += lives(arguments.lives, arguments.timers)
     report = "\n".join(lines) + "\n"
     print(report)
     if arguments.markdown:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from keyedstate import types
 from keyedstate.backend import AnyStateTable, StateHandle
-from keyedstate.config import Configuration
+from keyedstate.config import TIMERS_QUEUE, Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups as key_groups_of
 from keyedstate.plugins import PluginRegistry
@@ -87,6 +87,7 @@ def open_backend(
         handles=handles,
         track_changes=track_changes,
         local_base=local_base,
+        timer_queue=config[TIMERS_QUEUE],
     )
 
 
