@@ -39,6 +39,7 @@ EPOCH = EpochMetrics(
     phases={"process": PhaseTimes(20.5, 30.0)},
     latencies={"views": {"update": LatencyFigures(128, 1.5, 2.0, 4.0, 9.0)}},
     rows_dropped={"late": 3},
+    native={"views.estimate-num-keys": 3, "block-cache-hit": 12},
 )
 
 
@@ -93,6 +94,8 @@ def test_the_file_has_the_last_figures_and_the_sums_of_all_epochs(reporter_to: A
     assert found[f'keyedstate_phase_seconds {OPERATOR},phase="process"'] == 0.0205
     sampled = f'keyedstate_state_latency_seconds {OPERATOR},state="views",operation="update",quantile="0.95"'
     assert found[sampled] == 2e-6
+    assert found[f'keyedstate_native {OPERATOR},figure="views.estimate-num-keys"'] == 3
+    assert found[f'keyedstate_native {OPERATOR},figure="block-cache-hit"'] == 12
     assert [file.name for file in tmp_path.iterdir()] == ["keyedstate.prom"]
 
 

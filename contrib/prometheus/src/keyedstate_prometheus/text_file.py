@@ -117,6 +117,11 @@ class TextFile:
                     for quantile, microseconds in quantiles.items():
                         labels = {"state": state, "operation": operation, "quantile": quantile}
                         yield _line("state_latency_seconds", operator, microseconds / 1e6, **labels)
+        # Neither counters nor gauges as a whole: that is for the engine to know.
+        yield from _head("native", "untyped", "What the engine of the backend says of itself, by its names.")
+        for operator, metrics in self._last.items():
+            for figure, value in metrics.native.items():
+                yield _line("native", operator, value, figure=figure)
 
 
 def _head(name: str, kind: str, text: str) -> Iterator[str]:
