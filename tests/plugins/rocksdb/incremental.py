@@ -49,7 +49,9 @@ class Job:
         max_parallelism: int = 10,
         retained: int = 2,
         copies: Path | None = None,
+        timer_queue: str = "auto",
     ) -> None:
+        self.timer_queue = timer_queue
         self._copies = copies
         self._directory = directory
         self.folder = OperatorFolder(CheckpointStorage.open(directory / "checkpoints"), "job")
@@ -93,6 +95,7 @@ class Job:
                     handles=handles,
                     local_base=self._directory,
                     track_changes=True,
+                    timer_queue=self.timer_queue,
                 )
             self.instances.append(instance)
             rules = BaseRules(max_deltas=5, min_bytes=0)
