@@ -14,6 +14,7 @@ from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
     KeyedStateBackend,
+    KeysInTurn,
     LatencySampling,
     ManualClock,
     ReducingState,
@@ -71,7 +72,17 @@ class Side:
         )
         self.handles: dict[str, Any] = {state.name: self.backend.get_state(state) for state in STATES}
         self.backend.begin_epoch(1)
-        self.backend.set_current_key("key-a")
+
+    def hold(self, keys: list[str]) -> None:
+        """Begin with keys in turn, at the first of them."""
+        keys, groups = self.backend.current.locate(keys)
+        self.backend.hold_values(KeysInTurn(keys, groups, len(set(keys)) == len(keys)))
+        self.turn_to(0)
+
+    def turn_to(self, turn: int) -> None:
+        current = self.backend.current
+        current.turn = turn
+        current.key, current.key_group = current.in_turn.keys[turn], current.in_turn.key_groups[turn]
 
     def do(self, state: str, method: str, args: tuple[Any, ...]) -> Any:
         """Return what a method gives, or how it fails."""
@@ -138,14 +149,16 @@ def _operations(state: str) -> st.SearchStrategy[tuple[str, str, tuple[Any, ...]
     )
 
 
-_STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("key"), st.sampled_from(KEYS), st.booleans()),
-        st.tuples(st.just("let go"), st.just(""), st.just(())),
-        *(_operations(state.name) for state in STATES),
-    ),
-    max_size=40,
-)
+def _stretch(states: list[str]) -> st.SearchStrategy[Any]:
+    """Keys in turn, and what is done with each."""
+    operations = st.lists(st.one_of(*map(_operations, states)), max_size=5)
+    return st.lists(st.tuples(st.sampled_from(KEYS), operations), min_size=1, max_size=5)
+
+
+#: Few states in one example, so that most keys are asked for.
+_STRETCHES = st.lists(
+    st.sampled_from([state.name for state in STATES]), min_size=1, max_size=2, unique=True
+).flatmap(lambda states: st.lists(_stretch(states), min_size=1, max_size=5))
 
 
 @pytest.mark.parametrize(
@@ -154,12 +167,12 @@ _STEPS = st.lists(
 )
 def test_holding_changes_nothing_that_anybody_sees(name, sampled, examples, tmp_path):
     @settings(max_examples=examples, deadline=None)
-    @given(steps=_STEPS)
-    def both_do_the_same(steps: list[Any]) -> None:
+    @given(stretches=_STRETCHES)
+    def both_do_the_same(stretches: list[Any]) -> None:
         held = Side(name, tmp_path, LatencySampling(interval=2) if sampled else None)
         plain = Side(name, tmp_path)
         try:
-            _compare(held, plain, steps)
+            _compare(held, plain, stretches)
         finally:
             held.backend.close()
             plain.backend.close()
@@ -167,22 +180,17 @@ def test_holding_changes_nothing_that_anybody_sees(name, sampled, examples, tmp_
     both_do_the_same()
 
 
-def _compare(held: Side, plain: Side, steps: list[Any]) -> None:
-    held.backend.hold_values()
-    for state, method, args in steps:
-        if state == "key":
-            # An equal key is not always the same object.
-            key = "".join(list(method)) if args else method
-            for side in (held, plain):
-                side.backend.set_current_key(key)
-        elif state == "let go":
-            held.backend.write_held()
-            assert held.entries() == plain.entries()
-            held.backend.hold_values()
-        else:
-            assert held.do(state, method, args) == plain.do(state, method, args), (state, method, args)
-    held.backend.write_held()
-    assert held.entries() == plain.entries()
+def _compare(held: Side, plain: Side, stretches: list[Any]) -> None:
+    for stretch in stretches:
+        # Equal keys are not the same object.
+        held.hold(["".join(list(key)) for key, _ in stretch])
+        for turn, (key, operations) in enumerate(stretch):
+            held.turn_to(turn)
+            plain.backend.set_current_key(key)
+            for state, method, args in operations:
+                assert held.do(state, method, args) == plain.do(state, method, args), (state, method, args)
+        held.backend.write_held()
+        assert held.entries() == plain.entries()
 
 
 @pytest.fixture
@@ -193,47 +201,97 @@ def side(tmp_path):
 
 
 def test_a_held_value_reaches_the_table_with_the_next_key_and_at_the_end(side):
-    side.backend.hold_values()
+    side.hold(KEYS)
     count = side.handles["count"]
     table = count._table
     for number in range(1, 4):
         count.update((number, "a"))
     assert count.value() == (3, "a") and len(table) == 0
-    side.backend.set_current_key("key-b")
+    side.turn_to(1)
     assert count.value() == (0, "") and len(table) == 1
     count.update((9, "b"))
     side.backend.write_held()
     assert len(table) == 2
-    assert count.get_many(["key-a", "key-b"]) == [(3, "a"), (9, "b")]
+    assert count.get_many(KEYS) == [(3, "a"), (9, "b"), (0, "")]
+
+
+def test_a_state_that_is_asked_for_most_keys_is_read_ahead_and_written_in_one_go(side):
+    count = side.handles["count"]
+    for _ in range(3):
+        side.hold(KEYS)
+        ahead, entries = count._ahead is not None, len(count._table)
+        for turn in range(len(KEYS)):
+            side.turn_to(turn)
+            number, text = count.value()
+            if turn == 1 and number == 2:
+                count.clear()
+                assert count.value() == (0, "")
+            else:
+                count.update((number + 1, text + "x"))
+        assert len(count._table) == entries or not ahead
+        side.backend.write_held()
+    assert ahead and count.get_many(KEYS) == [(3, "xxx"), (0, ""), (3, "xxx")]
+    assert sorted(side.backend.get_keys("count")) == ["key-a", "key-c"]
+
+
+def test_a_key_that_is_cleared_first_leaves_what_the_key_before_it_has(side):
+    count = side.handles["count"]
+    for round_ in range(2):
+        side.hold(KEYS)
+        for turn in range(len(KEYS)):
+            side.turn_to(turn)
+            if round_ and turn == 1:
+                count.clear()
+            count.update((count.value()[0] + 1, ""))
+        side.backend.write_held()
+    assert count.get_many(KEYS) == [(2, ""), (1, ""), (2, "")]
+
+
+def test_keys_that_may_come_twice_are_not_read_ahead(side):
+    count = side.handles["count"]
+    for _ in range(3):
+        side.hold([*KEYS, *KEYS])
+        for turn in range(2 * len(KEYS)):
+            side.turn_to(turn)
+            count.update((count.value()[0] + 1, ""))
+        side.backend.write_held()
+    assert count.get_many(KEYS) == [(6, "")] * 3
+
+
+def test_a_state_that_is_asked_for_few_keys_is_not_read_ahead(side):
+    word = side.handles["word"]
+    for _ in range(2):
+        side.hold(KEYS)
+        assert word._ahead is None
+        word.value()
+        side.backend.write_held()
 
 
 def test_a_second_handle_of_a_state_sees_what_the_first_one_writes(side):
-    side.backend.hold_values()
+    side.hold(KEYS)
     count = side.handles["count"]
     count.update((1, "held"))
-    group = side.backend.current.key_group
-    other = side.backend.handle_at("count", "key-a", group)
+    other = side.backend.handle_at("count", "key-a", side.backend.current.key_group)
     assert other.value() == (1, "held")
     count.update((2, "again"))
     assert other.value() == (2, "again")
     side.backend.write_held()
-    side.backend.hold_values()
+    side.hold(KEYS)
     count.update((3, "later"))
     assert other.value() == (3, "later")
 
 
 def test_an_equal_key_of_another_object_sees_and_removes_what_the_first_one_held(side):
-    side.backend.hold_values()
     word = side.handles["word"]
-    first, second = "".join(["k", "ey"]), "".join(["k", "ey"])
-    assert first is not second
-    side.backend.set_current_key(first)
+    keys = ["".join(["k", "ey"]) for _ in range(4)]
+    assert len(set(map(id, keys))) == 4
+    side.hold(keys)
     word.update("one")
-    side.backend.set_current_key(second)
+    side.turn_to(1)
     assert word.value() == "one"
-    side.backend.set_current_key(first)
+    side.turn_to(2)
     word.update("two")
-    side.backend.set_current_key(second)
+    side.turn_to(3)
     word.clear()
     side.backend.write_held()
     assert list(side.backend.get_keys("word")) == []

@@ -84,9 +84,11 @@ class GroupedRows:
     @cached_property
     def rows_by_key(self) -> Integers:
         """The numbers of all rows, those of one key together, in the order in which the rows came."""
-        # Of 16 bits, NumPy sorts the digits, in an eighth of the time.
-        codes = self.codes.astype(np.uint16) if len(self) <= 1 << 16 else self.codes
-        return np.argsort(codes, kind="stable")
+        # NumPy sorts numbers of 16 bits by their digits, in an eighth of the time.
+        order = np.argsort(self.codes.astype(np.uint16), kind="stable")
+        if len(self) > 1 << 16:
+            order = order[np.argsort((self.codes[order] >> 16).astype(np.uint16), kind="stable")]
+        return order
 
     @cached_property
     def bounds(self) -> Integers:

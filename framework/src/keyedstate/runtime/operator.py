@@ -417,13 +417,14 @@ class KeyedOperator:
         else:
             rows, times, process = some.rows(), some.times(self._time_column), function.process
         out: list[Any] = []
-        keys: list[Any] = []
-        ends: list[int] = []  # ends[i]: rows of `out` after those that keys[i] gave
-        backend.hold_values()
+        keys = some.keys.keys
+        ends: list[int] = []  # ends[i]: rows of `out` after those of keys[i]
+        backend.hold_values(some.keys)
         try:
-            for key, current.key_group, count in some.runs:
+            for current.turn, (key, current.key_group, count) in enumerate(
+                zip(keys, some.keys.key_groups, some.counts, strict=True)
+            ):
                 context.key = current.key = key
-                keys.append(key)
                 for row in islice(rows, count):
                     if times is not None:
                         current.timestamp = next(times)
@@ -445,8 +446,8 @@ class KeyedOperator:
                         # Whoever does not come back finds the state as it is without being held.
                         backend.write_held()
                         yield self._emit(out, keys, ends)
-                        backend.hold_values()
-                        out, keys, ends = [], [key], []
+                        backend.hold_values(some.keys)
+                        out, ends = [], [0] * current.turn
                 ends.append(len(out))
         finally:
             backend.write_held()

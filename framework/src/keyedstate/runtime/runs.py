@@ -13,6 +13,7 @@ import pyarrow as pa
 from keyedstate.runtime.event_time import event_times
 from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.rows import row_values, rows_of
+from keyedstate.state import KeysInTurn
 from keyedstate.types import from_arrow_type, infer
 
 #: Rows that are Python objects at one time.  They, what the function makes of them and the state that it
@@ -26,8 +27,10 @@ class KeyRuns:
 
     Attributes
     ----------
-    runs : iterator of (object, int, int)
-        A key, its key group, and how many of the rows are the key's.
+    keys : KeysInTurn
+        Those of the rows.
+    counts : sequence of int
+        How many of the rows follow one another with each of the keys.
     batch : pyarrow.RecordBatch
         The rows, without the columns of `key_values`.
     key_values : mapping of str to list
@@ -36,7 +39,8 @@ class KeyRuns:
         The columns that a function sees.
     """
 
-    runs: Iterator[tuple[Any, int, int]]
+    keys: KeysInTurn
+    counts: Sequence[int]
     batch: pa.RecordBatch
     key_values: Mapping[str, list[Any]]
     names: Sequence[str]
@@ -84,12 +88,13 @@ class RowsByKey:
     def grouped(self, batch: pa.RecordBatch) -> Iterator[KeyRuns]:
         """Yield the rows with all those of one key together, in the order in which they came.
 
-        What the first of them has brought into the processor's caches is there for the others; with less than
-        two rows of a key on average that does not pay, and the rows stay in their order.
+        So no key comes twice in a stretch, and what states have of its keys can be read before and written
+        behind in one go.  That pays for the sorting many times over, with five rows of a key as with one.
+        Few rows with less than two of a key on average stay in their order.
         """
         columns = [batch.column(name) for name in self._key_columns]
         grouped = GroupedRows(columns, batch.column(self._key_group_column).to_numpy())
-        if 2 * len(grouped) > batch.num_rows:
+        if batch.num_rows < ROWS_AT_ONCE and 2 * len(grouped) > batch.num_rows:
             yield from self.in_order(batch)
             return
         names = self._shown(batch)
@@ -110,7 +115,8 @@ class RowsByKey:
             keys = slice(int(first), int(last) + 1)
             counts = np.diff(bounds[first : last + 2].clip(start, end)).tolist()
             yield KeyRuns(
-                zip(grouped.keys[keys], key_groups[keys], counts, strict=True),
+                KeysInTurn(grouped.keys[keys], key_groups[keys], True),
+                counts,
                 batch.slice(start, ROWS_AT_ONCE),
                 {
                     name: list(chain.from_iterable(map(repeat, values[keys], counts)))
@@ -126,7 +132,8 @@ class RowsByKey:
             some = batch.slice(start, ROWS_AT_ONCE)
             keys = keys_of([some.column(name) for name in self._key_columns])
             key_groups = some.column(self._key_group_column).to_numpy().tolist()
-            yield KeyRuns(zip(keys, key_groups, repeat(1)), some.select(names), {}, names)
+            in_turn = KeysInTurn(keys, key_groups, False)
+            yield KeyRuns(in_turn, [1] * len(keys), some.select(names), {}, names)
 
     def _shown(self, batch: pa.RecordBatch) -> list[str]:
         return [name for name in batch.schema.names if name != self._key_group_column]

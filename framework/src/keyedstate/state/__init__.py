@@ -10,7 +10,7 @@ from keyedstate.state.aggregating import (
 from keyedstate.state.base import StateDescriptor, StateHandle, declared_states
 from keyedstate.state.broadcast_state import BroadcastState, BroadcastStateHandle
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, Clock, ManualClock, system_clock
-from keyedstate.state.context import KeyContext
+from keyedstate.state.context import KeyContext, KeysInTurn
 from keyedstate.state.errors import (
     InvalidDescriptorError,
     InvalidTtlError,
@@ -66,6 +66,7 @@ __all__ = [
     "InvalidTtlError",
     "KeyContext",
     "KeyedStateBackend",
+    "KeysInTurn",
     "LatencySampling",
     "ListState",
     "ListStateHandle",

@@ -46,20 +46,24 @@ class StateHandle:
     """What all handles share: the table, the current key and the current namespace.
 
     Between `_hold` and `_stop_holding` a handle may keep what one key has at hand, which spares the table for
-    further rows of the key.  Nobody else may look at the state meanwhile, unless the handle has `_let_go`.
+    further rows of the key.  Where it was asked for most keys before, it reads all that come in one go, and
+    writes them so.  Nobody else may look at the state meanwhile, unless the handle has `_let_go`.
     """
 
     __slots__ = (
+        "_ahead",
         "_alone",
+        "_asked",
         "_changed",
         "_context",
         "_held",
-        "_held_group",
         "_held_key",
+        "_held_turn",
         "_holds",
         "_name",
         "_namespace",
         "_table",
+        "_unwritten",
     )
 
     def __init__(self, name: str, table: AnyStateTable, context: KeyContext) -> None:
@@ -71,10 +75,16 @@ class StateHandle:
         #: key is `_NO_KEY` where nothing is held.  It is compared by identity, which costs nothing: another
         #: key may be an equal one, so a change is written before anything is looked up under it.
         self._held_key: object = _NO_KEY
-        self._held_group = 0
+        self._held_turn = 0
         self._held: Any = None
         self._changed = False
         self._holds = False
+        #: What is stored under each of `KeyContext.in_turn`, where it was read ahead; and which of these have
+        #: yet to be written.
+        self._ahead: list[Any] | None = None
+        self._unwritten: list[int] = []
+        #: How many of these keys were looked up.
+        self._asked = 0
         #: Whether there is no second handle of the state, which would not see what this one holds.
         self._alone = True
 
@@ -83,25 +93,56 @@ class StateHandle:
     def _hold(self) -> None:
         """Begin to keep what the last key has at hand; a state that has namespaces never does."""
         self._holds = self._alone and self._namespace is VOID_NAMESPACE
+        keys = self._context.in_turn
+        if self._holds and 2 * self._asked > len(keys.keys) and keys.distinct:
+            self._ahead = self._table.get_many(keys.key_groups, keys.keys, self._namespace)
+        self._asked = 0
 
     def _stop_holding(self) -> None:
         """Let go, and let the table have every change at once again."""
         self._holds = False
         self._let_go()
 
-    def _let_go(self) -> None:
-        """Write what is held and changed into the table, and hold nothing."""
-        key, self._held_key = self._held_key, _NO_KEY
-        if self._changed:
-            # First, so that an error comes once.
-            self._changed = False
-            self._table.put(self._held_group, key, self._namespace, self._held)
-
-    def _take(self, value: Any, changed: bool) -> None:
-        """Hold what the current key has; what was held before is let go already."""
+    def _look_up(self) -> Any:
+        """Return what is stored under the current key, which is not held, and hold it."""
         context = self._context
-        self._held_key, self._held_group = context.key, context.key_group
-        self._held, self._changed = value, changed
+        if self._changed:
+            self._put_aside()
+        if self._ahead is None:
+            stored = self._table.get(context.key_group, context.key, self._namespace)
+        else:
+            stored = self._ahead[context.turn]
+        if self._holds:
+            self._asked += 1
+            self._held_key, self._held_turn, self._held = context.key, context.turn, stored
+        return stored
+
+    def _put_aside(self) -> None:
+        """Write what is held and was changed; at once, or together with what other keys have."""
+        # First, so that an error comes once.
+        self._changed = False
+        turn = self._held_turn
+        if self._ahead is None:
+            keys = self._context.in_turn
+            self._table.put(keys.key_groups[turn], keys.keys[turn], self._namespace, self._held)
+        else:
+            self._ahead[turn] = self._held
+            self._unwritten.append(turn)
+
+    def _let_go(self) -> None:
+        """Write into the table all that it does not have yet, and hold nothing."""
+        if self._changed:
+            self._put_aside()
+        self._held_key = _NO_KEY
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and self._unwritten:
+            keys = self._context.in_turn
+            unwritten, self._unwritten = self._unwritten, []
+            self._write_many(
+                list(map(keys.key_groups.__getitem__, unwritten)),
+                list(map(keys.keys.__getitem__, unwritten)),
+                list(map(ahead.__getitem__, unwritten)),
+            )
 
     @property
     def name(self) -> str:
@@ -135,8 +176,15 @@ class StateHandle:
 
     def clear(self) -> None:
         """Remove the state of the current key and namespace."""
-        self._let_go()
         context = self._context
+        if self._ahead is not None:
+            if context.key is not self._held_key and self._changed:
+                self._put_aside()
+            self._held_key, self._changed = _NO_KEY, False
+            self._ahead[context.turn] = None
+            self._unwritten.append(context.turn)
+            return
+        self._let_go()
         self._table.remove(context.key_group, context.key, self._namespace)
 
     def clear_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,23 @@ class _NoKey:
         return "no key"
 
 
+class KeysInTurn(NamedTuple):
+    """The keys that become current ones, one after the other.
+
+    Attributes
+    ----------
+    keys : list
+    key_groups : list of int
+        Of each key.
+    distinct : bool
+        Whether no key comes twice.
+    """
+
+    keys: list[Any]
+    key_groups: list[int]
+    distinct: bool
+
+
 class KeyContext:
     """The current key of one keyed backend, shared by all of its handles.
 
@@ -41,6 +58,10 @@ class KeyContext:
         The key group of `key`; whoever sets one sets both.
     timestamp : int or None
         The event time of the record that is handled, in milliseconds since 1970 UTC.
+    in_turn : KeysInTurn
+        While handles hold values, the keys from which `key` is taken.
+    turn : int
+        Which of them it is, from 0.
     """
 
     __slots__ = (
@@ -48,9 +69,11 @@ class KeyContext:
         "_max_parallelism",
         "_own",
         "_serializer",
+        "in_turn",
         "key",
         "key_group",
         "timestamp",
+        "turn",
     )
 
     def __init__(
@@ -60,6 +83,8 @@ class KeyContext:
         self._key_groups = key_groups
         self._own = frozenset(key_groups)
         self._max_parallelism = max_parallelism
+        self.in_turn = KeysInTurn([], [], False)
+        self.turn = 0
         self.clear()
 
     def clear(self) -> None:

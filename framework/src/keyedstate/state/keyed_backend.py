@@ -34,7 +34,7 @@ from keyedstate.state import base as state_base
 from keyedstate.state.adoption import adapted, adopt, check_keys
 from keyedstate.state.base import StateDescriptor, check_value
 from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME, Clock, StateTime, system_clock
-from keyedstate.state.context import KeyContext
+from keyedstate.state.context import KeyContext, KeysInTurn
 from keyedstate.state.errors import (
     InvalidDescriptorError,
     MissingEventTimeError,
@@ -215,12 +215,18 @@ class KeyedStateBackend:
 
     # -- rows of one key after the other ----------------------------------------------------------------
 
-    def hold_values(self) -> None:
+    def hold_values(self, keys: KeysInTurn) -> None:
         """Let states keep what the current key has at hand, until `write_held` is called.
 
         For the time in which nothing but a function and its handles uses the state: tables do not have what
         handles hold.
+
+        Parameters
+        ----------
+        keys : KeysInTurn
+            From which the current key is taken meanwhile, with `KeyContext.turn`.
         """
+        self.current.in_turn = keys
         for handle in self._holding:
             handle._hold()
 

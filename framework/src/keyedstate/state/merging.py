@@ -132,22 +132,14 @@ class AccumulatingStateHandle(MergingStateHandle):
             self._held = self._accumulate(self._held, value)
             self._changed = True
         elif self._holds:
-            self._let_go()
-            stored = self._table.get(context.key_group, context.key, self._namespace)
-            self._take(self._accumulate(stored, value), True)
+            self._held = self._accumulate(self._look_up(), value)
+            self._changed = True
         else:
             self._table.transform(context.key_group, context.key, self._namespace, value, self._accumulate)
 
     def _stored(self) -> Any:
         """Return what is stored under the current key, or None."""
-        context = self._context
-        if context.key is self._held_key:
-            return self._held
-        self._let_go()
-        stored = self._table.get(context.key_group, context.key, self._namespace)
-        if self._holds:
-            self._take(stored, False)
-        return stored
+        return self._held if self._context.key is self._held_key else self._look_up()
 
     def _stored_many(self, keys: list[Any], groups: list[int]) -> list[Any]:
         self._let_go()

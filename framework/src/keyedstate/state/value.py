@@ -46,14 +46,17 @@ class ValueStateHandle(StateHandle, Generic[T]):
         context = self._context
         if context.key is self._held_key:
             return self._held  # type: ignore[no-any-return]
-        if self._changed:
-            self._let_go()
-        value: Any = self._table.get(context.key_group, context.key, self._namespace)
+        value: Any
+        if self._holds:
+            value = self._look_up()
+            if value is None:
+                # Immutable, as all that is held.
+                value = self._held = self._default
+            return value  # type: ignore[no-any-return]
+        value = self._table.get(context.key_group, context.key, self._namespace)
         if value is None and self._default is not None:
             # Copied, so that a change in place of one key's default reaches no other key.
             value = self._serializer.copy(self._default)
-        if self._holds:
-            self._take(value, False)
         return value  # type: ignore[no-any-return]
 
     def update(self, value: T | None) -> None:
@@ -74,8 +77,10 @@ class ValueStateHandle(StateHandle, Generic[T]):
             self._held = value
             self._changed = True
         elif self._holds:
-            self._let_go()
-            self._take(value, True)
+            if self._changed:
+                self._put_aside()
+            self._held_key, self._held_turn, self._held = context.key, context.turn, value
+            self._changed = True
         else:
             self._table.put(context.key_group, context.key, self._namespace, value)
 
