@@ -1,14 +1,19 @@
-"""Tumbling one-minute windows with a count and a sum per key: by columns, row by row, and Spark's own.
+"""Windows with a count and a sum per key: by columns, row by row, and Spark's own.
 
-    python tests/bench/bench_window.py [--rows N] [--keys N] [--batches N] [--no-spark] [--markdown FILE]
+    python tests/bench/bench_window.py [--rows N] [--keys N] [--rounds N] [--no-spark] [--markdown FILE]
 
-Each micro-batch has rows of the next twenty seconds, so that every third one ends a window of all keys.
+Windows tumble by the minute, and each micro-batch has rows of the next twenty seconds; a round is three of
+them, so that windows of all keys end in each round.  Rounds of all lanes take turns, after one that does not
+count.
 
-- in one process, without Spark: seconds of the processor for a micro-batch, state and timers included;
+- in one process, without Spark: seconds of the processor for a micro-batch, state and timers included; also
+  for sessions with a gap of ten seconds, which one in twelve rows ends;
 - on Spark: seconds of a micro-batch from its trigger to its end, for ``groupBy(window("ts", ...), "k")`` with
-  a watermark in append mode over both of Spark's state stores, and for keyedstate by columns and row by row.
+  a watermark in append mode over both of Spark's state stores, for ``transformWithState`` row by row, with
+  the windows of a key in a map state and a timer for each, and for keyedstate by columns and row by row.
+  What is slow gets few rows; keyedstate row by row gets as few once more.
 
-The median over the batches after the first three counts.
+The ratio of two lanes is the median of those of their rounds.  Timers alone are in bench_timers.py.
 """
 
 from __future__ import annotations
@@ -19,13 +24,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from streaming.lanes import HDFS, PARTITIONS, ROCKSDB, open_session
+from streaming.lanes import HDFS, PARTITIONS, ROCKSDB, Lane, open_session
 
 from keyedstate import types
 from keyedstate.murmur3 import key_groups
@@ -33,12 +40,15 @@ from keyedstate.runtime.aggregates import count, sum_
 from keyedstate.runtime.windows import windowed
 from keyedstate.state import AggregateFunction
 from keyedstate.testing import Harness
-from keyedstate.window import Tumbling
+from keyedstate.window import Session, Tumbling
 
 STEP_MS = 20_000
-#: Batches before the state is as large as it gets.
-WARM = 3
+#: Micro-batches of a round: a minute.
+BATCHES = 3
+SCHEMA = "k string, c long, ts timestamp"
 RESULT = "k string, window_start timestamp, window_end timestamp, n long, total long"
+ROWS = "keyedstate row by row, heap-cow"
+STATEFUL = "Spark transformWithState, row by row"
 
 
 class Sums(AggregateFunction[Any, Any, Any]):
@@ -52,6 +62,9 @@ class Sums(AggregateFunction[Any, Any, Any]):
 
     def get_result(self, accumulator: tuple[int, int]) -> tuple[int, int]:
         return accumulator
+
+    def merge(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+        return a[0] + b[0], a[1] + b[1]
 
 
 PAIR = types.tuple_of(types.INT64, types.INT64)
@@ -70,24 +83,6 @@ def batch(number: int, rows: int, keys: int) -> pa.Table:
     )
 
 
-def in_process(function: Any, arguments: argparse.Namespace) -> float:
-    """Return the median processor seconds of a micro-batch in the operator."""
-    with Harness(function, key="k", schema="k string, c long, ts timestamp", output=RESULT, time="ts") as job:
-        [instance] = job.instances
-        operator: Any = instance._operator
-        spent = []
-        for number in range(arguments.batches):
-            [rows] = batch(number, arguments.rows, arguments.keys).combine_chunks().to_batches()
-            groups = pa.array(key_groups([rows.column("k")], 128))
-            rows = rows.append_column("__keyedstate_key_group", groups)
-            instance.backend.advance_watermark((number - 1) * STEP_MS)
-            began = time.process_time()
-            for _ in operator.process(iter([rows])):
-                pass
-            spent.append(time.process_time() - began)
-    return statistics.median(spent[WARM:])
-
-
 def by_columns(builder: Any) -> Any:
     return builder.aggregate(n=count(), total=sum_("c"))
 
@@ -96,7 +91,96 @@ def row_by_row(builder: Any) -> Any:
     return builder.aggregate_with(Sums(), PAIR, "n long, total long")
 
 
+class Engine(Protocol):
+    """What runs micro-batches."""
+
+    def run(self, numbers: range, rows: int, keys: int) -> list[float]:
+        """Return the seconds of each."""
+
+
+@dataclass
+class Entry:
+    """An engine with its size of micro-batches, and the seconds of one, in each round."""
+
+    name: str
+    engine: Engine
+    rows: int
+    keys: int
+    seconds: list[float] = field(default_factory=list)
+
+    def times_as_fast_as(self, other: Entry) -> float:
+        """Return the median over the rounds of the ratio of rows per second."""
+        pairs = zip(self.seconds, other.seconds, strict=True)
+        return statistics.median(theirs / mine for mine, theirs in pairs) * self.rows / other.rows
+
+
+def measure(entries: list[Entry], rounds: int) -> None:
+    """Run rounds of all engines in turn; the first one does not count."""
+    for number in range(rounds + 1):
+        for entry in entries:
+            numbers = range(number * BATCHES, (number + 1) * BATCHES)
+            found = statistics.mean(entry.engine.run(numbers, entry.rows, entry.keys))
+            if number:
+                entry.seconds.append(found)
+
+
+class InOperator:
+    """The operator alone, in this process."""
+
+    def __init__(self, function: Any, opened: ExitStack) -> None:
+        schema: Any = {"key": "k", "schema": SCHEMA, "output": RESULT, "time": "ts"}
+        [self._instance] = opened.enter_context(Harness(function, **schema)).instances
+
+    def run(self, numbers: range, rows: int, keys: int) -> list[float]:
+        operator: Any = self._instance._operator
+        spent = []
+        for number in numbers:
+            [made] = batch(number, rows, keys).combine_chunks().to_batches()
+            groups = pa.array(key_groups([made.column("k")], 128))
+            made = made.append_column("__keyedstate_key_group", groups)
+            self._instance.backend.advance_watermark((number - 1) * STEP_MS)
+            began = time.process_time()
+            operator.begin_epoch(number)
+            for _ in operator.process(iter([made])):
+                pass
+            self._instance.backend.write_back()
+            spent.append(time.process_time() - began)
+        return spent
+
+
+def in_operator(arguments: argparse.Namespace, opened: ExitStack) -> list[Entry]:
+    minutes, sessions = windowed(Tumbling.of("1 min")), windowed(Session.with_gap("10 s"))
+    functions = {
+        "tumbling, row by row": row_by_row(minutes),
+        "tumbling, by columns": by_columns(minutes),
+        "sessions, row by row": row_by_row(sessions),
+        "sessions, by columns": by_columns(sessions),
+    }
+    return [
+        Entry(name, InOperator(function, opened), arguments.rows, arguments.keys)
+        for name, function in functions.items()
+    ]
+
+
 # -- Spark -----------------------------------------------------------------------------------------
+
+
+class Query:
+    """A streaming query, which is fed files."""
+
+    def __init__(self, lane: Lane, folder: Path) -> None:
+        self._lane = lane
+        self._folder = folder
+
+    def run(self, numbers: range, rows: int, keys: int) -> list[float]:
+        files = []
+        for number in numbers:
+            path = self._folder / f"{rows}-{keys}" / f"{number:06}.parquet"
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                pq.write_table(batch(number, rows, keys), path, row_group_size=-(-rows // 2))
+            files.append(path)
+        return self._lane.run(files)
 
 
 def spark_windows(events: Any, folder: Path) -> Any:
@@ -104,6 +188,45 @@ def spark_windows(events: Any, folder: Path) -> Any:
 
     late = events.withWatermark("ts", "1 second")
     return late.groupBy(f.window("ts", "1 minute"), "k").agg(f.count("*"), f.sum("c"))
+
+
+def stateful_windows(events: Any, folder: Path) -> Any:
+    from pyspark.sql import Row
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Minutes(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self._handle = handle
+            self._windows = handle.getMapState("windows", "start long", "n long, total long")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            found: dict[int, tuple[int, int]] = {}
+            for row in rows:
+                start = int(row.ts.timestamp()) // 60 * 60_000
+                n, total = found.get(start, (0, 0))
+                found[start] = n + 1, total + row.c
+            for start, (n, total) in found.items():
+                before = self._windows.getValue((start,))
+                if before is None:
+                    self._handle.registerTimer(start + 60_000)
+                else:
+                    n, total = n + before[0], total + before[1]
+                self._windows.updateValue((start,), (n, total))
+            return iter(())
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
+            end = expiredTimerInfo.getExpiryTimeInMs()
+            n, total = self._windows.getValue((end - 60_000,))
+            self._windows.removeKey((end - 60_000,))
+            yield Row(k=key[0], window_end=end, n=n, total=total)
+
+        def close(self) -> None:
+            pass
+
+    late = events.withWatermark("ts", "1 second")
+    return late.groupBy("k").transformWithState(
+        Minutes(), "k string, window_end long, n long, total long", "Append", "EventTime"
+    )
 
 
 def keyedstate(made: Callable[[Any], Any]) -> Callable[[Any, Path], Any]:
@@ -117,75 +240,61 @@ def keyedstate(made: Callable[[Any], Any]) -> Callable[[Any, Path], Any]:
     return build
 
 
-def on_spark(arguments: argparse.Namespace) -> Iterator[tuple[str, float]]:
-    """Yield the median seconds of a micro-batch of each query."""
-    lanes: list[tuple[str, Callable[[Any, Path], Any], dict[str, str]]] = [
-        ("Spark, groupBy(window), HDFS-backed store", spark_windows, HDFS),
-        ("Spark, groupBy(window), RocksDB", spark_windows, ROCKSDB),
-        ("keyedstate by columns, heap-cow", keyedstate(by_columns), {}),
-        ("keyedstate row by row, heap-cow", keyedstate(row_by_row), {}),
+def on_spark(arguments: argparse.Namespace, folder: Path, opened: ExitStack) -> list[Entry]:
+    """Return the queries, each of which is running."""
+    size = arguments.rows, arguments.keys
+    small = arguments.slow_rows, arguments.slow_rows * arguments.keys // arguments.rows
+    lanes = [
+        ("Spark, groupBy(window), HDFS-backed store", spark_windows, HDFS, size),
+        ("Spark, groupBy(window), RocksDB", spark_windows, ROCKSDB, size),
+        ("keyedstate by columns, heap-cow", keyedstate(by_columns), {}, size),
+        (ROWS, keyedstate(row_by_row), {}, size),
+        (STATEFUL, stateful_windows, ROCKSDB, small),
+        (f"{ROWS}, as few rows", keyedstate(row_by_row), {}, small),
     ]
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        events = folder / "events"
-        events.mkdir()
-        for number in range(arguments.batches):
-            path = events / f"{number:06}.parquet"
-            pq.write_table(
-                batch(number, arguments.rows, arguments.keys), path, row_group_size=-(-arguments.rows // 2)
-            )
-        session = open_session(folder)
-        try:
-            for number, (name, build, settings) in enumerate(lanes):
-                for setting, value in settings.items():
-                    session.conf.set(setting, value)
-                frame = session.readStream.schema("k string, c long, ts timestamp")
-                frame = frame.option("maxFilesPerTrigger", 1).parquet(str(events))
-                own = folder / str(number)
-                query = (
-                    build(frame, own)
-                    .writeStream.format("noop")
-                    .outputMode("append")
-                    .option("checkpointLocation", str(own / "query"))
-                    .start()
-                )
-                query.processAllAvailable()
-                done: list[Any] = []
-                while len(done) < arguments.batches:
-                    done = [one for one in query.recentProgress if "addBatch" in one["durationMs"]]
-                    time.sleep(0.05)
-                query.stop()
-                spent = [one["durationMs"]["triggerExecution"] / 1000 for one in done]
-                yield name, statistics.median(spent[WARM : arguments.batches])
-        finally:
-            session.stop()
+    session = open_session(folder)
+    opened.callback(session.stop)
+    entries = []
+    for number, (name, build, settings, (rows, keys)) in enumerate(lanes):
+        lane = Lane(name, build, settings, schema=SCHEMA, mode="append")
+        lane.start(session, folder / str(number))
+        assert lane.query is not None
+        opened.callback(lane.query.stop)
+        entries.append(Entry(name, Query(lane, folder / "events"), rows, keys))
+    return entries
+
+
+def lines_of(entries: list[Entry], floors: list[str]) -> list[str]:
+    named = {entry.name: entry for entry in entries}
+    lines = ["", f"| | rows | s per batch | {' | '.join(f'times {floor}' for floor in floors)} |"]
+    lines.append("|---|---|---|" + "---|" * len(floors))
+    for entry in entries:
+        ratios = " | ".join(f"{entry.times_as_fast_as(named[floor]):.2f}" for floor in floors)
+        spent = statistics.median(entry.seconds)
+        lines.append(f"| {entry.name} | {entry.rows:,} | {spent:.2f} | {ratios} |")
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--batches", type=int, default=12)
+    parser.add_argument("--slow-rows", type=int, default=20_000, help="rows for transformWithState")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-spark", action="store_true")
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
     machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    lines = [f"{arguments.rows:,} rows in a batch, {arguments.keys:,} keys. Here: {machine}.", ""]
-    lines += ["| | s per batch | times as fast as the first |", "|---|---|---|"]
-
-    def report(found: list[tuple[str, float]]) -> None:
-        for name, spent in found:
-            lines.append(f"| {name} | {spent:.2f} | {found[0][1] / spent:.2f} |")
-
-    minutes = windowed(Tumbling.of("1 min"))
-    report(
-        [
-            ("in one process, row by row", in_process(row_by_row(minutes), arguments)),
-            ("in one process, by columns", in_process(by_columns(minutes), arguments)),
-        ]
-    )
+    lines = [f"{arguments.rows:,} rows in a batch, {arguments.keys:,} keys. Here: {machine}."]
+    with ExitStack() as opened:
+        entries = in_operator(arguments, opened)
+        measure(entries, arguments.rounds)
+        lines += lines_of(entries, ["tumbling, row by row", "sessions, row by row"])
     if not arguments.no_spark:
-        report(list(on_spark(arguments)))
+        with tempfile.TemporaryDirectory() as made, ExitStack() as opened:
+            entries = on_spark(arguments, Path(made), opened)
+            measure(entries, arguments.rounds)
+            lines += lines_of(entries, [entries[0].name, entries[1].name, STATEFUL])
     text = "\n".join(lines) + "\n"
     print(text)
     if arguments.markdown:

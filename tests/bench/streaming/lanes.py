@@ -66,11 +66,17 @@ class Lane:
         Makes the result out of the events and a folder of the lane's own.
     settings : mapping
         Of the session while the query starts, which is when Spark reads them.
+    schema : str
+        Of the events.
+    mode : str
+        The output mode.
     """
 
     name: str
     build: Callable[[DataFrame, Path], DataFrame]
     settings: Mapping[str, str] = field(default_factory=dict)
+    schema: str = SCHEMA
+    mode: str = "update"
     query: StreamingQuery | None = None
 
     def start(self, session: SparkSession, folder: Path) -> None:
@@ -79,11 +85,12 @@ class Lane:
         self._fed = 0
         for name, value in self.settings.items():
             session.conf.set(name, value)
-        events = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self._input))
+        reader = session.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
+        events = reader.parquet(str(self._input))
         self.query = (
             self.build(events, folder)
             .writeStream.format("noop")
-            .outputMode("update")
+            .outputMode(self.mode)
             .option("checkpointLocation", str(folder / "query"))
             .start()
         )
