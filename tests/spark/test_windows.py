@@ -20,7 +20,15 @@ from keyedstate.spark import (
 from keyedstate.spark.errors import EventTimeError, UnstoppableQueryError
 from keyedstate.state import AggregateFunction
 from keyedstate.types import GenericTypeForbiddenError
-from keyedstate.window import Count, InvalidWindowError, Session, Sliding, Tumbling
+from keyedstate.window import (
+    Count,
+    CountTrigger,
+    Global,
+    InvalidWindowError,
+    Session,
+    Sliding,
+    Tumbling,
+)
 from keyedstate.window.function import ProcessWindowFunction
 
 UTC = dt.timezone.utc
@@ -61,6 +69,25 @@ def by_spark(frame, window):
     return sorted(tuple(row) for row in made.select("k", "w.start", "w.end", *made.columns[2:]).collect())
 
 
+def session(gap):
+    from pyspark.sql import functions as f
+
+    return f.session_window("ts", gap)
+
+
+class Largest(AggregateFunction):
+    def create_accumulator(self):
+        return -1
+
+    def add(self, row, accumulator):
+        return max(row.v, accumulator)
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    merge = staticmethod(max)
+
+
 @pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
 def test_windows_of_a_batch_are_those_of_spark_sql(frame, one_backend, kind):
     from pyspark.sql import functions as f
@@ -71,12 +98,46 @@ def test_windows_of_a_batch_are_those_of_spark_sql(frame, one_backend, kind):
             f.window("ts", "60 seconds", startTime="10 seconds"),
         ),
         "sliding": (Sliding.of("1 min", "20 s"), f.window("ts", "60 seconds", "20 seconds")),
-        "session": (Session.with_gap("30 s"), f.session_window("ts", "30 seconds")),
+        "session": (Session.with_gap("30 s"), session("30 seconds")),
     }[kind]
     windows = keyed(frame, "k", config={"backend": one_backend}).window(assigner, time="ts", delay=0)
     out = windows.aggregate(n=count(), total=sum_("v"), most=max_("v"))
     assert out.columns == ["k", "window_start", "window_end", "n", "total", "most"]
     assert sorted(map(tuple, out.collect())) == by_spark(frame, window)
+
+
+def test_sessions_row_by_row_with_one_gap_and_with_gaps_of_rows_are_those_of_spark_sql(frame, one_backend):
+    from pyspark.sql import functions as f
+
+    rows = keyed(frame, "k", config={"backend": one_backend})
+    gaps = f.expr("concat(cast(10500 + 9000 * (v % 3) as string), ' milliseconds')")
+    for assigner, gap in (
+        (Session.with_gap("30 s"), "30 seconds"),
+        (Session.with_dynamic_gap(lambda row: 10_500 + 9000 * (row.v % 3)), gaps),
+    ):
+        windows = rows.window(assigner, time="ts", delay=0)
+        out = windows.aggregate_with(Largest(), types.INT64, "most long")
+        expected = [(k, start, end, most) for k, start, end, _, _, most in by_spark(frame, session(gap))]
+        assert sorted(map(tuple, out.collect())) == expected
+
+
+def test_windows_without_an_end_are_groups_of_rows(frame, one_backend):
+    """Global ones at the end of the input, those of a count, and those that a trigger fires on the way."""
+    from pyspark.sql import functions as f
+
+    rows = keyed(frame.withColumn("v", f.lit(3)), "k", config={"backend": one_backend})
+    aggregates = {"n": count(), "total": sum_("v")}
+    groups = frame.groupBy("k").agg(f.count("*"), f.sum(f.lit(3)))
+    all_rows = sorted(map(tuple, groups.collect()))
+    whole = rows.window(Global.at_end_of_stream(), time="ts", delay=0).aggregate(aggregates)
+    assert sorted(map(tuple, whole.collect())) == all_rows
+    for window, fired in (
+        (rows.window(Count.of(7)), lambda n: [7] * (n // 7)),
+        (rows.window(Count.of(7, 5)), lambda n: [min(7, row) for row in range(5, n + 1, 5)]),
+        (rows.window(Global.of()).trigger(CountTrigger.of(7)), lambda n: range(7, n + 1, 7)),
+    ):
+        expected = [(k, size, 3 * size) for k, n, _ in all_rows for size in fired(n)]
+        assert sorted(map(tuple, window.aggregate(aggregates).collect())) == sorted(expected)
 
 
 @pytest.mark.parametrize("by", ["rows", "columns"])
