@@ -51,6 +51,7 @@ NUMBERS = pa.schema(
         ("truth", pa.bool_()),
         ("day", pa.date32()),
         ("time", pa.timestamp("us", "UTC")),
+        ("pair", pa.struct([("x", pa.int64()), ("y", pa.string())])),
     ]
 )
 AGGREGATES = {
@@ -164,6 +165,7 @@ ROWS = st.tuples(
     st.none() | st.booleans(),
     st.none() | st.dates(date(1900, 1, 1), date(2200, 1, 1)),
     st.none() | st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(timezone.utc)),
+    st.none(),
 )
 EPOCHS = st.lists(st.lists(st.lists(ROWS, max_size=8), max_size=2), min_size=1, max_size=3)
 
@@ -222,6 +224,18 @@ def test_state_with_a_time_to_live_and_accumulators_that_are_no_numbers_stay_obj
         job.run([row("a", whole=1)])
         assert job.run([row("a", whole=2)])[0][:2] == ("'a'", "2")
         assert job.function.accumulators.column_table is None
+        job.backend.close()
+
+
+def test_a_key_of_one_struct_column_may_be_null_or_hold_nulls() -> None:
+    jobs = [Job(form, ["pair"], n=count(), total=sum_("whole")) for form in (COLUMNS, OBJECTS)]
+    keys = (None, {"x": None, "y": None}, {"x": 1, "y": None}, None, {"x": 1, "y": None}, {"x": 1, "y": ""})
+    for job in jobs:
+        for _ in range(2):
+            out = job.run([row("a", pair=key, whole=1) for key in keys])
+        assert [line[1] for line in out] == ["4", "2", "4", "2"]
+    assert jobs[0].stored() == jobs[1].stored()
+    for job in jobs:
         job.backend.close()
 
 

@@ -56,12 +56,14 @@ _STEP = 4096
 
 def fits(meta: StateMeta) -> bool:
     """Return whether the entries of a state can be columns: accumulators of numbers under keys of bytes."""
-    value = meta.value_serializer
+    key, value = meta.key_serializer, meta.value_serializer
     return (
         meta.kind is StateKind.VALUE
         and isinstance(value, AccumulatorsSerializer)
         and all(is_numeric(field.type) for field in value.arrow_type)
-        and has_bytes(meta.key_serializer.arrow_type)
+        and has_bytes(key.arrow_type)
+        # A single column of structs is no tuple of columns: there may be none of them.
+        and not (key.null_is_value and pa.types.is_struct(key.arrow_type))
     )
 
 
