@@ -60,9 +60,13 @@ class Addresses(NamedTuple):
             np.ascontiguousarray(entries["start"]),
             np.ascontiguousarray(entries["length"]),
         )
-        used, places = np.unique(entries["space"], return_inverse=True)
-        spaces = self.meta.namespace_serializer.to_arrow([self.spaces[space] for space in used.tolist()])
-        return spaces.take(pa.array(places.reshape(-1))), keys
+        numbers = entries["space"]
+        there = np.zeros(len(self.spaces), np.bool_)
+        there[numbers] = True
+        used = np.flatnonzero(there).tolist()
+        spaces = self.meta.namespace_serializer.to_arrow([self.spaces[space] for space in used])
+        places = (np.cumsum(there) - 1)[numbers]
+        return spaces.take(pa.array(places)), keys
 
 
 def struct_of(arrow_type: pa.DataType, columns: Sequence[Column], nones: Flags | None) -> pa.StructArray:

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from keyedstate.backend import ColumnTable
 from keyedstate.runtime.aggregates import Aggregate, InvalidAggregateError
 from keyedstate.runtime.aggregates.declaration import Part
 from keyedstate.runtime.aggregates.function import Aggregation
@@ -35,6 +37,9 @@ from keyedstate.window import EventTimeTrigger, MissingTimestampError, Session, 
 from keyedstate.window.contents import CONTENTS, AllRows
 from keyedstate.window.definition import WindowDefinition
 from keyedstate.window.function import ProcessWindowFunction, WindowContext
+
+#: So many more windows between the first and the last than rows are looked for one by one.
+_FEW_WINDOWS = 1024
 
 
 class DeclaredAggregation(KeyedFunction):
@@ -171,6 +176,10 @@ class WindowedAggregation(ColumnarWindows):
         if len(rows) != len(batch) or self._slide < self._size:
             chosen = chosen.take(pa.array(rows))
         columns = [chosen.column(name) for name in self._key_columns]
+        table = self._aggregation.column_table
+        if table is not None:
+            yield from self._add_columns(table, chosen, columns, batch.key_groups[rows], starts, ctx)
+            return
         pairs = GroupedRows([*columns, pa.array(starts)], batch.key_groups[rows])
         parts = self._aggregation.reduce(chosen, pairs)
         keys = keys_of(pairs.key_columns[:-1])
@@ -188,7 +197,56 @@ class WindowedAggregation(ColumnarWindows):
             now = self._merged(TimeWindow(start, start + self._size), some_keys, groups, in_window, ctx)
             if now is not None:
                 found = [column.take(pa.array(some)) for column in pairs.key_columns[:-1]]
-                yield from self._ended(start, found, now)
+                yield from self._ended(start, found, self._aggregation.results(now))
+
+    def _add_columns(
+        self,
+        table: ColumnTable[TimeWindow],
+        rows: pa.RecordBatch,
+        keys: list[pa.Array],
+        key_groups: npt.NDArray[np.int32],
+        starts: Times,
+        ctx: Context,
+    ) -> Iterator[pa.RecordBatch]:
+        """Bring rows into all their windows at once, in a table of columns."""
+        distinct, which = self._numbered(starts)
+        windows = [TimeWindow(start, start + self._size) for start in distinct.tolist()]
+        entries = table.locate(self._aggregation.keys_for(keys), key_groups, windows, which)
+        pairs = GroupedRows(keys, key_groups, (entries.codes, entries.first_rows))
+        new = ~entries.exist
+        now = self._aggregation.merge_columns(entries, pairs, rows)
+        of = which[entries.first_rows]
+        order = np.argsort(of, kind="stable")
+        bounds = np.searchsorted(of[order], np.arange(len(windows) + 1)).tolist()
+        for window, first, end in zip(windows, bounds, bounds[1:], strict=False):
+            some = order[first:end]
+            last = window.max_timestamp
+            ended = last <= ctx.watermark
+            if not ended:
+                # The timer of one that was there is there, too.
+                self._register(pairs, some[new[some]], last, ctx)
+            if self._lateness and last + self._lateness < END_OF_TIME:
+                self._register(pairs, some, last + self._lateness, ctx)
+            if ended:
+                found = [column.take(pa.array(some)) for column in pairs.key_columns]
+                results = self._aggregation.results_of([part.take(some) for part in now])
+                yield from self._ended(window.start, found, results)
+
+    def _numbered(self, starts: Times) -> tuple[Times, npt.NDArray[np.int32]]:
+        """Return the distinct starts of windows, ascending, and which of them each one is."""
+        steps = (starts - starts.min()) // self._slide
+        length = int(steps.max()) + 1
+        if length > len(starts) + _FEW_WINDOWS:
+            distinct, which = np.unique(starts, return_inverse=True)
+            return distinct, which.reshape(-1).astype(np.int32)
+        there = np.bincount(steps, minlength=length) > 0
+        distinct = starts.min() + np.flatnonzero(there) * self._slide
+        return distinct, (np.cumsum(there) - 1).astype(np.int32)[steps]
+
+    def _register(self, pairs: GroupedRows, some: Times, time: int, ctx: Context) -> None:
+        if len(some):
+            keys = keys_of([column.take(pa.array(some)) for column in pairs.key_columns])
+            ctx.timer_service.register_event_time_timers(keys, time, pairs.key_groups[some])
 
     def _merged(
         self, window: TimeWindow, keys: list[Any], key_groups: Any, new: list[Part], ctx: Context
@@ -225,6 +283,10 @@ class WindowedAggregation(ColumnarWindows):
                 self._contents.clear_many(keys, groups)
 
     def _fire(self, window: TimeWindow, keys: list[Any], groups: list[int]) -> Iterator[pa.RecordBatch]:
+        table = self._aggregation.column_table
+        if table is not None:
+            yield from self._fire_columns(table, window, keys, groups)
+            return
         self._contents.set_namespace(window)
         found: list[Any] = self._contents.get_many(keys, groups)
         if None in found:
@@ -233,15 +295,29 @@ class WindowedAggregation(ColumnarWindows):
             keys, groups = [keys[place] for place in there], [groups[place] for place in there]
             found = [found[place] for place in there]
         if keys:
-            parts = self._aggregation.parts_of(found)
-            yield from self._ended(window.start, self._as_columns(keys), parts)
+            results = self._aggregation.results(self._aggregation.parts_of(found))
+            yield from self._ended(window.start, self._as_columns(keys), results)
             if not self._lateness:
                 self._contents.set_namespace(window)
                 self._contents.clear_many(keys, groups)
 
-    def _ended(self, start: int, keys: list[pa.Array], parts: list[Part]) -> Iterator[pa.RecordBatch]:
+    def _fire_columns(
+        self, table: ColumnTable[TimeWindow], window: TimeWindow, keys: list[Any], groups: list[int]
+    ) -> Iterator[pa.RecordBatch]:
+        columns = self._as_columns(keys)
+        entries = table.locate(self._aggregation.keys_for(columns), np.array(groups, np.int32), [window])
+        there = np.flatnonzero(entries.exist)
+        if len(there):
+            results = self._aggregation.results_of([part.take(there) for part in entries.read()])
+            rows = pa.array(entries.first_rows[there])
+            # The rows leave the table before anybody may come in between.
+            if not self._lateness:
+                entries.remove()
+            yield from self._ended(window.start, [column.take(rows) for column in columns], results)
+
+    def _ended(self, start: int, keys: list[pa.Array], results: list[pa.Array]) -> Iterator[pa.RecordBatch]:
         starts = np.full(len(keys[0]), start)
-        return self._fired(keys, starts, starts + self._size, parts)
+        return self._fired(keys, starts, starts + self._size, results)
 
 
 class _AggregatedWindow(ProcessWindowFunction):

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.runtime.aggregates.declaration import Part
 from keyedstate.runtime.aggregates.function import OUTPUT_ROWS, Aggregation
 from keyedstate.runtime.event_time import event_time_array
 from keyedstate.runtime.function import Context
@@ -111,7 +110,7 @@ class ColumnarWindows(VectorizedProcessFunction):
         ]
 
     def _fired(
-        self, keys: list[pa.Array], starts: Times, ends: Times, parts: list[Part]
+        self, keys: list[pa.Array], starts: Times, ends: Times, results: list[pa.Array]
     ) -> Iterator[pa.RecordBatch]:
         """Yield the results of windows.
 
@@ -120,14 +119,17 @@ class ColumnarWindows(VectorizedProcessFunction):
         keys : list of pyarrow.Array
             The key columns, with the key of each window.
         starts, ends : ndarray of int64
-        parts : list of Part
-            The parts of the accumulators.
+        results : list of pyarrow.Array
+            Those of the aggregates.
         """
         for begin in range(0, len(starts), OUTPUT_ROWS):
             some = slice(begin, begin + OUTPUT_ROWS)
-            results = self._aggregation.results([part[some] for part in parts])
             bounds = _instants(starts[some]), _instants(ends[some])
-            columns = [*(column[some] for column in keys), *bounds, *results]
+            columns = [
+                *(column[some] for column in keys),
+                *bounds,
+                *(column[some] for column in results),
+            ]
             if not self._side_outputs:
                 yield pa.RecordBatch.from_arrays(columns, schema=self._main)
             else:

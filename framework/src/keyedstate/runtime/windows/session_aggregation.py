@@ -124,7 +124,8 @@ class SessionAggregation(ColumnarWindows):
         if ended.any():
             fired = merged.taken(ended)
             keys = [column.take(pa.array(fired.owners)) for column in by_key.key_columns]
-            yield from self._fired(keys, fired.starts, fired.ends, fired.parts)
+            results = self._aggregation.results(fired.parts)
+            yield from self._fired(keys, fired.starts, fired.ends, results)
 
     def _late_rows(
         self, codes: Times, times: Times, stored: _Sessions, watermark: int
@@ -249,7 +250,8 @@ class SessionAggregation(ColumnarWindows):
             fired = sessions.taken(fires)
             fired = fired.taken(np.argsort(fired.ends, kind="stable"))
             owners = self._as_columns([keys[place] for place in fired.owners.tolist()])
-            yield from self._fired(owners, fired.starts, fired.ends, fired.parts)
+            results = self._aggregation.results(fired.parts)
+            yield from self._fired(owners, fired.starts, fired.ends, results)
         # A session that has ended is due at the end of the lateness, and without any at once.
         over = (sessions.due <= now) & (sessions.due < END_OF_TIME)
         left = sessions.taken(~over)
