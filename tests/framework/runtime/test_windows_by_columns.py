@@ -93,7 +93,7 @@ def told(outputs: list[Any]) -> tuple[list[Any], dict[Any, Any], list[Any]]:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(WINDOWS, st.sampled_from([0, 1, 9]), STEPS)
-def test_columns_and_rows_give_the_same(one_backend: str, assigner: Any, lateness: int, steps: Any) -> None:
+def test_columns_and_rows_give_the_same(backend_name: str, assigner: Any, lateness: int, steps: Any) -> None:
     """WIN-01, WIN-02, WIN-14, WIN-16 over random rows, out of order and late, with restarts.
 
     Rows of one call that come late to a window make one firing by columns, and one each row by row: what
@@ -101,7 +101,13 @@ def test_columns_and_rows_give_the_same(one_backend: str, assigner: Any, latenes
     """
     by_rows = declared(assigner, lateness).aggregate_with(Statistics(), SUMS)
     by_columns = declared(assigner, lateness).aggregate(n=count(), total=sum_("v"), most=max_("v"))
-    arguments: Any = {"key": "user", "schema": SCHEMA, "output": OUTPUT, "time": "ts", "backend": one_backend}
+    arguments: Any = {
+        "key": "user",
+        "schema": SCHEMA,
+        "output": OUTPUT,
+        "time": "ts",
+        "backend": backend_name,
+    }
     with Harness(by_rows, **arguments) as rows, Harness(by_columns, **arguments) as columns:
         assert isinstance(columns.instances[0].function, WindowedAggregation)
         for step in [*steps, 10_000]:
