@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from keyedstate import types
-from keyedstate.backend import ChangeTracking, StateKind, StateMeta, TableChanges
+from keyedstate.backend import ChangeTracking, EntryChange, StateKind, StateMeta, TableChanges
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import ListState, MapState, ReducingState, UnknownChangesError, ValueState
 from keyedstate.state.tracking import TouchedTable
@@ -66,7 +66,40 @@ def tracking(instances):
     return backend
 
 
+#: In columns where a backend has such tables.
+TALLIES = ValueState("tallies", types.accumulators_of({"n": types.nullable(types.INT64)}))
+
+
 # -- by the keyed backend -----------------------------------------------------------------------------------
+
+
+def test_changes_of_another_instance_are_no_changes_of_the_next_epoch(tracking):
+    """CL-01: of one entry the last change counts, whatever the namespaces of those between."""
+    state = tracking.get_state(TALLIES, 0, types.INT64)
+    state.update_many([1, 2, 3], [(1,), (2,), (3,)])
+    groups = dict(zip((1, 2, 3, 4), tracking.current.locate([1, 2, 3, 4])[1], strict=True))
+
+    def change(key: int, namespace: int, present: bool, value: Any = None) -> EntryChange:
+        return EntryChange("tallies", groups[key], namespace, key, present, value)
+
+    tracking.apply_changes("tallies", [])
+    tracking.apply_changes(
+        "tallies",
+        [
+            change(1, 0, False),
+            change(2, 0, True, (20,)),
+            change(4, 7, True, (4,)),
+            change(2, 0, False),
+            change(3, 0, False),
+            change(4, 7, True, (40,)),
+            change(3, 0, True, (30,)),
+        ],
+    )
+    assert set(tracking.get_keys_and_namespaces("tallies")) == {(3, 0), (4, 7)}
+    assert state.get_many([1, 2, 3]) == [None, None, (30,)]
+    tracking.begin_epoch(2)
+    state.update_many([3], [(31,)])
+    assert by_key(tracking, 1, TALLIES) == ({3: (31,)}, set())
 
 
 def test_each_kind_of_state_tells_what_changed_since_an_epoch(tracking):

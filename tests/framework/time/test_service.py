@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keyedstate import types
+from keyedstate.backend import EntryChange
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import (
     BEFORE_TIME,
@@ -509,9 +510,11 @@ def test_a_queue_that_is_made_anew_has_what_was_changed_beside_it(backends):
     instance.event("k", "n", 1, 2)
     instance.backend.write_back()
     table, group = EVENT_TIMERS + "timers", instance.backend.current.key_group
-    change = instance.backend.apply_change
-    change(table, group, "k", (1, "n"), present=False, value=None)
-    change(table, group, "k", (3, "n"), present=True, value=types.VOID_NAMESPACE)
+    changes = [
+        EntryChange(table, group, (1, "n"), "k", False, None),
+        EntryChange(table, group, (3, "n"), "k", True, types.VOID_NAMESPACE),
+    ]
+    instance.backend.apply_changes(table, changes)
     again = type(instance)(instance.backend)
     assert again.all_event_timers() == {Timer(2, "k", "n"), Timer(3, "k", "n")}
     again.services.advance_watermark(3)

@@ -11,7 +11,8 @@ import os
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ from keyedstate.state import BEFORE_TIME, KeyedStateBackend, OperatorStateBacken
 
 #: How much of a processor's time a base takes that goes on over epochs: so little that work keeps its speed.
 _SHARE_OF_BASE = 0.1
+#: Changes of another process that are applied together.
+_CHANGES_AT_ONCE = 16_384
 #: Where backends have their files, in a process that has a folder for them; set once, before the first.
 _instances: Path | None = None
 
@@ -395,8 +398,10 @@ class Partition:
         if not self._keyed.can_apply_changes(states):
             return False
         self._written = None
-        for state, key_group, namespace, key, present, value in read_changes(folder.storage, missing, states):
-            self._keyed.apply_change(state, key_group, key, namespace, present=present, value=value)
+        changes = read_changes(folder.storage, missing, states)
+        for state, of_state in groupby(changes, key=attrgetter("state")):
+            while some := list(islice(of_state, _CHANGES_AT_ONCE)):
+                self._keyed.apply_changes(state, some)
         return True
 
     def run(
