@@ -165,6 +165,22 @@ def test_a_timer_that_is_registered_in_each_epoch_is_written_once() -> None:
     assert sorted(key for due in queue.poll_together(50) for key in due.keys) == list(range(8))
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_stored_timer_that_is_registered_again_fires_once(together: bool) -> None:
+    """PQ-05, TM-11: also beside another one of its time that is stored, and one that is not."""
+    queue = queue_over(table_over(DictSpace(), meta_of(types.STRING)), bare=False)
+    for namespace in ("a", "b"):
+        queue.add_at(5, namespace, [1, 2], [1, 2])
+    queue.write_back()
+    queue.add_at(5, "a", [1, 3], [1, 3])
+    if together:
+        fired = [(due.namespace, key) for due in queue.poll_together(5) for key in due.keys]
+    else:
+        fired = [(namespace, key) for _, namespace, key, _ in queue.poll(5)]
+    assert sorted(fired) == [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2)]
+    assert len(queue) == 0
+
+
 def test_what_is_due_again_while_it_fires_fires_again() -> None:
     """A timer that registers itself for the same time, and one that does so for an earlier one."""
     queue = queue_over(table_over(DictSpace()))
