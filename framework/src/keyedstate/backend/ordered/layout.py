@@ -79,13 +79,16 @@ class RowLayout:
     def addresses(self, key_groups: list[int], keys: list[Any], namespace: Any) -> list[bytes]:
         """Return the keys of the rows of several addresses in one namespace."""
         end, groups = self._namespace.to_bytes(namespace), self._groups
-        if self._text_groups and {str}.issuperset(map(type, keys)) and are_short(keys):
+        if self._text_groups and _are_short_texts(keys):
             texts, heads, tail = self._text_groups, SHORT_HEADS, end.decode("latin-1")
             # A third of what it takes to put bytes together; each character is a byte.
-            return [
-                f"{texts[group]}{heads[len(key)]}{key}{tail}".encode("latin-1")
+            rows = [
+                f"{texts[group]}{heads[len(key)]}{key}{tail}"
                 for group, key in zip(key_groups, keys, strict=True)
             ]
+            if self._width == 1 and tail.isascii():
+                return list(map(str.encode, rows))
+            return [row.encode("latin-1") for row in rows]
         made = self._key.to_bytes_many(keys)
         return [groups[group] + key + end for group, key in zip(key_groups, made, strict=True)]
 
@@ -128,6 +131,14 @@ class RowLayout:
         for row, (_, _, end) in zip(rows, parsed, strict=True):
             whole(row, end)
         return [key for key, _, _ in parsed], [namespace for _, namespace, _ in parsed]
+
+
+def _are_short_texts(keys: list[Any]) -> bool:
+    """Return whether all keys are strings that have a short head: joining them is the cheapest look."""
+    try:
+        return are_short(keys)
+    except TypeError:
+        return False
 
 
 class TimeLayout(RowLayout):
