@@ -7,7 +7,7 @@ them, so that windows of all keys end in each round.  Rounds of all lanes take t
 count.
 
 - in one process, without Spark: seconds of the processor for a micro-batch, state and timers included; also
-  for sessions with a gap of ten seconds, which one in twelve rows ends;
+  for sessions with a gap of fifteen seconds, which one in forty rows ends;
 - on Spark: seconds of a micro-batch from its trigger to its end, for ``groupBy(window("ts", ...), "k")`` with
   a watermark in append mode over both of Spark's state stores, for ``transformWithState`` row by row, with
   the windows of a key in a map state and a timer for each, and for keyedstate by columns and row by row.
@@ -149,7 +149,7 @@ class InOperator:
 
 
 def in_operator(arguments: argparse.Namespace, opened: ExitStack) -> list[Entry]:
-    minutes, sessions = windowed(Tumbling.of("1 min")), windowed(Session.with_gap("10 s"))
+    minutes, sessions = windowed(Tumbling.of("1 min")), windowed(Session.with_gap("15 s"))
     functions = {
         "tumbling, row by row": row_by_row(minutes),
         "tumbling, by columns": by_columns(minutes),

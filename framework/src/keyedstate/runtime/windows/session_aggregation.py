@@ -117,7 +117,11 @@ class SessionAggregation(ColumnarWindows):
         places = np.array(grown.keys, np.int64)
         self._fold(merged, stored, of_stored)
         self._fold_into(merged.parts, places.tolist(), self._aggregation.reduce(chosen, grown))
-        self._write(by_key.keys, by_key.key_groups, merged, before)
+        # A session that no row has come to lies where it lay; two become one by a row alone.
+        held = np.full(len(merged.owners), -1)
+        held[of_stored] = _ranks(stored.owners)
+        held[places] = -1
+        self._write(by_key.keys, by_key.key_groups, merged, before, held)
         self._register_earlier(by_key.keys, by_key.key_groups, stored, merged, ctx)
         ended = np.zeros(len(merged.owners), np.bool_)
         ended[places] = merged.ends[places] - 1 <= ctx.watermark
@@ -204,7 +208,7 @@ class SessionAggregation(ColumnarWindows):
 
     def _fold(self, merged: _Sessions, stored: _Sessions, of_stored: Times) -> None:
         """Bring the accumulators of stored sessions into those that these have become, in their order."""
-        turn = np.arange(len(of_stored)) - np.searchsorted(of_stored, of_stored)
+        turn = _ranks(of_stored)
         for now in range(int(turn.max()) + 1 if len(turn) else 0):
             some = turn == now
             self._fold_into(merged.parts, of_stored[some].tolist(), stored.taken(some).parts, alone=now == 0)
@@ -253,11 +257,10 @@ class SessionAggregation(ColumnarWindows):
             results = self._aggregation.results(fired.parts)
             yield from self._fired(owners, fired.starts, fired.ends, results)
         # A session that has ended is due at the end of the lateness, and without any at once.
-        over = (sessions.due <= now) & (sessions.due < END_OF_TIME)
-        left = sessions.taken(~over)
-        changed = np.zeros(len(keys), np.bool_)
-        changed[sessions.owners[fires | over]] = True
-        self._write(keys, groups, left.taken(changed[left.owners]), np.where(changed, before, 0))
+        stays = (sessions.due > now) | (sessions.due == END_OF_TIME)
+        left = sessions.taken(stays)
+        held = np.where(fires, -1, _ranks(sessions.owners))[stays]
+        self._write(keys, groups, left, before, held)
         due = _least_by_owner(left, len(keys))
         self._register(keys, groups, np.flatnonzero(due < END_OF_TIME), due, ctx)
 
@@ -292,7 +295,9 @@ class SessionAggregation(ColumnarWindows):
         sessions = _Sessions(np.array(owners, np.int64), starts, ends, due, parts)
         return sessions if slot < 2 else sessions.taken(np.lexsort((starts, sessions.owners))), counts
 
-    def _write(self, keys: list[Any], key_groups: Any, sessions: _Sessions, before: Times) -> None:
+    def _write(
+        self, keys: list[Any], key_groups: Any, sessions: _Sessions, before: Times, held: Times
+    ) -> None:
         """Make sessions, in the order of owners and starts, those that keys have, and let others go.
 
         Parameters
@@ -300,21 +305,25 @@ class SessionAggregation(ColumnarWindows):
         keys : list
         key_groups : sequence of int
         sessions : _Sessions
-            Keys without any keep those that they have, unless `before` says how many these are.
         before : ndarray of int64
             How many sessions each key had.
+        held : ndarray of int64
+            For each session the number under which it lies as it is; -1 where it has changed.
         """
         state = self._sessions
         groups: Any = np.asarray(key_groups)
         counts = np.bincount(sessions.owners, minlength=len(keys))
-        slots = np.arange(len(sessions.owners)) - np.searchsorted(sessions.owners, sessions.owners)
+        slots = _ranks(sessions.owners)
+        other_count = (slots == 0) & (counts != before)[sessions.owners]
+        written = np.flatnonzero((held != slots) | other_count)
+        sessions, slots = sessions.taken(written), slots[written]
         columns = [column.tolist() for column in (sessions.starts, sessions.ends, sessions.due)]
         of_first = [
-            counts.item(owner) if slot == 0 else None
-            for owner, slot in zip(sessions.owners.tolist(), slots.tolist(), strict=True)
+            number if slot == 0 else None
+            for number, slot in zip(counts[sessions.owners].tolist(), slots.tolist(), strict=True)
         ]
         values = list(zip(of_first, *columns, *sessions.parts, strict=True))
-        for slot in range(int(max(counts.max(), before.max())) if len(keys) else 0):
+        for slot in range(int(max(counts.max(), before.max()))):
             state.set_namespace(slot)
             places = np.flatnonzero(slots == slot)
             if len(places):
@@ -361,6 +370,11 @@ def _sorted(owners: Times, starts: Times) -> Times:
         # In one number, which sorts ten times as fast.
         return np.argsort(owners * span + (starts - first))
     return np.lexsort((starts, owners))
+
+
+def _ranks(ascending: Times) -> Times:
+    """Return for each number how many equal ones are before it."""
+    return np.arange(len(ascending)) - np.searchsorted(ascending, ascending)
 
 
 def _least_by_owner(sessions: _Sessions, keys: int) -> Times:
