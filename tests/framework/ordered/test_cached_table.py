@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -304,6 +306,27 @@ def test_entries_are_read_as_what_the_program_declares_after_a_change_of_type() 
     table.put(2, 2, VOID, 2**40)
     assert [table.get(group, group, VOID) for group in (1, 2)] == [5, 2**40]
     assert entries_of(table.snapshot()) == {(VOID, 1): 5, (VOID, 2): 2**40}
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_no_cache_goes_on_where_values_become_such_as_must_not_be_cached(counted: bool) -> None:
+    """MIG-01."""
+    parts = {"n": nullable(types.INT64)}
+    old = StateMeta("n", StateKind.VALUE, types.INT64, types.VOID, accumulators_of(parts))
+    table, _ = table_of(old, 1 << 20)
+    table.put(1, 1, VOID, (5,))
+    table.put(2, 2, VOID, (6,))
+    if not counted:
+        table.holds(None)
+    assert table.going_on() is table
+    type_ = accumulators_of({**parts, "least": nullable(types.FLOAT32)})
+    table.rewrite(replace(old, value_serializer=type_), None, None, lambda value: (*value, None))
+    going_on = table.going_on()
+    assert not isinstance(going_on, CachedValueTable)
+    assert len(going_on) == 2
+    going_on.put(1, 1, VOID, (7, 0.1))
+    assert going_on.get(1, 1, VOID) == (7, float(np.float32(0.1)))
+    assert entries_of(going_on.snapshot())[VOID, 2] == (6, None)
 
 
 def test_entries_that_are_restored_are_seen_also_where_there_was_none_a_moment_ago() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keyedstate.backend.meta import StateMeta
+from keyedstate.backend.table import AnyStateTable, StateTable
 
 
 class RewritingTable(ABC):
@@ -29,3 +30,11 @@ class RewritingTable(ABC):
         to be; None is converted to None.  Where a conversion raises, the table stays as it was.  It is no
         change that an incremental checkpoint has to hold.
         """
+
+    def going_on(self) -> AnyStateTable:
+        """Return the table that goes on over the entries with the types that they have by now.
+
+        The table itself, unless it is made for types of another sort; then nobody uses it any more.
+        """
+        assert isinstance(self, StateTable), "it is this beside StateTable"
+        return self

@@ -95,16 +95,17 @@ def adopt(
     """
     old = table.meta
     if isinstance(table, RewritingTable):
-        if not _same_types(old, meta):
+        if _same_types(old, meta):
+            table.replace_meta(meta)
+        else:
             try:
                 table.rewrite(meta, *_conversions(old, meta, stamp))
             except KeyedStateError as error:
                 raise StateConversionError(meta.name, str(error)) from error
-            return table
-    else:
-        converted = _converted_table(table, meta, stamp, create_table)
-        if converted is not None:
-            return converted
+        return table.going_on()
+    converted = _converted_table(table, meta, stamp, create_table)
+    if converted is not None:
+        return converted
     table.replace_meta(meta)
     return table
 

@@ -18,12 +18,13 @@ from keyedstate.backend.ordered.cache import (
     EntryCache,
     Mark,
     ObjectMemory,
+    weight_of,
 )
 from keyedstate.backend.ordered.codecs import Entry
 from keyedstate.backend.ordered.laid_over import LaidOverEntries, TouchedChanges, addresses_of
 from keyedstate.backend.ordered.presence import PRESENT, TouchedKeys
 from keyedstate.backend.ordered.table import ValueTable
-from keyedstate.backend.table import EntryBatch, TableSnapshot
+from keyedstate.backend.table import AnyStateTable, EntryBatch, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types.void import VoidSerializer
 
@@ -75,7 +76,7 @@ class CachedValueTable(ValueTable[K, N, V]):
         self.write_back()
         self.cache.clear()
         super().replace_meta(meta)
-        self.cache.adopt(meta)
+        self._weigh_anew()
 
     def rewrite(
         self,
@@ -88,7 +89,21 @@ class CachedValueTable(ValueTable[K, N, V]):
         self.write_back()
         self.cache.clear()
         super().rewrite(meta, of_keys, of_namespaces, of_values)
-        self.cache.adopt(meta)
+        self._weigh_anew()
+
+    def _weigh_anew(self) -> None:
+        if weight_of(self._meta.value_serializer) is not None:
+            self.cache.adopt(self._meta)
+
+    def going_on(self) -> AnyStateTable:
+        """Return a table without a cache where values have become such as must not be cached."""
+        if weight_of(self._meta.value_serializer) is not None:
+            return self
+        table: ValueTable[K, N, V] = ValueTable(
+            self._meta, self._key_groups, self._max_parallelism, self.buffer
+        )
+        table.holds(self.touched.count)
+        return table
 
     def _load(self, key_group: int, key: K, namespace: N, cached: CacheKey) -> Any:
         """Return what there is of a key that is not among the younger entries."""
