@@ -19,7 +19,13 @@ from keyedstate.runtime import (
 )
 from keyedstate.state import BEFORE_TIME, Ttl, TtlClock, ValueState
 from keyedstate.testing import Harness
-from keyedstate.time import InvalidTimerTimeError, NoEventTimeError
+from keyedstate.time import (
+    HeapTimerQueue,
+    InvalidTimerTimeError,
+    NoEventTimeError,
+    OrderedTimerQueue,
+    UnorderedTimersError,
+)
 
 SCHEMA = "k string, at timestamp, n long"
 OUTPUT = "k string, what string, at long, n long"
@@ -106,6 +112,36 @@ def test_timers_go_over_to_another_backend(silence, name):
     silence.process_all([("a", at(0), 1), ("b", at(5), 1)])
     with harness_of(Silence(), name, restore=silence.snapshot()) as other:
         assert other.advance_watermark(200) == [("a", "silent", 100, 1), ("b", "silent", 105, 1)]
+
+
+@pytest.mark.parametrize(
+    ("backend", "queue", "chosen"),
+    [
+        ("rocksdb", "auto", OrderedTimerQueue),
+        ("rocksdb", "ordered", OrderedTimerQueue),
+        ("rocksdb", "heap", HeapTimerQueue),
+        ("heap-cow", "auto", HeapTimerQueue),
+        ("sqlite", "auto", OrderedTimerQueue),
+    ],
+)
+def test_an_option_says_where_the_order_of_timers_is_kept(backend, queue, chosen):
+    """TIMER-01, PQ-11: and the timers are the same."""
+    with harness_of(Silence(), backend, options={"timers.queue": queue}) as harness:
+        (instance,) = harness.instances
+        assert type(instance._operator._user_timers._event) is chosen
+        harness.process_all([("a", at(0), 1), ("b", at(50), 1), ("a", at(30), 1)])
+        assert harness.advance_watermark(149) == [("a", "silent", 130, 1)]
+        harness.restore(harness.snapshot())
+        assert harness.advance_watermark(150) == [("b", "silent", 150, 1)]
+
+
+def test_a_backend_that_keeps_no_timers_in_order_is_refused_where_that_is_asked_for():
+    with (
+        pytest.raises(UnorderedTimersError, match=r"set timers\.queue to 'auto'") as caught,
+        harness_of(Silence(), "heap-cow", options={"timers.queue": "ordered"}) as harness,
+    ):
+        harness.process(("a", at(0), 1))
+    assert caught.value.backend == "heap-cow"
 
 
 def test_at_the_end_of_an_epoch_those_fire_whose_time_has_come_by_the_delay(backend_name):
