@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from keyedstate.runtime.connected import ConnectedInputs, KeyedCoProcessFunction
@@ -26,6 +27,8 @@ LEFT, RIGHT = "left", "right"
 #: The side outputs of late rows, and of rows without event time.
 LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
 MISSING_LEFT, MISSING_RIGHT = "missing_left", "missing_right"
+#: The time under which rows were found.
+_TIME = itemgetter(0)
 
 
 class JoinContext:
@@ -153,21 +156,30 @@ def joined_columns(
 
 
 class JoinedRow(ProcessJoinFunction):
-    """Puts the columns of both rows out, as `joined_columns` names them."""
+    """Puts the columns of both rows out, as `joined_columns` names them.
 
-    def __init__(self) -> None:
-        self._columns: Sequence[tuple[bool, int]] = ()
+    Attributes
+    ----------
+    of_left, of_right : callable
+        What of a row of that side stands in the joined one.
+    """
 
-    def bound_to(self, inputs: ConnectedInputs) -> JoinedRow:
-        """Return the function for rows of these inputs."""
-        bound = JoinedRow()
-        bound._columns = [(column.of_right, column.place) for column in joined_columns(inputs)]
-        return bound
+    def __init__(self, inputs: ConnectedInputs | None = None) -> None:
+        columns = [] if inputs is None else joined_columns(inputs)
+        self.of_left = _taking([column.place for column in columns if not column.of_right])
+        self.of_right = _taking([column.place for column in columns if column.of_right])
 
     def process(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any]:
         """Return the row."""
-        both = (left, right)
-        return [tuple([both[side][place] for side, place in self._columns])]
+        return [self.of_left(left) + self.of_right(right)]
+
+
+def _taking(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what takes the values at some places of a row."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    # Of one place an itemgetter gives no tuple.
+    return lambda row: tuple([row[place] for place in places])
 
 
 class IntervalJoinFunction(KeyedCoProcessFunction):
@@ -219,7 +231,7 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
             )
         function = self._function
         if isinstance(function, JoinedRow):
-            function = function.bound_to(inputs)
+            function = JoinedRow(inputs)
         lower_ms, upper_ms = self._bounds[0]
         bound = IntervalJoinFunction(
             lower_ms, upper_ms, function, side_outputs=self.side_outputs, missing=self._missing
@@ -284,7 +296,9 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         found = [(other, rows) for other, rows in others.items() if first <= other <= last]
         if not found:
             return None
-        found.sort(key=_time_of)
+        found.sort(key=_TIME)
+        if self.joins_by_itself and not self.side_outputs:
+            return self._joined(row, found, of_right)
         pair, process = self._pair, self._function.process
         pair.key = key
         for other, rows in found:
@@ -293,6 +307,16 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
                 left, right = (found_row, row) if of_right else (row, found_row)
                 self._emit(process(left, right, pair))
         return self._taken()
+
+    def _joined(self, row: Any, found: list[tuple[int, list[Any] | None]], of_right: bool) -> list[Any]:
+        """Return what `JoinedRow` gives of a row and all that it is joined with."""
+        function = self._function
+        assert isinstance(function, JoinedRow), "checked"
+        if of_right:
+            right, of_left = function.of_right(row), function.of_left
+            return [of_left(other) + right for _, rows in found for other in rows or ()]
+        left, of_other = function.of_left(row), function.of_right
+        return [left + of_other(other) for _, rows in found for other in rows or ()]
 
     def on_event_time(self, timer: Timer) -> None:
         """Take a time out of a buffer."""
@@ -353,7 +377,3 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         columns: list[Any] = [None] * len(self.side_outputs)
         columns[self.side_outputs.index(name)] = tuple(row) if isinstance(row, list) else row
         self._out.append((name, None, *columns))
-
-
-def _time_of(found: tuple[int, Any]) -> int:
-    return found[0]
