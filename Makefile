@@ -16,7 +16,7 @@ COMPILED := .venv/.compiled
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
 .PHONY: help setup java demo test test-fast test-model soak faults bench bench-state bench-segment bench-types bench-checkpoint \
-        bench-rocksdb bench-timers bench-window contract lint format \
+        bench-rocksdb bench-timers bench-window bench-join contract lint format \
         types docs coverage tox matrix clean
 
 help: ## what can be done
@@ -87,6 +87,9 @@ bench-state bench-segment bench-types bench-checkpoint bench-timers bench-rocksd
 
 bench-window: $(COMPILED) ## windows by columns and row by row, and Spark's own
 	$(WITH_JAVA) $(BIN)/python tests/bench/bench_window.py $(ARGS)
+
+bench-join: $(COMPILED) ## an interval join, and Spark's own stream-stream join
+	$(WITH_JAVA) $(BIN)/python tests/bench/bench_join.py $(ARGS)
 
 contract: $(COMPILED) ## the contract kit: what BACKEND claims, and whether it holds
 	$(BIN)/python -m keyedstate.testing.contract $(BACKEND) $(ARGS)
