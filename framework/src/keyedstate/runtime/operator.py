@@ -416,6 +416,7 @@ class KeyedOperator:
             rows, times, process = self._of_both_inputs(function, some.batch)
         else:
             rows, times, process = some.rows(), some.times(self._time_column), function.process
+        limit = OUTPUT_BATCH_ROWS
         out: list[Any] = []
         keys = some.keys.keys
         ends: list[int] = []  # ends[i]: rows of `out` after those of keys[i]
@@ -441,7 +442,7 @@ class KeyedOperator:
                             out.extend(result)
                     except (Exception, SystemExit) as error:
                         raise self._failure(_step(function, row), error) from error
-                    if len(out) >= OUTPUT_BATCH_ROWS:
+                    if len(out) >= limit:
                         ends.append(len(out))
                         # Whoever does not come back finds the state as it is without being held.
                         backend.write_held()

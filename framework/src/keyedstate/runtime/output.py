@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC
+from array import array as machine_array
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
@@ -22,6 +23,7 @@ import pyarrow as pa
 from keyedstate.errors import KeyedStateError, did_you_mean
 
 _NONE = type(None)
+_INTEGERS = frozenset((int,))
 #: What pyarrow raises for a value of the right Python type that the Arrow type cannot hold.
 _CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
@@ -319,6 +321,17 @@ class _Scalar(_Column):
         return super().adopt(value)
 
 
+class _LongInteger(_Scalar):
+    """A column of 64-bit integers, by far the most frequent of all."""
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
+        if set(map(type, values)) != _INTEGERS:
+            return super().to_arrow(values)
+        # In half of the time of pa.array.
+        numbers = machine_array("q", values)
+        return pa.Array.from_buffers(self.arrow_type, len(numbers), [None, pa.py_buffer(numbers)])
+
+
 class _Timestamp(_Scalar):
     def looked_into(self, values: Sequence[Any]) -> Sequence[Any]:
         """Refuse to guess the zone of a value without one, or to drop the zone of a value that has one."""
@@ -424,6 +437,8 @@ def _column_of(arrow_type: pa.DataType, nullable: bool, path: str) -> _Column:
     def scalar(*own: type, not_from: tuple[type, ...] = ()) -> _Column:
         return _Scalar(own, not_from, arrow_type, nullable, path)
 
+    if is_.is_int64(arrow_type):
+        return _LongInteger((int,), (bool,), arrow_type, nullable, path)
     if is_.is_integer(arrow_type):
         return scalar(int, not_from=(bool,))
     if is_.is_floating(arrow_type):
