@@ -109,8 +109,9 @@ class EpochMetrics:
         What the backend's own engine says of itself, added up over the tasks, by its own names; empty where
         nothing was asked for.
     rows_dropped : mapping of str to int
-        Rows that windows did not take and that went to no side output, by why: ``late``, where all of their
-        windows were over (Flink's ``numLateRecordsDropped``), and ``timeless``, without event time.
+        Rows that windows or an interval join did not take and that went to no side output, by why: ``late``,
+        where all of their windows were over, or before the watermark (Flink's ``numLateRecordsDropped``);
+        ``timeless``, without event time; and in a join ``null key``.
     """
 
     uid: str

@@ -16,7 +16,7 @@ from keyedstate.runtime.connected import ConnectedInputs, KeyedCoProcessFunction
 from keyedstate.runtime.errors import InvalidFunctionError
 from keyedstate.runtime.function import Context
 from keyedstate.runtime.joins.errors import InvalidJoinError, MissingJoinTimeError
-from keyedstate.runtime.windows.function import DROP, FAIL, MAIN
+from keyedstate.runtime.windows.function import DROP, FAIL, LATE, MAIN, TIMELESS
 from keyedstate.state import MapState, StateDescriptor, declared_states
 from keyedstate.time import Timer
 from keyedstate.types import INT64, STRING, infer, list_of
@@ -29,6 +29,8 @@ LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
 MISSING_LEFT, MISSING_RIGHT = "missing_left", "missing_right"
 #: The time under which rows were found.
 _TIME = itemgetter(0)
+#: Why rows are dropped beside `LATE` and `TIMELESS`: a null in the key is equal to none.
+NULL_KEY = "null key"
 
 
 class JoinContext:
@@ -183,17 +185,7 @@ def _taking(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 class IntervalJoinFunction(KeyedCoProcessFunction):
-    """Joins rows of two inputs by their key and their event times; made by `interval_join`.
-
-    Attributes
-    ----------
-    late_rows_dropped : int
-        Rows that came too late to be joined and went to no side output (``numLateRecordsDropped``), since the
-        function was opened.
-    timeless_rows_dropped, null_key_rows_dropped : int
-        Rows without event time that were dropped because that was asked for; rows with a null in their key,
-        which are equal to none.
-    """
+    """Joins rows of two inputs by their key and their event times; made by `interval_join`."""
 
     def __init__(
         self,
@@ -210,10 +202,6 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         self._missing = missing
         self._inputs: ConnectedInputs | None = None
         self._out: list[Any] = []
-        self._reset()
-
-    def _reset(self) -> None:
-        self.late_rows_dropped = self.timeless_rows_dropped = self.null_key_rows_dropped = 0
 
     def for_inputs(self, inputs: ConnectedInputs) -> IntervalJoinFunction:
         """Return the function for rows of these columns.
@@ -263,7 +251,6 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         self._timers = ctx._timers.service(TIMERS, self, STRING)
         self._pair = JoinContext(ctx, self._output)
         self._out = []
-        self._reset()
         function.open()
 
     def close(self) -> None:
@@ -281,12 +268,12 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
     def _process(self, row: Any, ctx: Context, *, of_right: bool) -> Iterable[Any] | None:
         time, key = ctx.timestamp, ctx.key
         if time is None:
-            return self._without_time(row, of_right)
+            return self._without_time(row, ctx, of_right)
         if key is None or (self._compound_key and None in key):
-            self.null_key_rows_dropped += 1
+            ctx._dropped[NULL_KEY] += 1
             return None
         if time < ctx.watermark:
-            return self._late(row, of_right)
+            return self._late(row, ctx, of_right)
         mine, others = (self._right, self._left) if of_right else (self._left, self._right)
         lower, upper = self._bounds[of_right]
         # Not in place: a snapshot that is being written may hold the list.
@@ -334,19 +321,19 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
 
     # -- output -------------------------------------------------------------------------------------------
 
-    def _without_time(self, row: Any, of_right: bool) -> list[Any] | None:
+    def _without_time(self, row: Any, ctx: Context, of_right: bool) -> list[Any] | None:
         if self._missing == FAIL:
             raise MissingJoinTimeError(RIGHT if of_right else LEFT)
         if self._missing == DROP:
-            self.timeless_rows_dropped += 1
+            ctx._dropped[TIMELESS] += 1
             return None
         self._output(MISSING_RIGHT if of_right else MISSING_LEFT, row)
         return self._taken()
 
-    def _late(self, row: Any, of_right: bool) -> list[Any] | None:
+    def _late(self, row: Any, ctx: Context, of_right: bool) -> list[Any] | None:
         name = LATE_RIGHT if of_right else LATE_LEFT
         if name not in self.side_outputs:
-            self.late_rows_dropped += 1
+            ctx._dropped[LATE] += 1
             return None
         self._output(name, row)
         return self._taken()

@@ -261,7 +261,7 @@ class Harness:
 
     @property
     def rows_dropped(self) -> dict[str, int]:
-        """How many rows windows have dropped since the harness was opened, by why: ``late``, ``timeless``."""
+        """How many rows windows or a join dropped since the harness was opened, by why: as in metrics."""
         return dict(self._running.rows_dropped)
 
     # -- time ---------------------------------------------------------------------------------------------
