@@ -117,6 +117,23 @@ def test_rows_of_one_time_are_kept_and_go_together(backend_name):
         assert pairs(right(harness, 17)) == [(12, 17)]
 
 
+@pytest.mark.parametrize("bounds", [(-20, 20), (-1, 1), (3, 5), (-5, -3)])
+def test_other_bounds_after_a_restart_are_those_of_rows_that_came_before_it(one_backend, bounds):
+    lower, upper = bounds
+    with joining(interval_join(-5, 5).join(), one_backend) as harness:
+        left(harness, *range(10, 20))
+        snapshot = harness.snapshot()
+    with joining(interval_join(lower, upper).join(), one_backend, restore=snapshot) as harness:
+        left(harness, 15)
+        harness.advance_watermark(15)
+        expected = [(n, 16) for n in sorted([*range(10, 20), 15]) if n + lower <= 16 <= n + upper]
+        assert pairs(right(harness, 16)) == expected
+        harness.advance_watermark(18 + max(upper, 5))
+        assert list(harness.state("left-buffer", "a").keys()) == [19]
+        harness.advance_watermark(100)
+        assert harness.num_entries() == 0
+
+
 def test_late_rows_are_counted_and_dropped(backend_name):
     with joining(interval_join(-10, 10).join(), backend_name) as harness:
         right(harness, 100)

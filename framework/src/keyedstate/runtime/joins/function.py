@@ -19,18 +19,20 @@ from keyedstate.runtime.joins.errors import InvalidJoinError, MissingJoinTimeErr
 from keyedstate.runtime.windows.function import DROP, FAIL, LATE, MAIN, TIMELESS
 from keyedstate.state import MapState, StateDescriptor, declared_states
 from keyedstate.time import Timer
-from keyedstate.types import INT64, STRING, infer, list_of
+from keyedstate.types import INT64, STRING, infer, list_of, tuple_of
 
-#: The timer service of clean-up, with the side as the namespace.
+#: Why rows are dropped beside `LATE` and `TIMELESS`: a null in the key is equal to none.
+NULL_KEY = "null key"
+#: The timer service of clean-up, with the side and the time in its buffer as the namespace: what the timer's
+#: own time says of that would be another one after a restart with other bounds.
 TIMERS = "interval-join"
+_TIMERS_OF = tuple_of(STRING, INT64)
 LEFT, RIGHT = "left", "right"
 #: The side outputs of late rows, and of rows without event time.
 LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
 MISSING_LEFT, MISSING_RIGHT = "missing_left", "missing_right"
 #: The time under which rows were found.
 _TIME = itemgetter(0)
-#: Why rows are dropped beside `LATE` and `TIMELESS`: a null in the key is equal to none.
-NULL_KEY = "null key"
 
 
 class JoinContext:
@@ -248,7 +250,7 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         self._left, self._right = (ctx.state(buffer) for buffer in self._buffers())
         assert self._inputs is not None, "it has buffers"
         self._compound_key = len(self._inputs.first.key_columns) > 1
-        self._timers = ctx._timers.service(TIMERS, self, STRING)
+        self._timers = ctx._timers.service(TIMERS, self, _TIMERS_OF)
         self._pair = JoinContext(ctx, self._output)
         self._out = []
         function.open()
@@ -278,7 +280,8 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         lower, upper = self._bounds[of_right]
         # Not in place: a snapshot that is being written may hold the list.
         mine.put(time, [*(mine.get(time) or ()), row])
-        self._timers.register_event_time_timer(RIGHT if of_right else LEFT, time + max(upper, 0))
+        side = RIGHT if of_right else LEFT
+        self._timers.register_event_time_timer((side, time), time + max(upper, 0))
         first, last = time + lower, time + upper
         found = [(other, rows) for other, rows in others.items() if first <= other <= last]
         if not found:
@@ -306,10 +309,14 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         return [left + of_other(other) for _, rows in found for other in rows or ()]
 
     def on_event_time(self, timer: Timer) -> None:
-        """Take a time out of a buffer."""
-        of_right = timer.namespace == RIGHT
-        _, upper = self._bounds[of_right]
-        (self._right if of_right else self._left).remove(timer.time - max(upper, 0))
+        """Take a time out of a buffer, unless the interval was a smaller one when it came."""
+        side, time = timer.namespace
+        of_right = side == RIGHT
+        over = time + max(self._bounds[of_right][1], 0)
+        if over > timer.time:
+            self._timers.register_event_time_timer(timer.namespace, over)
+        else:
+            (self._right if of_right else self._left).remove(time)
 
     def on_processing_time(self, timer: Timer) -> None:
         """Do nothing: there are none."""
