@@ -267,6 +267,21 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.first_time() == min((time for time, *_ in self.model), default=None)
 
 
+def test_earlier_timers_that_are_added_while_others_fire_come_before_what_is_left(queue):
+    """Whoever adds them: also those that earlier ones have added."""
+    queue.add_at(10, NS, [1, 2, 3], [1, 2, 3])
+    queue.write_back()
+    fired = []
+    for time, _, key, _ in queue.poll(10):
+        fired.append((time, key))
+        if len(fired) < 4:
+            queue.add(time - len(fired), NS, key, key)
+            queue.add(10, NS, key, key)
+    assert [time for time, _ in fired] == [10, 9, 7, 4, 10, 10, 10]
+    assert sorted(key for _, key in fired[-3:]) == [1, 2, 3]
+    assert len(queue) == 0
+
+
 def test_the_head_and_each_key_group_are_what_the_timers_make_them(backends):
     """SB-03, SB-04, PQ-10: one by one and many at once; "a" and "b" are two keys of two key groups."""
     for at_once in (False, True):

@@ -199,16 +199,26 @@ class HeapTimerQueue(TimerQueue):
         What is added meanwhile counts, and so does what is removed.  Whoever stops early may call again.
         """
         take = self._take
-        while self._heap and self._heap[0][0] <= until:
-            time, _, namespace = self._heap[0]
-            place = time, namespace
-            for key in list(self.at(place)):
+        # Places that are being taken, with the keys that are left; above each an earlier one, whose timers
+        # were added meanwhile.
+        begun: list[tuple[Place, Iterator[Any]]] = []
+        while True:
+            first = self._heap[0] if self._heap and self._heap[0][0] <= until else None
+            if first is not None and (not begun or first[0] < begun[-1][0][0]):
+                place = first[0], first[2]
+                begun.append((place, iter(list(self.at(place)))))
+            elif not begun:
+                return
+            place, keys = begun[-1]
+            time, namespace = place
+            for key in keys:
                 key_group = take(place, key)
                 if key_group is not None:
                     yield time, namespace, key, key_group
                     if self._heap and self._heap[0][0] < time:
-                        # An earlier one was added meanwhile.
                         break
+            else:
+                begun.pop()
 
     def poll_together(self, until: int) -> Iterator[DueTimers]:
         """Remove and yield the timers up to a time, those of one time and namespace at once."""
