@@ -51,6 +51,7 @@ NUMBERS = pa.schema(
         ("truth", pa.bool_()),
         ("day", pa.date32()),
         ("time", pa.timestamp("us", "UTC")),
+        ("span", pa.duration("us")),
         ("pair", pa.struct([("x", pa.int64()), ("y", pa.string())])),
     ]
 )
@@ -61,8 +62,14 @@ AGGREGATES = {
     **{f"mean {name}": mean(name) for name in ("whole", "real", "small")},
     **{f"variance {name}": variance(name) for name in ("whole", "real")},
     "stddev": stddev("real", population=True),
-    **{f"min {name}": min_(name) for name in ("whole", "short", "real", "small", "truth", "day", "time")},
-    **{f"max {name}": max_(name) for name in ("whole", "short", "real", "small", "truth", "day", "time")},
+    **{
+        f"min {name}": min_(name)
+        for name in ("whole", "short", "real", "small", "truth", "day", "time", "span")
+    },
+    **{
+        f"max {name}": max_(name)
+        for name in ("whole", "short", "real", "small", "truth", "day", "time", "span")
+    },
     "any": any_("truth"),
     "all": all_("truth"),
 }
@@ -165,6 +172,7 @@ ROWS = st.tuples(
     st.none() | st.booleans(),
     st.none() | st.dates(date(1900, 1, 1), date(2200, 1, 1)),
     st.none() | st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(timezone.utc)),
+    st.none() | st.timedeltas(timedelta(-99), timedelta(99)),
     st.none(),
 )
 EPOCHS = st.lists(st.lists(st.lists(ROWS, max_size=8), max_size=2), min_size=1, max_size=3)

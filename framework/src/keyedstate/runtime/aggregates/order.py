@@ -89,6 +89,9 @@ class _Extreme(SingleValue):
 
     def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
         (column,) = columns
+        if pa.types.is_duration(column.type):
+            # Arrow finds the least and the greatest of numbers alone, and not of these.
+            column = column.view(pa.int64())
         found = rows.aggregated(column, "max" if self._largest else "min")
         made = column_of(found.combine_chunks())
         if self._largest and pa.types.is_floating(column.type):
