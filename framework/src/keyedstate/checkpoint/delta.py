@@ -273,7 +273,7 @@ class ChainHandle(StateHandle):
         # Asked for first: most entries are not changed, and a pair is dearer to make than to look up a key.
         changed = {key for _, key in overlay}
         for batch in self._base.entries(state, key_group):
-            if changed.isdisjoint(batch.keys):
+            if not changed or changed.isdisjoint(batch.keys):
                 yield batch
                 continue
             kept = [

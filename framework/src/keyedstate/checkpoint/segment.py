@@ -32,7 +32,7 @@ from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFi
 from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.errors import InvalidOptionError, KeyedStateError
 from keyedstate.keygroups import KeyGroupOutOfRangeError, KeyGroupRange
-from keyedstate.types import TypeSerializer
+from keyedstate.types import AccumulatorsSerializer, TypeSerializer
 from keyedstate.types.errors import ColumnSizeError, ValueTypeError
 from keyedstate.types.maps import MapSerializer
 from keyedstate.types.ttl import TtlMapSerializer
@@ -399,6 +399,10 @@ class SegmentHandle(StateHandle):
         """Yield the entries of one state and key group, verified; nothing where there are none."""
         for columns in self.columns(state, key_group):
             meta = self._meta_of_states()[state]
+            if isinstance(meta.value_serializer, AccumulatorsSerializer):
+                # A table may take them as they are.
+                yield ArrowEntryBatch(meta, columns)
+                continue
             yield EntryBatch(
                 canonical_column(meta.namespace_serializer, columns.column(0)),
                 canonical_column(meta.key_serializer, columns.column(1)),
