@@ -190,7 +190,10 @@ def test_a_stream_may_be_connected_with_itself(new_stream, tmp_path, one_backend
     stream.add([{"k": "b", "v": 4, "other": "a"}, {"k": None, "v": 8, "other": None}])
     config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
     rows = stream.frame()
-    self_connected = connect(keyed(rows, "k"), keyed(rows, "other"), uid="self", config=config)
+    # The heartbeat is one more source of the union.
+    self_connected = connect(
+        keyed(rows, "k"), keyed(rows, "other"), uid="self", config=config, heartbeat="1 hour"
+    )
     stream.run(self_connected.process(Both(), "k string, one long, two long"))
     most = {}
     for key, one, two in stream.all_rows():

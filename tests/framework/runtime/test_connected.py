@@ -97,7 +97,7 @@ def test_the_watermark_is_that_of_the_input_that_is_furthest_behind(backend_name
         harness.process2((1.0, at(500), "x"))
         harness.end_epoch()
         assert harness.watermark == 489
-        harness.process2((1.0, at(2000), "x"))
+        harness.process2_all([(1.0, at(2000), "x"), (1.0, at(1500), "x")])
         assert harness.end_epoch() == []
         assert harness.watermark == 999
         harness.process1(("o-2", "bob", at(3000)))
