@@ -61,7 +61,7 @@ def test_a_batch_frame_is_aggregated_with_the_types_of_spark(spark, one_backend)
         "select 'a' as `the key`, cast(1.5 as decimal(10, 2)) as `a.b`, timestamp'2020-01-01' as t, 1 as x"
     )
     out = keyed(frame, "the key", config={"backend": one_backend}).aggregate(
-        {"the total": sum_("a.b"), "time": max_("t")}, n=count("t")
+        {"the total": sum_("a.b"), "time": max_("t")}, n=count("t"), time="t", delay=0, inputs="x"
     )
     assert out.schema.simpleString() == (
         "struct<the key:string,the total:decimal(20,2),time:timestamp,n:bigint>"
