@@ -191,7 +191,7 @@ def test_flights_give_the_same_outputs_and_the_same_state(
                 BEFORE_TIME if metadata.watermark is None else metadata.watermark,
                 bounded_out_of_orderness(metadata.largest_event_time, 2 * 3_600_000),
             ),
-            largest_event_time=None,
+            inputs={},
             max_parallelism=metadata.max_parallelism,
             key_columns=tuple(name for name, _ in metadata.key_columns),
             segments=tuple(segment for part in metadata.parts for segment in part.segments),
