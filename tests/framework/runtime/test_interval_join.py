@@ -132,6 +132,9 @@ def test_other_bounds_after_a_restart_are_those_of_rows_that_came_before_it(one_
         assert list(harness.state("left-buffer", "a").keys()) == [19]
         harness.advance_watermark(100)
         assert harness.num_entries() == 0
+    with joining(interval_join(lower, upper).join(), one_backend, restore=snapshot) as harness:
+        harness.end_input()
+        assert harness.num_entries() == 0
 
 
 def test_late_rows_are_counted_and_dropped(backend_name):

@@ -313,7 +313,7 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         side, time = timer.namespace
         of_right = side == RIGHT
         over = time + max(self._bounds[of_right][1], 0)
-        if over > timer.time:
+        if over > self._timers.current_watermark:
             self._timers.register_event_time_timer(timer.namespace, over)
         else:
             (self._right if of_right else self._left).remove(time)
