@@ -186,9 +186,12 @@ def _flag(name: str, text: str | None) -> bool:
 
 def _duration(text: str) -> int:
     try:
-        return milliseconds(text)
+        length = milliseconds(text)
     except InvalidDurationError:
-        raise InvalidOptionError("hold", text, "a duration such as '2 hours'", _SOURCE) from None
+        length = -1
+    if length < 0:
+        raise InvalidOptionError("hold", text, "a duration such as '2 hours'", _SOURCE)
+    return length
 
 
 def _key_groups(text: str | None, stored: StoredState) -> KeyGroupRange | None:

@@ -57,7 +57,7 @@ def test_a_duration_is_given_as_text_timedelta_or_milliseconds(duration, ms):
 
 
 @pytest.mark.parametrize(
-    "duration", [0, -1, "0 days", dt.timedelta(0), dt.timedelta(microseconds=999), 2**63]
+    "duration", [0, -1, "0 days", "-7 days", dt.timedelta(0), dt.timedelta(microseconds=999), 2**63]
 )
 def test_a_time_to_live_that_is_not_a_positive_number_is_refused(duration):
     """TTL-18."""
@@ -65,9 +65,7 @@ def test_a_time_to_live_that_is_not_a_positive_number_is_refused(duration):
         Ttl.of(duration)
 
 
-@pytest.mark.parametrize(
-    "duration", ["", "days", "7", "7 fortnights", "-7 days", "1.5 h", None, b"7 days", True, 1.5]
-)
+@pytest.mark.parametrize("duration", ["", "days", "7", "7 fortnights", "1.5 h", None, b"7 days", True, 1.5])
 def test_what_is_no_duration_is_refused_with_an_example_of_one(duration):
     with pytest.raises(InvalidDurationError, match="'7 days'"):
         Ttl.of(duration)
