@@ -94,12 +94,24 @@ class _Extreme(SingleValue):
             column = column.view(pa.int64())
         found = rows.aggregated(column, "max" if self._largest else "min")
         made = column_of(found.combine_chunks())
-        if self._largest and pa.types.is_floating(column.type):
-            # Arrow leaves out NaN where there is another number.
-            values = made.values.copy()
-            values[rows.codes[np.isnan(column.fill_null(0.0).to_numpy())]] = np.nan
-            made = Column(values, made.present)
+        if pa.types.is_floating(column.type):
+            made = Column(self._with_nan(made.values, column, rows), made.present)
         return [made]
+
+    def _with_nan(self, values: np.ndarray[Any, Any], column: pa.Array, rows: GroupedRows) -> Any:
+        """Return what Arrow has found, with the NaNs that it leaves out where there is another number."""
+        nans = np.isnan(column.fill_null(0.0).to_numpy())
+        if not nans.any():
+            return values
+        codes = rows.codes[nans]
+        if not self._largest:
+            # The least of NaNs alone, for which older versions of Arrow give infinity.
+            has_number = np.zeros(len(values), np.bool_)
+            has_number[rows.codes[~nans & column.is_valid().to_numpy(zero_copy_only=False)]] = True
+            codes = codes[~has_number[codes]]
+        values = values.copy()
+        values[codes] = np.nan
+        return values
 
     def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
         return [merged_columns(stored[0], new[0], _larger if self._largest else _smaller)]
