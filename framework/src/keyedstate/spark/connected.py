@@ -34,8 +34,10 @@ from keyedstate.spark.event_time import ConnectedEventTime
 from keyedstate.spark.frame import KeyedFrame
 from keyedstate.spark.heartbeat import heartbeat_ms
 from keyedstate.spark.joins import join_output_type
+from keyedstate.spark.planning import KeyedRows
 from keyedstate.spark.schema import to_arrow
 from keyedstate.spark.task import OperatorPlan
+from keyedstate.spark.time_columns import column_and_delay, idle_ms
 
 
 def connect(
@@ -73,7 +75,7 @@ def connect(
                 f"the {number} one is {type(frame).__name__} and no keyed DataFrame; give keyed(df, 'key')"
             )
         frame.check_plain(number)
-    if first._df.isStreaming != second._df.isStreaming:
+    if first.rows.df.isStreaming != second.rows.df.isStreaming:
         raise ConnectedFramesError(
             "one is streaming and the other is not; Spark has no union of them, so read both as streams, or "
             "give the rows of the batch one to every task with keyed(...).broadcast(...)"
@@ -198,7 +200,7 @@ class ConnectedFrame:
 
         def finish(function: IntervalJoinFunction, output: JoinOutput) -> DataFrame:
             inputs = self._inputs(columns)
-            left, right = (frame._df for frame in self._frames)
+            left, right = (frame.rows.df for frame in self._frames)
             schema = join_output_type(left, right, inputs, output, by_itself=function.joins_by_itself)
             bound, frame = self._together(function, columns)
             return frame.run(bound, schema, event_time)
@@ -257,19 +259,21 @@ class ConnectedFrame:
         inputs = (connected.first, connected.second)
         rows = _side(0, self._frames, inputs).union(_side(1, self._frames, inputs))
         frame = KeyedFrame(
-            rows,
-            self._frames[0]._key_columns,
-            self._uid,
-            self._config,
-            interval_ms=self._interval_ms,
-            connected=connected,
+            KeyedRows(
+                rows,
+                self._frames[0].rows.key_columns,
+                self._uid,
+                self._config,
+                interval_ms=self._interval_ms,
+                connected=connected,
+            )
         )
         return function.for_inputs(connected), frame
 
     def _inputs(self, time_columns: tuple[str | None, str | None]) -> ConnectedInputs:
         return ConnectedInputs(
             *(
-                ConnectedInput(_arrow_schema(frame._df, number), tuple(frame._key_columns), column)
+                ConnectedInput(_arrow_schema(frame.rows.df, number), tuple(frame.rows.key_columns), column)
                 for number, frame, column in zip(("first", "second"), self._frames, time_columns, strict=True)
             )
         )
@@ -290,15 +294,11 @@ class ConnectedFrame:
                 f"the {which} of the connected inputs has no column, and without one its watermark would "
                 "hold that of the other back for ever; name one for each, as in time=('ts', 'at'), or none",
             )
-        times = [
-            frame.event_time(column, each)
+        (first, first_ms), (second, second_ms) = (
+            column_and_delay(frame.rows.df, column, each)
             for frame, column, each in zip(self._frames, columns, delays, strict=True)
-        ]
-        idle_ms = self._frames[0].idle_ms(columns[0], idle)
-        return (
-            ConnectedEventTime((times[0].delay_ms, times[1].delay_ms), idle_ms),
-            (times[0].column, times[1].column),
         )
+        return ConnectedEventTime((first_ms, second_ms), idle_ms(columns[0], idle)), (first, second)
 
 
 def _pair(name: str, given: Any) -> tuple[Any, Any]:
@@ -313,7 +313,7 @@ def _pair(name: str, given: Any) -> tuple[Any, Any]:
 
 def _check_keys(first: KeyedFrame, second: KeyedFrame) -> None:
     ours, theirs = (
-        [(name, frame._df.schema[name].dataType.simpleString()) for name in frame._key_columns]
+        [(name, frame.rows.df.schema[name].dataType.simpleString()) for name in frame.rows.key_columns]
         for frame in (first, second)
     )
     if len(ours) != len(theirs):
@@ -347,10 +347,11 @@ def _side(number: int, frames: Sequence[KeyedFrame], inputs: Sequence[ConnectedI
     """Return the rows of one of two inputs with the columns of the union."""
     frame = frames[number]
     # Two columns may have one name, and a name may have dots in it.
-    rows = frame._df.toDF(*(f"c{place}" for place in range(len(frame._df.columns))))
-    places = [inputs[number].schema.names.index(name) for name in frame._key_columns]
+    rows = frame.rows.df.toDF(*(f"c{place}" for place in range(len(frame.rows.df.columns))))
+    places = [inputs[number].schema.names.index(name) for name in frame.rows.key_columns]
     keys = [
-        rows[f"c{place}"].alias(shared) for place, shared in zip(places, frames[0]._key_columns, strict=True)
+        rows[f"c{place}"].alias(shared)
+        for place, shared in zip(places, frames[0].rows.key_columns, strict=True)
     ]
     structs: list[Column] = []
     for other, input_ in enumerate(inputs):
@@ -359,7 +360,7 @@ def _side(number: int, frames: Sequence[KeyedFrame], inputs: Sequence[ConnectedI
             continue
         nothing = StructType()
         for place in input_.carried:
-            nothing.add(f"c{place}", frames[other]._df.schema.fields[place].dataType)
+            nothing.add(f"c{place}", frames[other].rows.df.schema.fields[place].dataType)
         structs.append(f.lit(None).cast(nothing))
     named = [column.alias(name) for column, name in zip(structs, (FIRST_COLUMN, SECOND_COLUMN), strict=True)]
     return rows.select(*keys, *named)

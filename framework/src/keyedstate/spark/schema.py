@@ -11,13 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
-    DateType,
-    IntegralType,
     StringType,
     StructField,
     StructType,
-    TimestampNTZType,
-    TimestampType,
 )
 
 from keyedstate.errors import did_you_mean
@@ -25,7 +21,6 @@ from keyedstate.runtime.aggregates import InvalidAggregateError
 from keyedstate.runtime.operator import key_serializer_for
 from keyedstate.runtime.output import OutputSchema, OutputSchemaError
 from keyedstate.spark.errors import (
-    EventTimeError,
     KeyColumnError,
     MissingKeyColumnError,
     OutputDeclarationError,
@@ -47,7 +42,7 @@ def key_columns_of(frame: DataFrame, names: Sequence[str]) -> list[str]:
     """
     if not names:
         raise KeyColumnError(None, "no key column was given; name at least one: keyed(df, 'user_id')")
-    fields = _fields_by_name(frame)
+    fields = fields_by_name(frame)
     resolved = [_resolve(frame, fields, name) for name in names]
     for name in resolved:
         if resolved.count(name) > 1:
@@ -63,48 +58,6 @@ def key_columns_of(frame: DataFrame, names: Sequence[str]) -> list[str]:
     return resolved
 
 
-def time_column_of(frame: DataFrame, name: str) -> str:
-    """Return the column of event times by the name that the frame gives it.
-
-    Raises
-    ------
-    EventTimeError
-        For a column that is not there, or holds neither timestamps nor dates.
-    """
-    found = _fields_by_name(frame).get(folded(frame, name), [])
-    if len(found) != 1:
-        columns = ", ".join(frame.columns)
-        raise EventTimeError(name, f"the DataFrame has {len(found)} columns of that name; it has {columns}")
-    (field,) = found
-    if not isinstance(field.dataType, (DateType, TimestampType, TimestampNTZType)):
-        raise EventTimeError(
-            name,
-            f"it has the type {field.dataType.simpleString()}; make a timestamp of it, for example with "
-            f"withColumn({name!r}, timestamp_millis({name}))",
-        )
-    return field.name
-
-
-def source_column_of(frame: DataFrame, name: str) -> str:
-    """Return the column that says of which input a row is, by the name that the frame gives it.
-
-    Raises
-    ------
-    EventTimeError
-        For a column that is not there, or cannot be text.
-    """
-    found = _fields_by_name(frame).get(folded(frame, name), [])
-    if len(found) != 1:
-        columns = ", ".join(frame.columns)
-        raise EventTimeError(name, f"the DataFrame has {len(found)} columns of that name; it has {columns}")
-    (field,) = found
-    if not isinstance(field.dataType, (StringType, IntegralType)):
-        raise EventTimeError(
-            name, f"it has the type {field.dataType.simpleString()}; inputs are told by text or whole numbers"
-        )
-    return field.name
-
-
 def input_column_of(frame: DataFrame, aggregate: str, name: str) -> str:
     """Return a column that an aggregate reads by the name that the frame gives it.
 
@@ -112,7 +65,7 @@ def input_column_of(frame: DataFrame, aggregate: str, name: str) -> str:
     ------
     InvalidAggregateError
     """
-    fields = _fields_by_name(frame)
+    fields = fields_by_name(frame)
     found = fields.get(folded(frame, name), [])
     if len(found) == 1:
         return found[0].name
@@ -181,7 +134,8 @@ def to_arrow(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **arguments)
 
 
-def _fields_by_name(frame: DataFrame) -> dict[str, list[StructField]]:
+def fields_by_name(frame: DataFrame) -> dict[str, list[StructField]]:
+    """Return the top-level columns by their names as Spark compares them; two may have one name."""
     fields: dict[str, list[StructField]] = {}
     for field in frame.schema.fields:
         fields.setdefault(folded(frame, field.name), []).append(field)
