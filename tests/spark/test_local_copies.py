@@ -60,4 +60,4 @@ def test_without_the_option_nothing_is_copied(stream: Any, one_backend: str, tmp
 
 
 def copies(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in folder.rglob("*.seg") if path.is_file())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,9 +18,11 @@ import pytest
 from keyedstate.checkpoint import (
     CheckpointCoordinator,
     CheckpointStorage,
+    OperatorFolder,
     StorageError,
     claim,
     find_restore_point,
+    local_copies,
 )
 from keyedstate.checkpoint.local_copies import LocalCopies
 
@@ -56,7 +60,9 @@ class Machine:
         return [path for operation, path in self.handler.calls if operation == "open" and "/data/" in path]
 
     def copies(self) -> list[Path]:
-        return sorted(path for path in self.folder.rglob("*") if path.is_file())
+        """Return all files but marks."""
+        files = (path for path in self.folder.rglob("*") if path.is_file())
+        return sorted(path for path in files if path.name != ".keyedstate-copies")
 
     def epochs_seen(self, *epochs: int) -> Any:
         return self.job.state_of(*epochs)
@@ -189,14 +195,29 @@ def test_what_failed_attempts_leave_goes_with_their_epoch(machine: Machine) -> N
 
 def test_a_copy_that_a_killed_process_was_writing_is_swept(machine: Machine) -> None:
     machine.epoch("run-1", 0)
-    killed = subprocess.Popen([sys.executable, "-c", "pass"])
-    killed.wait()
-    left = machine.copies()[0].with_name(f"left.seg.{killed.pid}.tmp")
-    mine = left.with_name(f"mine.seg.{os.getpid()}.tmp")
-    left.write_bytes(b"half")
-    mine.write_bytes(b"half")
+    mine = LocalCopies(machine.folder, machine.remote, 1).begin("data/mine.seg")
+    killed = subprocess.run(
+        [sys.executable, "-c", _BEGIN_AND_DIE, machine.folder, machine.remote.storage.uri]
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert sorted(name.split(".")[0] for name in unfinished(machine)) == ["left", "mine"]
     machine.task("run-1", 1, 0)
-    assert not left.exists() and mine.exists()
+    assert [name.split(".")[0] for name in unfinished(machine)] == ["mine"]
+    mine.finish()
+    assert "mine.seg" in [path.name for path in machine.copies()]
+
+
+_BEGIN_AND_DIE = """
+import os, signal, sys
+from pathlib import Path
+from keyedstate.checkpoint.copies_folder import CopiesFolder
+CopiesFolder(Path(sys.argv[1]), sys.argv[2]).create(1, "data/left.seg")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def unfinished(machine: Machine) -> list[str]:
+    return sorted(path.name for path in machine.copies() if path.suffix == ".tmp")
 
 
 def test_two_operators_and_two_processes_share_a_folder(
@@ -268,15 +289,126 @@ def test_files_that_no_manifest_describes_are_read_from_the_storage(machine: Mac
     assert bytes(source.read_at(0, 10)) == b"remote"
 
 
-def test_the_copies_of_operators_that_ended_long_ago_are_swept(machine: Machine, tmp_path: Path) -> None:
-    old, young = tmp_path / "sweep/old/epoch-1/data", tmp_path / "sweep/young/epoch-1/data"
-    for folder in (old, young):
-        folder.mkdir(parents=True)
-        (folder / "one.seg").write_bytes(b"1")
-    for folder in (old, old.parent, old.parent.parent):
-        os.utime(folder, (1_000_000_000, 1_000_000_000))
-    LocalCopies(tmp_path / "sweep", machine.remote, 0)
-    assert not old.exists() and young.exists()
+# -- what is deleted, and what is not ------------------------------------------------------------
+
+
+def age(folder: Path, *, files: bool = True) -> None:
+    """Let a folder and what is in it be of the year 2001."""
+    for path in [folder, *folder.rglob("*")]:
+        if files or path.is_dir():
+            os.utime(path, (1_000_000_000, 1_000_000_000), follow_symlinks=False)
+
+
+def own_folder(machine: Machine) -> Path:
+    [folder] = machine.folder.glob("keyedstate-copies-*")
+    return folder
+
+
+def sweep(machine: Machine) -> None:
+    """Let a process that has not looked yet work for another operator below the same base."""
+    local_copies._sweep_once.cache_clear()
+    LocalCopies(machine.folder, OperatorFolder(machine.remote.storage, "other"), 0)
+
+
+def test_copies_of_operators_that_ended_long_ago_are_swept(machine: Machine) -> None:
+    machine.epoch("run-1", 0)
+    age(own_folder(machine))
+    sweep(machine)
+    assert list(machine.folder.iterdir()) == []
+
+
+def test_new_files_keep_copies_whose_folders_are_old(machine: Machine) -> None:
+    machine.epoch("run-1", 0)
+    folder = own_folder(machine)
+    age(folder)
+    copy = next(copy for copy in machine.copies() if copy.suffix == ".seg")
+    os.utime(copy)
+    sweep(machine)
+    assert copy.exists()
+
+
+@pytest.mark.parametrize("name", ["photos", "0123456789abcdef" * 2, "epoch-3", "keyedstate"])
+def test_a_folder_of_another_name_is_never_deleted(machine: Machine, name: str) -> None:
+    machine.epoch("run-1", 0)
+    foreign = machine.folder / name / "epoch-0" / "data" / "one.seg"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"precious")
+    age(machine.folder / name)
+    sweep(machine)
+    machine.epoch("run-1", 1)
+    assert foreign.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("lacking", ["mark", "owner", "privacy"])
+def test_a_folder_that_only_has_our_name_is_never_deleted(machine: Machine, lacking: str) -> None:
+    machine.epoch("run-1", 0)
+    folder = own_folder(machine)
+    if lacking == "mark":
+        (folder / ".keyedstate-copies").unlink()
+    elif lacking == "privacy":
+        folder.chmod(0o755)
+    elif os.getuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    else:
+        os.chown(folder, 65534, 65534)
+    age(folder)
+    before = machine.copies()
+    sweep(machine)
+    assert machine.copies() == before
+
+
+@pytest.mark.parametrize("place", ["notes.txt", "epoch-0/notes.txt", "epoch-0/data/notes.txt"])
+def test_a_foreign_file_among_copies_is_never_deleted(machine: Machine, place: str) -> None:
+    machine.epoch("run-1", 0)
+    foreign = own_folder(machine) / place
+    foreign.write_bytes(b"precious")
+    for epoch in range(1, 4):
+        machine.epoch("run-1", epoch)
+    age(own_folder(machine))
+    sweep(machine)
+    assert [path for path in machine.copies() if path.suffix == ".seg"] == []
+    assert foreign.read_bytes() == b"precious"
+
+
+def test_a_link_to_another_folder_is_not_followed(machine: Machine, tmp_path: Path) -> None:
+    outside = tmp_path / "outside" / "data" / "one.seg"
+    outside.parent.mkdir(parents=True)
+    outside.write_bytes(b"precious")
+    machine.epoch("run-1", 0)
+    (own_folder(machine) / "epoch-0").rename(machine.folder / "moved")
+    (own_folder(machine) / "epoch-0").symlink_to(outside.parent.parent)
+    for epoch in range(1, 4):
+        machine.epoch("run-1", epoch)
+    age(own_folder(machine))
+    sweep(machine)
+    assert outside.read_bytes() == b"precious"
+
+
+def test_copies_are_not_put_into_a_folder_of_another_user(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    machine.epoch("run-1", 0)
+    folder = own_folder(machine)
+    os.chown(folder, 65534, 65534)
+    before = machine.copies()
+    machine.epoch("run-1", 1)
+    assert machine.copies() == before
+    assert machine.job.published(1) == machine.epochs_seen(0, 1)
+    assert "the folder is another user's" in caplog.text
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_copies_are_private_whatever_the_umask(machine: Machine, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        machine.epoch("run-1", 0)
+    finally:
+        os.umask(before)
+    modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in machine.folder.rglob("*")}
+    assert modes == {True: 0o700, False: 0o600}
+    assert stat.S_IMODE(machine.folder.stat().st_mode) == 0o700
 
 
 def test_the_storage_of_another_folder_has_no_copies(machine: Machine) -> None:

@@ -346,6 +346,11 @@ def data_paths(nonce: str) -> tuple[str, str, str]:
     return f"data/{nonce}.seg", f"data/{nonce}.operator.seg", f"data/{nonce}.base.seg"
 
 
+def is_data_path(path: str) -> bool:
+    """Return whether a path has the form of a data file's."""
+    return path.startswith("data/") and _DATA.fullmatch(path.removeprefix("data/")) is not None
+
+
 def _attempt_path(identity: TaskIdentity, suffix: str) -> str:
     name = f"{identity.run_id}.p{identity.partition}.t{identity.attempt}.{identity.nonce}.{suffix}"
     return f"attempts/epoch-{identity.epoch}/{name}"

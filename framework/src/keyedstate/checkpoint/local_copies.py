@@ -5,10 +5,7 @@ takes a local copy only if it is exactly the file that the checkpoint's manifest
 verified before one is used, and what does not fit is deleted and read from the storage.  So a copy may be
 lost, damaged or left behind by a crash at any moment.
 
-::
-
-    <folder>/<key of the operator's folder>/epoch-<epoch>/<path of the data file>
-    <folder>/<key of the operator's folder>/epoch-<epoch>/<path>.<process id>.tmp     being written
+Where they are stored, and what may be deleted there: `keyedstate.checkpoint.copies_folder`.
 
 Follows Flink's ``TaskLocalStateStoreImpl``, ``DuplicatingCheckpointOutputStream`` and
 ``PrioritizedOperatorSubtaskState``.
@@ -20,9 +17,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import re
-import shutil
-import time
 import zlib
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -33,6 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyedstate.checkpoint.copies_folder import CopiesFolder, delete
 from keyedstate.checkpoint.errors import CheckpointError, CorruptSegmentError, StorageError
 from keyedstate.checkpoint.folder import OperatorFolder
 from keyedstate.checkpoint.manifest import CheckpointMetadata
@@ -43,13 +38,7 @@ from keyedstate.config import CHECKPOINT_LOCAL_COPIES, CHECKPOINT_LOCAL_COPIES_D
 
 _log = logging.getLogger(__name__)
 
-#: Copies that no checkpoint names and no task of a current epoch can be writing go after this time.
-_STALE_SECONDS = 86_400
-#: Copies of an operator that no task of this machine has worked for go after this time.
-_ABANDONED_SECONDS = 7 * 86_400
 _PIECE_BYTES = 4 << 20
-_EPOCH = re.compile(r"epoch-([0-9]+)")
-_UNFINISHED = re.compile(r".+\.([0-9]+)\.tmp")
 
 
 def with_local_copies(
@@ -96,10 +85,9 @@ class LocalCopies:
     """
 
     def __init__(self, folder: Path, operator: OperatorFolder, epoch: int) -> None:
-        address = operator.storage.uri.partition("?")[0]
-        self._folder = folder / hashlib.sha256(address.encode()).hexdigest()[:32]
+        self._folder = CopiesFolder(folder, operator.storage.uri.partition("?")[0])
         self._epoch = epoch
-        _sweep(str(folder))
+        _sweep_once(folder)
 
     def open(self, operator: OperatorFolder, restore_point: CheckpointMetadata | None) -> OperatorFolder:
         """Return the operator's folder, with data files copied as they are written and read from copies.
@@ -120,7 +108,7 @@ class LocalCopies:
             if part.native is not None:
                 described.update((file.path, file) for file in part.native.files)
         kept = {path for part in parts for path in part.kept_files}
-        self.prune(kept)
+        self._folder.prune(self._epoch, kept)
         remote = operator.storage
         opened = copy(operator)
         opened.storage = CopyingStorage(
@@ -128,54 +116,24 @@ class LocalCopies:
         )
         return opened
 
-    def prune(self, kept: set[str]) -> None:
-        """Delete the copies of earlier epochs that are not kept, and whatever was left behind.
-
-        What the running epoch and later ones have is left alone: its other tasks may be writing it, and this
-        one may be a zombie.
-        """
-        now = time.time()
-        for epoch, path, file in self._files():
-            unfinished = _UNFINISHED.fullmatch(path)
-            if unfinished is not None:
-                if not _is_alive(int(unfinished[1])):
-                    _delete(file)
-            elif path not in kept and (epoch < self._epoch or _age(file, now) > _STALE_SECONDS):
-                _delete(file)
-        for folder in self._epochs():
-            if folder[0] < self._epoch:
-                _delete_empty(folder[1])
-
     def find(self, path: str) -> Path | None:
         """Return the copy of a data file; None where there is none."""
-        return next((file for _, found, file in self._files() if found == path), None)
+        return next((copy.file for copy in self._folder.files() if copy.path == path), None)
 
     def begin(self, path: str) -> LocalCopy:
         """Begin the copy of a data file that is being written."""
-        return LocalCopy(self._folder / f"epoch-{self._epoch}" / path)
-
-    def _epochs(self) -> list[tuple[int, Path]]:
-        with contextlib.suppress(OSError):
-            named = [(_EPOCH.fullmatch(name), name) for name in os.listdir(self._folder)]
-            return [(int(found[1]), self._folder / name) for found, name in named if found is not None]
-        return []
-
-    def _files(self) -> list[tuple[int, str, Path]]:
-        files = []
-        for epoch, folder in self._epochs():
-            for parent, _, names in os.walk(folder):
-                for name in names:
-                    file = Path(parent, name)
-                    files.append((epoch, file.relative_to(folder).as_posix(), file))
-        return files
+        return LocalCopy(self._folder, self._epoch, path)
 
 
 class LocalCopy:
     """The copy of a file that is being written; what goes wrong with it is logged and ends it, no more."""
 
-    def __init__(self, target: Path) -> None:
-        self._target = target
-        self._unfinished = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    def __init__(self, folder: CopiesFolder, epoch: int, path: str) -> None:
+        self._folder = folder
+        self._epoch = epoch
+        self._path = path
+        #: The name that it is to have and the one that it has; None before it was begun.
+        self._names: tuple[Path, Path] | None = None
         self._stream: Any = None
         self._guarded(self._open)
 
@@ -192,23 +150,29 @@ class LocalCopy:
     def abort(self) -> None:
         """Give the copy up, also a finished one."""
         self._give_up()
-        _delete(self._target)
+        if self._names is not None:
+            delete(self._names[0])
 
     def _open(self) -> None:
-        self._target.parent.mkdir(parents=True, exist_ok=True)
+        target, unfinished, descriptor = self._folder.create(self._epoch, self._path)
+        self._names = target, unfinished
         # Not synced, here and below: a copy that a crash of the machine damages is found when it is verified.
-        self._stream = self._unfinished.open("xb")
+        self._stream = os.fdopen(descriptor, "wb")
 
     def _publish(self) -> None:
+        assert self._names is not None, "a copy that was begun"
+        target, unfinished = self._names
+        self._stream.flush()
+        # Before it is closed, and so unlocked: another task would delete it.
+        os.replace(unfinished, target)
         self._stream.close()
-        os.replace(self._unfinished, self._target)
         self._stream = None
 
     def _guarded(self, action: Callable[[], object]) -> None:
         try:
             action()
         except OSError as error:
-            _log.warning("the local copy %s is given up: %s", self._target, error)
+            _log.warning("the local copy of %s in %s is given up: %s", self._path, self._folder.path, error)
             self._give_up()
 
     def _give_up(self) -> None:
@@ -216,7 +180,8 @@ class LocalCopy:
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()
-            _delete(self._unfinished)
+        if self._names is not None:
+            delete(self._names[1])
 
 
 @dataclass(frozen=True)
@@ -252,7 +217,7 @@ class CopyingStorage(CheckpointStorage):
                     return _LocalFirst(self, path, _verified(found, described), found)
                 except CheckpointError as error:
                     _log.warning("the local copy %s is not used, and deleted: %s", found, error)
-                    _delete(found)
+                    delete(found)
         return super().open_input(path)
 
 
@@ -293,7 +258,7 @@ class _LocalFirst(InputFile):
             if self._copy is None:
                 raise
             _log.warning("the local copy %s cannot be read any more: %s", self._copy, error)
-            _delete(self._copy)
+            delete(self._copy)
             self._copy = None
             self._source.close()
             self._source = self._remote.open_input(self._path)
@@ -332,43 +297,4 @@ def _verified(local: Path, described: SegmentFile | StoredNativeFile) -> InputFi
 
 
 # Once in a process: what crashed processes and finished queries have left does not grow by the hour.
-@lru_cache(maxsize=8)
-def _sweep(folder: str) -> None:
-    now = time.time()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False) and _age_of_newest(entry.path, now) > _ABANDONED_SECONDS:
-                shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _age_of_newest(folder: str, now: float) -> float:
-    parents = [parent for parent, _, _ in os.walk(folder)]
-    return min((_age(Path(parent), now) for parent in parents), default=0.0)
-
-
-def _age(file: Path, now: float) -> float:
-    try:
-        return now - file.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _delete(file: Path) -> None:
-    with contextlib.suppress(OSError):
-        file.unlink()
-
-
-def _delete_empty(folder: Path) -> None:
-    for parent, _, _ in os.walk(folder, topdown=False):
-        with contextlib.suppress(OSError):
-            os.rmdir(parent)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # somebody else's
-        return True
-    return True
+_sweep_once = lru_cache(maxsize=8)(CopiesFolder.sweep)
