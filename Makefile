@@ -15,7 +15,7 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo test test-fast test-model soak faults bench bench-state bench-segment bench-types bench-checkpoint \
+.PHONY: help setup java demo test test-fast test-model test-protocol soak faults bench bench-state bench-segment bench-types bench-checkpoint \
         bench-rocksdb bench-timers bench-window bench-join contract lint format \
         types docs coverage tox matrix clean
 
@@ -58,6 +58,9 @@ test-fast: setup ## the tests alone
 
 test-model: $(COMPILED) ## the random model test of the copy-on-write map, 10,000,000 operations
 	$(BIN)/pytest tests/heap_cow/test_cowmap_model.py --cow-operations 10000000 --timeout 0 $(ARGS)
+
+test-protocol: $(COMPILED) ## the model of the epoch protocol: every interleaving of two preemptions, 20,000 random histories
+	$(BIN)/pytest tests/framework/checkpoint/test_protocol_model.py --interleavings 20000 --timeout 0 -rP $(ARGS)
 
 soak: setup ## hosts with 5,000,000 entries, in 50 lives that end in every way, and with a gigabyte printed
 	$(WITH_JAVA) $(BIN)/pytest --soak --timeout 0 -rP tests/spark/test_host_soak.py $(ARGS)

@@ -33,6 +33,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="operations of the copy-on-write map's model test; 0 is the number the test itself chooses",
     )
+    parser.addoption(
+        "--interleavings",
+        type=int,
+        default=0,
+        metavar="N",
+        help="random histories of the protocol's model, and all of its systematic ones; 0 is a sample",
+    )
     parser.addoption("--soak", action="store_true", help="the long forms of tests that have one")
 
 

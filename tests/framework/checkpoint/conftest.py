@@ -44,6 +44,12 @@ def unruly_storage() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
+def protocol_model() -> ModuleType:
+    """The module `protocol_model`."""
+    return _load("protocol_model")
+
+
+@pytest.fixture(scope="session")
 def counting() -> ModuleType:
     """The module `counting`."""
     return _load("counting")

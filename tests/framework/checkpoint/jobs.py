@@ -23,6 +23,7 @@ from keyedstate.checkpoint import (
     claim,
     find_restore_point,
     handles_for,
+    write_attempt,
 )
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.types import INT64, STRING, VOID, VOID_NAMESPACE, list_of
@@ -111,7 +112,7 @@ class Job:
             key_columns=(("app_id", "string"),),
             operator_state=operator_state,
         )
-        return Acknowledgement(identity, self.folder.write_manifest(manifest))
+        return Acknowledgement(identity, write_attempt(self.folder, manifest))
 
     def task(self, run: str, epoch: int, partition: int) -> Acknowledgement:
         """Run one task to its end."""

@@ -23,6 +23,7 @@ from keyedstate.checkpoint import (
     MissingFileError,
     MissingStateFolderError,
     OperatorFolder,
+    OvertakenRunError,
     StateFolderOwnedError,
     StorageError,
     SupersededRunError,
@@ -150,19 +151,51 @@ def test_metadata_in_the_folder_of_another_epoch_is_refused(
         restore_point(job, "run-1", 2)
 
 
-def test_what_spark_set_back_leaves_behind_is_no_base(job: Any) -> None:
-    """Spark's checkpoint was set back from epoch 3 to 2; checkpoint 3 belongs to an abandoned future."""
+@pytest.mark.parametrize("left", ["a checkpoint", "an attempt"])
+def test_a_run_whose_epoch_another_run_left_behind_is_refused(job: Any, left: str) -> None:
+    """P2: a driver that planned epoch 0 gets its executor when another one has ended."""
+    first = CheckpointCoordinator(job.folder)
+    job.epoch("run-1", 0, first)
+    if left == "a checkpoint":
+        job.epoch("run-1", 1, first)
+    else:
+        job.folder.write_started(job.identity("run-1", 1, 0))
+    before = {path: job.folder.storage.read(path) for path in job.folder.storage.files()}
+    with pytest.raises(OvertakenRunError, match="Run run-2 begins epoch 0 of the operator 'views'") as caught:
+        claim(job.folder, job.identity("run-2", 0, 0))
+    assert (caught.value.epoch, caught.value.later) == (0, 1)
+    assert {path: job.folder.storage.read(path) for path in job.folder.storage.files()} == before
+    job.epoch("run-1", 2 if left == "a checkpoint" else 1, first)
+    assert job.folder.read_owner().runs == ("run-1",)
+
+
+def test_a_query_set_back_by_its_user_begins_from_the_checkpoint_before(job: Any) -> None:
     first = CheckpointCoordinator(job.folder, retained=3)
     for epoch in range(4):
         job.epoch("run-1", epoch, first)
-    job.epoch("run-1", 4)  # attempts that nobody published, of the abandoned future too
+    job.epoch("run-1", 4)  # attempts that nothing published
+    with pytest.raises(OvertakenRunError, match=r"_set-back-to-2:") as caught:
+        restore_point(job, "run-2", 2)
+    assert caught.value.later == 4
+    job.folder.storage.write_atomic("_set-back-to-2", b"")
     job.epoch("run-2", 2, CheckpointCoordinator(job.folder, retained=3))
-    # Nothing evaluated the new epochs 3 and 4.
-    found = restore_point(job, "run-2", 5)
-    assert found is not None and (found.epoch, found.run_id) == (2, "run-2")
-    # The same, seen by a later run.
-    found = restore_point(job, "run-3", 5)
-    assert found is not None and (found.epoch, found.run_id) == (2, "run-2")
+    assert (job.folder.checkpoints(), job.folder.attempt_epochs()) == ([1, 2], [2])
+    assert job.published(2) == job.state_of(0, 1, 2)
+    # The consent counts once.
+    job.epoch("run-2", 3, CheckpointCoordinator(job.folder, retained=3))
+    with pytest.raises(OvertakenRunError):
+        restore_point(job, "run-3", 2)
+
+
+def test_a_set_back_beyond_the_retained_checkpoints_deletes_nothing(job: Any) -> None:
+    coordinator = CheckpointCoordinator(job.folder)
+    for epoch in range(5):
+        job.epoch("run-1", epoch, coordinator)
+    job.folder.storage.write_atomic("_set-back-to-2", b"")
+    with pytest.raises(MissingCheckpointError, match="there are only chk-3, chk-4"):
+        restore_point(job, "run-2", 2)
+    assert job.published(4) == job.state_of(0, 1, 2, 3, 4)
+    assert restore_point(job, "run-3", 5).epoch == 4
 
 
 # -- epochs that ran and were not published --------------------------------------------------------
@@ -329,13 +362,52 @@ def test_an_epoch_that_ran_again_and_was_not_published_again_counts_with_its_new
     assert restored is not None and (restored.epoch, restored.run_id) == (1, "run-2")
 
 
-def test_runs_whose_order_is_unknown_are_an_error(job: Any, coordinator: CheckpointCoordinator) -> None:
+def test_a_run_that_finished_stands_in_for_one_that_never_entered(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    """Without locks the entry of one of two runs may be overwritten by the other's."""
     job.epoch("run-1", 0, coordinator)
     job.epoch("run-1", 1)
-    stranger = job.identity("run-x", 1, 0)
-    job.folder.write_started(stranger)
-    with pytest.raises(IncompleteEpochError, match="run-1, run-x have attempts, and their order is unknown"):
-        restore_point(job, "run-1", 2)
+    job.folder.write_started(job.identity("run-x", 1, 0))
+    found = restore_point(job, "run-2", 2)
+    assert found is not None and (found.epoch, found.run_id) == (1, "run-1")
+
+
+def test_a_run_that_ended_in_the_midst_of_a_repeated_epoch_leaves_its_checkpoint(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    """P5: Spark had committed epoch 1 before run-2, which was late, began to repeat it."""
+    for epoch in range(2):
+        job.epoch("run-1", epoch, coordinator)
+    job.task("run-2", 1, 0)
+    found = restore_point(job, "run-3", 2)
+    assert found is not None and (found.epoch, found.run_id) == (1, "run-1")
+
+
+def test_the_run_that_went_on_counts_even_where_a_newer_one_finished(
+    job: Any, coordinator: CheckpointCoordinator
+) -> None:
+    """P4: only the run whose output of epoch 1 Spark committed can have begun epoch 2."""
+    job.epoch("run-1", 0, coordinator)
+    job.epoch("run-1", 1)
+    late = job.identity("run-2", 1, 0), job.identity("run-2", 1, 1)
+    states = [job.begin(identity) for identity in late]
+    for identity, state in zip(late, states, strict=True):
+        job.write_manifest(identity, job.write_data(identity, state))
+    job.folder.write_started(job.identity("run-1", 2, 0))
+    with pytest.raises(IncompleteEpochError, match="none finished"):
+        restore_point(job, "run-3", 3)
+    assert job.folder.read_metadata(1).run_id == "run-1"
+
+
+def test_a_task_of_a_superseded_run_finishes_no_attempt(job: Any) -> None:
+    """P3: what a run has finished when another one enters is all that it will ever have finished."""
+    late = job.identity("run-1", 0, 0)
+    segment = job.write_data(late, job.begin(late))
+    claim(job.folder, job.identity("run-2", 0, 0))
+    with pytest.raises(SupersededRunError, match="run-2"):
+        job.write_manifest(late, segment)
+    assert not any(attempt.finished for attempt in job.folder.attempts(0))
 
 
 def test_a_zombie_of_an_epoch_that_was_published_changes_nothing(
@@ -347,7 +419,9 @@ def test_a_zombie_of_an_epoch_that_was_published_changes_nothing(
     job.epoch("run-2", 1, CheckpointCoordinator(job.folder))
     published = job.folder.storage.read("chk-1/_metadata")
     # Only now the zombie writes its files.
-    job.write_manifest(zombie, job.write_data(zombie, state))
+    segment = job.write_data(zombie, state)
+    with pytest.raises(SupersededRunError):
+        job.write_manifest(zombie, segment)
     job.epoch("run-2", 2, CheckpointCoordinator(job.folder))
     assert job.folder.storage.read("chk-1/_metadata") == published
     assert job.published(2) == job.state_of(0, 1, 2)
@@ -481,11 +555,12 @@ def test_a_user_may_let_an_operator_begin_without_state_in_a_running_query(
     job = jobs.Job(local, parallelism=4)
     job.folder.storage.write_atomic("_start-empty", b"")
     coordinator = CheckpointCoordinator(job.folder)
-    for epoch in (7, 8):
-        job.epoch("run-5", epoch, coordinator)
-    assert job.published(8) == job.state_of(7, 8)
+    job.epoch("run-5", 7, coordinator)
     # The first epoch may fail and run again; it began without state the first time too.
     assert restore_point(job, "run-6", 7) is None
+    for epoch in (7, 8):
+        job.epoch("run-6", epoch, coordinator)
+    assert job.published(8) == job.state_of(7, 8)
 
 
 def test_a_task_that_fails_before_its_first_write_may_begin_again(job: Any) -> None:
@@ -503,16 +578,6 @@ def test_deleted_checkpoints_are_missed(job: Any, coordinator: CheckpointCoordin
     with pytest.raises(MissingCheckpointError, match="neither a checkpoint nor an attempt") as caught:
         restore_point(job, "run-2", 3)
     assert caught.value.epoch == 3
-
-
-def test_an_epoch_older_than_every_retained_checkpoint_is_refused(
-    job: Any, coordinator: CheckpointCoordinator
-) -> None:
-    """Spark's checkpoint was set back further than checkpoints are retained."""
-    for epoch in range(5):
-        job.epoch("run-1", epoch, coordinator)
-    with pytest.raises(MissingCheckpointError, match="there are only chk-3, chk-4"):
-        restore_point(job, "run-2", 2)
 
 
 def test_a_deleted_owner_file_is_missed(job: Any, coordinator: CheckpointCoordinator) -> None:

@@ -79,16 +79,6 @@ def test_an_epoch_chooses_an_older_checkpoint(checkpointed: Any, tmp_path: Path)
     assert state.path == "chk-0/_metadata"
 
 
-def test_the_newest_checkpoint_is_that_of_the_newest_run(job: Any, tmp_path: Path) -> None:
-    """A query that was set back to an earlier batch leaves later epochs of an abandoned future behind."""
-    job.epoch("run-1", 0, CheckpointCoordinator(job.folder, retained=10))
-    for epoch in (1, 2):
-        job.epoch("run-1", epoch, CheckpointCoordinator(job.folder, retained=10))
-    job.epoch("run-2", 1, CheckpointCoordinator(job.folder, retained=10))
-    state = StoredState.open(tmp_path / "state")
-    assert (state.metadata.run_id, state.metadata.epoch) == ("run-2", 1)
-
-
 def test_a_savepoint_and_an_operator_in_it_are_found(checkpointed: Any, tmp_path: Path) -> None:
     metadata = checkpointed.folder.read_metadata(1)
     folder = make_savepoint(tmp_path / "savepoint", metadata, "one", "two")

@@ -145,20 +145,6 @@ def test_a_checkpoint_folder_without_metadata_is_unfinished_and_no_problem(invok
     assert invoke("checkpoint", "list", str(tmp_path / "state")).returncode == 0
 
 
-def test_a_checkpoint_of_an_abandoned_future_is_marked_and_is_not_the_newest(
-    operator, query, stored, tmp_path
-):
-    restarted = stored.Query(tmp_path / "state", retained=9)
-    restarted.run_id = "run-2"
-    # Spark's own checkpoint was set back: epoch 0 runs again, and epoch 1 is of the past.
-    restarted.epoch(0)
-    assert [(one["epoch"], one["status"]) for one in operator()["checkpoints"]] == [
-        (1, "abandoned"),
-        (0, "complete"),
-    ]
-    assert operator()["newest_epoch"] == 0
-
-
 def test_a_checkpoint_that_a_reader_holds_says_until_when(invoke, operator, query, tmp_path):
     with hold(query.folder, 0, 3600.0):
         newest, oldest = operator()["checkpoints"]

@@ -21,6 +21,7 @@ from keyedstate.checkpoint.errors import (
     MissingCheckpointError,
     MissingFileError,
     MissingStateFolderError,
+    OvertakenRunError,
     SnapshotOrderError,
     StateFolderOwnedError,
     StorageError,
@@ -78,6 +79,7 @@ from keyedstate.checkpoint.stored import (
     UnknownStateError,
 )
 from keyedstate.checkpoint.transfer import CopiedFile, FileCopy, TransferCancelledError, transfer
+from keyedstate.checkpoint.writer import write_attempt
 
 __all__ = [
     "Acknowledgement",
@@ -116,6 +118,7 @@ __all__ = [
     "OperatorFolder",
     "OperatorStateFile",
     "OutputFile",
+    "OvertakenRunError",
     "Owner",
     "RestoreChangedError",
     "Savepoint",
@@ -160,6 +163,7 @@ __all__ = [
     "read_changes",
     "read_operator_state",
     "transfer",
+    "write_attempt",
     "write_delta",
     "write_native",
     "write_operator_state",

@@ -261,6 +261,33 @@ class SupersededRunError(CheckpointError):
         )
 
 
+class OvertakenRunError(CheckpointError):
+    """A run that begins an epoch which another run of the query has left behind.
+
+    Attributes
+    ----------
+    folder, uid, run_id : str
+    epoch : int
+        The epoch that wants to begin.
+    later : int
+        The newest epoch that has a checkpoint or an attempt.
+    """
+
+    def __init__(self, folder: str, uid: str, run_id: str, epoch: int, later: int, consent: str) -> None:
+        self.folder = folder
+        self.uid = uid
+        self.run_id = run_id
+        self.epoch = epoch
+        self.later = later
+        super().__init__(
+            f"Run {run_id} begins epoch {epoch} of the operator {uid!r}, and {folder} already has epoch "
+            f"{later}: another run of the query processed epoch {epoch} while this run was delayed. Nothing "
+            "is lost and nothing was changed: start the query again, and it resumes from the newest "
+            f"checkpoint. Only if you set Spark's checkpoint location back to epoch {epoch}, create the empty file "
+            f"{consent}: the next start then deletes the checkpoints from epoch {epoch} on."
+        )
+
+
 class MaxParallelismChangedError(CheckpointError):
     """Existing state has another number of key groups than is asked for."""
 

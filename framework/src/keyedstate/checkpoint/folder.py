@@ -6,6 +6,7 @@
         _owner                          whose state this is (`Owner`)
         _start-empty                    made by a user: the operator may begin without state
         _continue-at-<epoch>            made by a user: it may go on there from a state that has missed epochs
+        _set-back-to-<epoch>            made by a user: Spark's checkpoint location was set back to that epoch
         chk-<epoch>/_metadata           a published checkpoint (`CheckpointMetadata`)
         data/<nonce>.seg                the segment file of one attempt
         data/<nonce>.operator.seg       its operator state, where there is any
@@ -48,6 +49,7 @@ FORMAT_VERSION = 1
 OWNER = "_owner"
 START_EMPTY = "_start-empty"
 CONTINUE_AT = "_continue-at-"
+SET_BACK = "_set-back-to-"
 METADATA = "_metadata"
 
 _UID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}")
@@ -158,6 +160,10 @@ class OperatorFolder:
     def may_continue_at(self, epoch: int) -> bool:
         """Return whether a user has allowed an epoch to go on from a state that lacks epochs before."""
         return self.storage.exists(f"{CONTINUE_AT}{epoch}")
+
+    def may_set_back_to(self, epoch: int) -> bool:
+        """Return whether a user has said that the query was set back to an epoch."""
+        return self.storage.exists(f"{SET_BACK}{epoch}")
 
     # -- checkpoints -------------------------------------------------------------------------------
 

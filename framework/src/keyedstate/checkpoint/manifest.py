@@ -508,9 +508,9 @@ class Owner:
     savepoint: SavepointOrigin | None = None
     drained_run: str | None = None
 
-    def precedes(self, run_id: str, other: str) -> bool:
-        """Return whether one run is known to have begun before another."""
-        return run_id in self.runs and other in self.runs and self.runs.index(run_id) < self.runs.index(other)
+    def position(self, run_id: str) -> int:
+        """Return the place of a run in the order in which runs began; -1 where it is not remembered."""
+        return self.runs.index(run_id) if run_id in self.runs else -1
 
     def superseded_by(self, run_id: str) -> str | None:
         """Return the run that has taken the place of `run_id`, or None."""

@@ -1,49 +1,61 @@
-"""The task's side: whose state a folder is, and which checkpoint an epoch begins from.
+"""The task's side: which run may use a folder, and which checkpoint an epoch begins from.
 
-The rules, each of which has a test of its own:
+Spark's commit log orders everything: a run begins epoch N + 1 only after Spark has committed epoch N, and an
+epoch has the same rows in every run.  So a checkpoint of epoch N, of whichever run, holds each row of the
+epochs up to N once.  The invariants, which `tests/framework/checkpoint/test_protocol_model.py` checks over
+interleavings of drivers, tasks and clean-ups:
 
-- An epoch begins from the newest checkpoint of an epoch *before* it.  A checkpoint of the same or a later
-  epoch exists when Spark runs a batch again that it had not committed; it is never a base.
-- Attempts of an epoch between that checkpoint and this one say that the epoch ran and nobody published it
-  (the driver's accumulator update failed, or the driver died at the wrong moment).  Spark has committed it
-  nevertheless, so it is published now, by whichever task comes first; all would write the same bytes.
-- It can be published when its newest run has exactly one finished attempt for each partition.  The newest run
-  is the one that Spark committed, for an older one would not have been followed by another.  Where a
-  partition has two finished attempts it is unknown which one's output Spark took; where it has none, the
-  result was evaluated only in part.  Both are errors: to go on would lose or double what the epoch did.
-- Attempts of the epoch of that checkpoint itself, by a newer run than the checkpoint's, count for more than
-  it: Spark took the newer run's output.
-- An epoch without any attempt was never evaluated (a ``foreachBatch`` function that left the batch alone);
-  the state did not change in it.  But where such epochs end a run, the next run may also have been one
-  without the operator, which is in the query again now.  For an operator of a streaming plan that is an
-  error: to go on silently would lose what those epochs should have done.
-- Only the newest run of a query may use a folder.  Each run enters itself in the owner file when its first
-  task comes; an older one finds itself superseded.  What its tasks, still running as zombies, write is named
-  after them, and nothing looks at attempts of an epoch that has a checkpoint or a newer run.
-- Where Spark's own checkpoint was set back to an earlier epoch, checkpoints of later epochs are left over
-  from the abandoned future.  A checkpoint of an older run than that of an earlier epoch is one, and no base.
+P1. An epoch begins from the newest checkpoint of an epoch *before* it.  Only the number of the epoch decides,
+    never the order in which runs have entered the owner file.
+P2. A run that is new to a folder enters it only where no checkpoint and no attempt is of a later epoch than
+    its own.  Where one is, another run has overtaken it: Spark has committed this epoch already, and this
+    run's commit will fail.  Where Spark's checkpoint location was set back instead, the user says so by a
+    file (`keyedstate.checkpoint.folder.SET_BACK`).
+P3. Only the run that entered last publishes, and only its tasks finish attempts.  Where the storage has locks
+    a run enters, publishes and finishes an attempt under one.
+P4. An epoch that ran and has no checkpoint is published by the tasks of a later epoch.  It is published from
+    the attempts of the run that went on to a later epoch, since that run's output was committed; where no run
+    is known to have done so, from those of the newest run that finished all partitions.
+P5. Attempts of the epoch of the newest checkpoint count for more than it where they are of a newer run, by
+    the same choice.
+P6. An epoch of which the chosen run has not exactly one finished attempt for each partition is an error: the
+    result was evaluated only in part, or it is unknown which attempt's output Spark took.
+P7. An epoch without any attempt was never evaluated (a ``foreachBatch`` function that left the batch alone).
+    Where such epochs end a run, the next run may also have been one without the operator; for an operator of
+    a streaming plan that is an error.
+P8. Clean-up deletes attempts of an epoch when a checkpoint of a later one was published
+    (`keyedstate.checkpoint.retention`).
+
+``docs/design/epoch-protocol.md`` has the reasons.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.delta import ChainHandle
 from keyedstate.checkpoint.errors import (
     CheckpointError,
-    CorruptManifestError,
     IncompleteEpochError,
     MaxParallelismChangedError,
     MissedEpochsError,
     MissingCheckpointError,
     MissingStateFolderError,
+    OvertakenRunError,
     StateFolderOwnedError,
     SupersededRunError,
 )
-from keyedstate.checkpoint.folder import CONTINUE_AT, OWNER, START_EMPTY, AttemptFile, OperatorFolder
+from keyedstate.checkpoint.folder import (
+    CONTINUE_AT,
+    OWNER,
+    SET_BACK,
+    START_EMPTY,
+    AttemptFile,
+    OperatorFolder,
+)
 from keyedstate.checkpoint.manifest import (
     AttemptManifest,
     CheckpointMetadata,
@@ -88,6 +100,8 @@ def claim(
         Where the state has another number of key groups.
     SupersededRunError
         Where a newer run of the query has begun.
+    OvertakenRunError
+        Where another run has processed later epochs (P2).
     MissingStateFolderError
         Where there is no folder and the epoch is not the query's first.
     MissingCheckpointError
@@ -136,10 +150,42 @@ def _entered(
         _check_owner(folder, identity, owner)
         if identity.run_id in owner.runs:
             return owner
+        _check_not_overtaken(folder, identity, owner)
         owner = replace(owner, runs=(*owner.runs, identity.run_id)[-REMEMBERED_RUNS:])
     folder.write_owner(owner)
     # Where there is no lock, the last write decides who it is.
     return folder.read_owner() or owner
+
+
+def _check_not_overtaken(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
+    """Refuse a run whose epoch another run has left behind, unless the user has set the query back (P2)."""
+    later = {epoch for epoch in folder.checkpoints() if epoch > identity.epoch}
+    later |= {epoch for epoch in folder.attempt_epochs() if epoch > identity.epoch and folder.attempts(epoch)}
+    if not later:
+        return
+    if not folder.may_set_back_to(identity.epoch):
+        consent = folder.storage.location(f"{SET_BACK}{identity.epoch}")
+        raise OvertakenRunError(
+            folder.location, identity.uid, identity.run_id, identity.epoch, max(later), consent
+        )
+    _set_back(folder, identity, owner)
+
+
+def _set_back(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
+    """Delete this epoch and all later ones: their batches may have other rows now.
+
+    The consent goes last, so that an interrupted deletion is repeated, and before the run is entered, so that
+    it counts once.
+    """
+    if identity.epoch > owner.first_epoch and _newest(folder, identity) is None:
+        raise _no_checkpoint(folder, identity, folder.checkpoints())
+    for epoch in reversed(folder.checkpoints()):
+        if epoch >= identity.epoch:
+            folder.delete_checkpoint(epoch)
+    for epoch in reversed(folder.attempt_epochs()):
+        if epoch >= identity.epoch:
+            folder.delete_attempts(epoch)
+    folder.storage.delete_file(f"{SET_BACK}{identity.epoch}")
 
 
 def _check_owner(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
@@ -180,21 +226,22 @@ def find_restore_point(
         Where a file, which is named, cannot be read.
     """
     owner = owner or folder.read_owner() or _new_owner(identity, 0, ())
-    published = folder.checkpoints()
-    before = [epoch for epoch in published if epoch < identity.epoch]
-    newest = _newest_of_lineage(folder, identity, owner, before)
-    for epoch in folder.attempt_epochs():
-        if epoch < identity.epoch and (newest is None or _may_follow(folder, identity, owner, epoch, newest)):
-            newest = _complete(folder, identity, owner, epoch, newest) or newest
+    newest, attempts = _look(folder, identity)
+    for epoch in attempts:
+        newest = _completed(folder, identity, owner, epoch, attempts, newest)
     if newest is None and identity.epoch > owner.first_epoch:
-        later = [f"chk-{epoch}" for epoch in published if epoch >= identity.epoch]
-        found = (
-            f"there are only {', '.join(later)}" if later else "neither a checkpoint nor an attempt is there"
-        )
-        raise MissingCheckpointError(folder.location, identity.uid, identity.epoch, found)
+        raise _no_checkpoint(folder, identity, folder.checkpoints())
     if each_epoch and newest is not None:
         _refuse_missed_epochs(folder, identity, newest)
     return newest
+
+
+def _no_checkpoint(
+    folder: OperatorFolder, identity: TaskIdentity, published: Sequence[int]
+) -> MissingCheckpointError:
+    later = [f"chk-{epoch}" for epoch in published if epoch >= identity.epoch]
+    found = f"there are only {', '.join(later)}" if later else "neither a checkpoint nor an attempt is there"
+    return MissingCheckpointError(folder.location, identity.uid, identity.epoch, found)
 
 
 def _refuse_missed_epochs(folder: OperatorFolder, identity: TaskIdentity, newest: CheckpointMetadata) -> None:
@@ -283,89 +330,97 @@ def _check_query(folder: OperatorFolder, identity: TaskIdentity, query_id: str, 
         raise StateFolderOwnedError(folder.location, f"the operator {uid!r} of this query", identity.query_id)
 
 
-def _newest_of_lineage(
-    folder: OperatorFolder, identity: TaskIdentity, owner: Owner, epochs: Sequence[int]
-) -> CheckpointMetadata | None:
-    newest: CheckpointMetadata | None = None
-    for epoch in sorted(epochs, reverse=True):
-        try:
-            metadata = folder.read_metadata(epoch)
-        except CorruptManifestError:
-            if newest is None:
-                raise
-            # Only asked whether the newer one is of an abandoned future; damage here is no reason to stop.
-            continue
-        if metadata is None:
-            continue
-        _check_query(folder, identity, metadata.query_id, metadata.uid)
-        if metadata.max_parallelism != identity.max_parallelism:
-            raise MaxParallelismChangedError(metadata.max_parallelism, identity.max_parallelism)
-        if newest is None or owner.precedes(newest.run_id, metadata.run_id):
-            newest = metadata
-        if newest.run_id == identity.run_id:
-            # No run is newer: the usual case, which reads one file.
-            break
-    return newest
+def _newest(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointMetadata | None:
+    """Return the newest checkpoint of an epoch before this one (P1)."""
+    for epoch in reversed(folder.checkpoints()):
+        metadata = folder.read_metadata(epoch) if epoch < identity.epoch else None
+        if metadata is not None:
+            _check_query(folder, identity, metadata.query_id, metadata.uid)
+            if metadata.max_parallelism != identity.max_parallelism:
+                raise MaxParallelismChangedError(metadata.max_parallelism, identity.max_parallelism)
+            return metadata
+    return None
 
 
-def _may_follow(
-    folder: OperatorFolder, identity: TaskIdentity, owner: Owner, epoch: int, newest: CheckpointMetadata
-) -> bool:
-    """Return whether the attempts of an epoch may be of more worth than the newest checkpoint."""
-    if epoch != newest.epoch or newest.run_id == identity.run_id:
-        return epoch > newest.epoch
-    # A newer run was at the same epoch, so Spark took that one's output; and either nobody published it, or
-    # the older run, which was asleep, wrote its checkpoint over the newer one's.
-    return any(owner.precedes(newest.run_id, attempt.run_id) for attempt in folder.attempts(epoch))
+def _look(
+    folder: OperatorFolder, identity: TaskIdentity
+) -> tuple[CheckpointMetadata | None, dict[int, list[AttemptFile]]]:
+    """Return the newest checkpoint, and the attempts of epochs before this one that it may lack, ascending.
+
+    Clean-up deletes attempts once a later epoch is published, so attempts are listed first: what is gone then
+    is in a checkpoint that is listed afterwards.  A folder that was emptied in between makes it look again.
+    """
+    before: object = None
+    while True:
+        epochs = folder.attempt_epochs()
+        newest = _newest(folder, identity)
+        first = 0
+        if newest is not None:
+            # Attempts of its own run are in it; other runs may have repeated its epoch.
+            first = newest.epoch + (newest.run_id == identity.run_id)
+        attempts = {epoch: folder.attempts(epoch) for epoch in epochs if first <= epoch < identity.epoch}
+        if all(attempts.values()) or before == (newest, attempts):
+            return newest, {epoch: found for epoch, found in attempts.items() if found}
+        before = newest, attempts
 
 
-def _complete(
+def _completed(
     folder: OperatorFolder,
     identity: TaskIdentity,
     owner: Owner,
     epoch: int,
+    attempts: Mapping[int, Sequence[AttemptFile]],
     newest: CheckpointMetadata | None,
-) -> CheckpointMetadata | None:
-    """Publish an epoch that ran and has no checkpoint; None where only an abandoned future ran it."""
-    attempts = [
-        attempt
-        for attempt in folder.attempts(epoch)
-        if newest is None or not owner.precedes(attempt.run_id, newest.run_id)
-    ]
-    if not attempts:
-        return None
-    run_id, problem = _newest_run(owner, attempts)
-    of_run = [attempt for attempt in attempts if attempt.run_id == run_id]
-    finished = [attempt.path for attempt in of_run if attempt.finished]
-    manifests = folder.storage.for_each(folder.read_manifest, finished)
-    parallelisms = {manifest.identity.parallelism for manifest in manifests}
-    if not problem and len(parallelisms) == 1:
-        problem = _ambiguous_partitions(of_run, parallelisms.pop())
-    elif not problem:
-        began = sorted({attempt.partition for attempt in of_run})
-        problem = f"attempts of the partitions {_shown(began)} began and " + (
-            "ran with different parallelisms" if parallelisms else "none finished"
-        )
-    if problem:
-        # Another task may have seen less than this one, enough to publish (a zombie finished in between).
-        published = folder.read_metadata(epoch)
-        if published is None or published.run_id != run_id:
-            raise IncompleteEpochError(identity.uid, epoch, problem)
+) -> CheckpointMetadata:
+    """Return the checkpoint of an epoch that ran, which is published where it is not the newest one."""
+    by_run: defaultdict[str, list[AttemptFile]] = defaultdict(list)
+    for attempt in attempts[epoch]:
+        by_run[attempt.run_id].append(attempt)
+    published = newest if newest is not None and newest.epoch == epoch else None
+    went_on = {attempt.run_id for later in attempts if later > epoch for attempt in attempts[later]}
+    went_on.add(identity.run_id)
+    committed = [run for run in by_run if run in went_on]
+    oldest_first = sorted(by_run, key=lambda run: (owner.position(run), run))
+    candidates = committed or oldest_first[::-1]
+    problems: dict[str, str] = {}
+    for run in candidates:
+        if published is not None and owner.position(run) <= owner.position(published.run_id):
+            return published
+        manifests, problem = _finished(folder, by_run[run])
+        if not problem:
+            return _publish(folder, identity, manifests)
+        problems[run] = problem
+    if published is not None and not committed:
         return published
+    # Another task may have seen less than this one, enough to publish (a zombie finished in between).
+    meanwhile = folder.read_metadata(epoch)
+    if meanwhile is not None and meanwhile != published:
+        return meanwhile
+    details = [f"run {run}: {problem}" if len(problems) > 1 else problem for run, problem in problems.items()]
+    raise IncompleteEpochError(identity.uid, epoch, "; ".join(details))
+
+
+def _finished(folder: OperatorFolder, attempts: Sequence[AttemptFile]) -> tuple[list[AttemptManifest], str]:
+    """Return the manifests of a run's finished attempts at an epoch, and why they make no checkpoint."""
+    finished = [attempt.path for attempt in attempts if attempt.finished]
+    manifests = list(folder.storage.for_each(folder.read_manifest, finished))
+    parallelisms = {manifest.identity.parallelism for manifest in manifests}
+    if len(parallelisms) == 1:
+        return manifests, _ambiguous_partitions(attempts, parallelisms.pop())
+    began = sorted({attempt.partition for attempt in attempts})
+    what = "ran with different parallelisms" if parallelisms else "none finished"
+    return [], f"attempts of the partitions {_shown(began)} began and {what}"
+
+
+def _publish(
+    folder: OperatorFolder, identity: TaskIdentity, manifests: Sequence[AttemptManifest]
+) -> CheckpointMetadata:
     metadata = CheckpointMetadata.of(manifests)
     _check_query(folder, identity, metadata.query_id, metadata.uid)
     with exclusive(folder):
         check_writer(folder, identity.query_id, identity.run_id)
         folder.write_metadata(metadata)
     return metadata
-
-
-def _newest_run(owner: Owner, attempts: Sequence[AttemptFile]) -> tuple[str, str]:
-    """Return the run that Spark must have committed, and what is wrong where that is unknown."""
-    runs = sorted({attempt.run_id for attempt in attempts})
-    if len(runs) > 1 and not all(run in owner.runs for run in runs):
-        return runs[0], f"the runs {', '.join(runs)} have attempts, and their order is unknown"
-    return (max(runs, key=owner.runs.index) if len(runs) > 1 else runs[0]), ""
 
 
 def _ambiguous_partitions(attempts: Sequence[AttemptFile], parallelism: int) -> str:

@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from keyedstate.checkpoint.errors import CorruptManifestError
 from keyedstate.checkpoint.folder import AttemptFile, OperatorFolder, data_paths
 from keyedstate.checkpoint.holds import held_data_files, held_epochs
-from keyedstate.checkpoint.manifest import CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.manifest import CheckpointMetadata, Owner, TaskIdentity
 from keyedstate.checkpoint.native_base import owner_path
-from keyedstate.checkpoint.writer import check_writer
+from keyedstate.checkpoint.writer import check_writer, exclusive
 
 
 def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) -> list[int]:
@@ -73,7 +73,11 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
             at_or_below += number <= epoch
         elif number < epoch:
             obsolete.append(number)
-    folder.storage.for_each(folder.delete_checkpoint, obsolete)
+    with exclusive(folder):
+        check_writer(folder, published.query_id, published.run_id)
+        # The oldest first: a task that looks meanwhile must not take it for the newest.
+        for number in sorted(obsolete):
+            folder.delete_checkpoint(number)
     folder.storage.for_each(folder.delete_attempts, [number for number in attempts if number < epoch])
     if damage is not None:
         raise damage
@@ -85,10 +89,13 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
 def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
     """Delete what earlier runs have left behind, when a run begins.
 
-    That is what older runs have of the epoch that the new one is at: Spark runs an epoch again only where it
-    has not committed it, so nothing of them counts any more.  Without this, a query that fails and restarts
-    in the same epoch for a whole night would add the size of its state each time.  And it is each data file
-    that no checkpoint, hold or attempt names, and what killed processes have left of small files.
+    That is each data file that no checkpoint, lease or attempt names, what killed processes have left of
+    small files and, where the storage has locks, what older runs have of the epoch that the new one is at.
+    Without the latter, a query that fails and restarts in the same epoch for a whole night would add the
+    size of its state each time.  Where the epoch has no checkpoint, the newest older run that finished all
+    partitions is spared: Spark may have committed its output, and this run may die before it publishes the
+    epoch.  Where there are no locks an older run may still finish its attempts, so all are spared until a
+    later epoch is published.
 
     Parameters
     ----------
@@ -105,17 +112,32 @@ def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
     """
     candidates, attempts = folder.data_files(), _attempts(folder)
     owner = check_writer(folder, identity.query_id, identity.run_id)
-    older = [
-        attempt
-        for attempt in attempts.get(identity.epoch, ())
-        if owner is not None and owner.precedes(attempt.run_id, identity.run_id)
-    ]
     checkpoints = [metadata for metadata in map(folder.read_metadata, folder.checkpoints()) if metadata]
-    others = [attempt for listed in attempts.values() for attempt in listed if attempt not in older]
+    useless: list[AttemptFile] = []
+    if owner is not None and folder.storage.is_local:
+        listed = attempts.get(identity.epoch, ())
+        useless = [attempt for attempt in listed if owner.superseded_by(attempt.run_id) is not None]
+        if not any(metadata.epoch == identity.epoch for metadata in checkpoints):
+            spared = _newest_finished_run(folder, useless, owner)
+            useless = [attempt for attempt in useless if attempt.run_id != spared]
+    others = [attempt for listed in attempts.values() for attempt in listed if attempt not in useless]
     # Data first: a marker that is left lets the next clean-up find its data.
     _delete_unused(folder, candidates, checkpoints, others)
-    folder.storage.for_each(folder.storage.delete_file, [attempt.path for attempt in older])
+    folder.storage.for_each(folder.storage.delete_file, [attempt.path for attempt in useless])
     folder.delete_stale_temporaries()
+
+
+def _newest_finished_run(folder: OperatorFolder, attempts: Iterable[AttemptFile], owner: Owner) -> str | None:
+    """Return the newest run that finished all partitions of the epoch of these attempts."""
+    finished: dict[str, dict[int, AttemptFile]] = {}
+    for attempt in attempts:
+        if attempt.finished:
+            finished.setdefault(attempt.run_id, {})[attempt.partition] = attempt
+    for run in sorted(finished, key=owner.position, reverse=True):
+        manifest = folder.read_manifest(next(iter(finished[run].values())).path)
+        if len(finished[run]) == manifest.identity.parallelism:
+            return run
+    return None
 
 
 def _attempts(folder: OperatorFolder) -> dict[int, list[AttemptFile]]:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.backend import OperatorStateMeta, StateMeta
-from keyedstate.checkpoint.errors import CorruptManifestError, UnreadableStateError
+from keyedstate.checkpoint.errors import UnreadableStateError
 from keyedstate.checkpoint.folder import METADATA, OWNER, OperatorFolder
 from keyedstate.checkpoint.manifest import CheckpointMetadata
 from keyedstate.checkpoint.savepoint import SAVEPOINT, UNFINISHED, Savepoint
@@ -273,25 +273,9 @@ def _is_operator(names: Sequence[str]) -> bool:
 
 
 def _newest(folder: OperatorFolder, epochs: Sequence[int]) -> CheckpointMetadata | None:
-    """Return the newest checkpoint of the newest run: one set back leaves later epochs behind."""
-    owner = folder.read_owner()
-    newest: CheckpointMetadata | None = None
-    for epoch in sorted(epochs, reverse=True):
-        try:
-            metadata = folder.read_metadata(epoch)
-        except CorruptManifestError:
-            if newest is None:
-                raise
-            # Only asked whether it is of a newer run.
-            continue
-        if metadata is not None and (
-            newest is None or (owner is not None and owner.precedes(newest.run_id, metadata.run_id))
-        ):
-            newest = metadata
-        # A fork that was not started has an owner without runs.
-        if newest is not None and (owner is None or newest.run_id in owner.runs[-1:]):
-            break
-    return newest
+    """Return the newest checkpoint."""
+    found = map(folder.read_metadata, sorted(epochs, reverse=True))
+    return next((metadata for metadata in found if metadata is not None), None)
 
 
 def _reads(meta: StateMeta, other: StateMeta) -> bool:

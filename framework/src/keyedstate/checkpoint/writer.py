@@ -6,6 +6,7 @@ file system that has locks) a lock, which dies with its process, closes that gap
 checkpoint is published, in one piece each.  Object stores have nothing of the kind that pyarrow offers, no
 write that fails where there is something already.  There the owner is read again after it was written, and
 right before each publication; what remains is the time between that reading and the end of the write.
+A task takes the lock shared when it finishes its attempt: after a run has entered, no older one finishes any.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from keyedstate.checkpoint.errors import StateFolderOwnedError, StorageError, SupersededRunError
 from keyedstate.checkpoint.folder import OperatorFolder
-from keyedstate.checkpoint.manifest import Owner
+from keyedstate.checkpoint.manifest import AttemptManifest, Owner
 
 LOCK = "_lock"
 #: Seconds after which a lock that another process holds is given up; it is held for one small write.
@@ -28,7 +29,9 @@ _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
 @contextlib.contextmanager
-def exclusive(folder: OperatorFolder, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
+def exclusive(
+    folder: OperatorFolder, timeout: float = LOCK_TIMEOUT, *, shared: bool = False
+) -> Iterator[None]:
     """Keep every other process, and thread, from entering here for the same folder, where its storage can.
 
     Parameters
@@ -37,6 +40,8 @@ def exclusive(folder: OperatorFolder, timeout: float = LOCK_TIMEOUT) -> Iterator
         It is made where it is not there.
     timeout : float
         Seconds.
+    shared : bool, default False
+        Whether others that enter shared may be inside at the same time.
 
     Raises
     ------
@@ -48,7 +53,7 @@ def exclusive(folder: OperatorFolder, timeout: float = LOCK_TIMEOUT) -> Iterator
         return
     descriptor = _open(folder)
     try:
-        _lock(descriptor, folder, timeout)
+        _lock(descriptor, folder, timeout, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
     finally:
         # Closing alone leaves the lock with a process that was forked meanwhile, for as long as that lives.
@@ -77,6 +82,30 @@ def check_writer(folder: OperatorFolder, query_id: str, run_id: str) -> Owner | 
     return owner
 
 
+def write_attempt(folder: OperatorFolder, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
+    """Finish an attempt, unless its run was superseded; returns its manifest's path for the acknowledgement.
+
+    Parameters
+    ----------
+    folder : OperatorFolder
+    manifest : AttemptManifest
+    shared : collection of str
+        As for `OperatorFolder.write_manifest`.
+
+    Raises
+    ------
+    StateFolderOwnedError, SupersededRunError
+        Where another run has entered since, and the storage has locks.  Elsewhere the check proves nothing,
+        and would cost each task a request.
+    StorageError
+    """
+    if not folder.storage.is_local:
+        return folder.write_manifest(manifest, shared)
+    with exclusive(folder, shared=True):
+        check_writer(folder, manifest.identity.query_id, manifest.identity.run_id)
+        return folder.write_manifest(manifest, shared)
+
+
 def _open(folder: OperatorFolder) -> int:
     path = os.path.join(folder.storage.root, LOCK)
     try:
@@ -86,11 +115,11 @@ def _open(folder: OperatorFolder) -> int:
         raise StorageError(folder.storage.location(LOCK), "lock", error.strerror or str(error)) from error
 
 
-def _lock(descriptor: int, folder: OperatorFolder, timeout: float) -> None:
+def _lock(descriptor: int, folder: OperatorFolder, timeout: float, kind: int) -> None:
     deadline, pause = time.monotonic() + timeout, 0.001
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             return
         except OSError as error:
             if error.errno in _NO_LOCKS:

@@ -39,6 +39,7 @@ from keyedstate.checkpoint import (
     latest_inputs,
     read_changes,
     read_operator_state,
+    write_attempt,
 )
 from keyedstate.checkpoint.local_copies import with_local_copies
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
@@ -473,7 +474,7 @@ class Partition:
         if beginning.restore_point is not None:
             # Those of all parts: a native base may share files that came from another one.
             shared = {path for part in beginning.restore_point.parts for path in part.kept_files}
-        path = beginning.folder.write_manifest(manifest, shared)
+        path = write_attempt(beginning.folder, manifest, shared)
         self._written = manifest
         return path
 

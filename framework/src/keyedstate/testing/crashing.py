@@ -42,6 +42,7 @@ from keyedstate.checkpoint import (
     find_restore_point,
     handles_for,
     retention,
+    write_attempt,
 )
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import Backend
@@ -255,7 +256,7 @@ class CrashingJob:
             bytes=segment.bytes,
         )
         backend.close()
-        return Acknowledgement(identity, folder.write_manifest(manifest))
+        return Acknowledgement(identity, write_attempt(folder, manifest))
 
     def _open(
         self, folder: OperatorFolder, metadata: Any, key_groups: KeyGroupRange, point: str = ""

@@ -27,8 +27,6 @@ class Status(str, enum.Enum):
     """What a checkpoint is good for."""
 
     COMPLETE = "complete"
-    #: Its query was set back to an earlier epoch and went on from there.
-    ABANDONED = "abandoned"
     #: Its folder lacks the metadata that would make it one.
     UNFINISHED = "unfinished"
     #: Its metadata is not what was written.
@@ -162,7 +160,7 @@ def survey(operator: StoredOperator) -> Survey:
     holds = [held for held in folder.holds() if held.expires_ms > time.time() * 1000]
     until = {held.epoch: held.expires_ms for held in sorted(holds, key=lambda held: held.expires_ms)}
     found = [replace(one, held_until_ms=until.get(one.epoch)) for one in found if one.epoch is not None]
-    checkpoints = tuple(_with_abandoned(found, owner))
+    checkpoints = tuple(found)
     complete = [one.epoch for one in checkpoints if one.status is Status.COMPLETE and one.epoch is not None]
     published = {one.epoch for one in checkpoints if one.metadata is not None}
     unpublished = []
@@ -233,17 +231,6 @@ def _read(operator: StoredOperator, epoch: int | None) -> Checkpoint:
     files = operator.storage.describe(path.rpartition("/")[0])
     published_ms = next((file.modified_ms for file in files if file.name == METADATA), None)
     return Checkpoint(metadata.epoch if metadata else epoch, path, status, problem, published_ms, metadata)
-
-
-def _with_abandoned(found: Sequence[Checkpoint], owner: Owner | None) -> Iterator[Checkpoint]:
-    """Mark the checkpoints of an older run than that of an earlier epoch."""
-    for number, one in enumerate(found):
-        earlier = [other.metadata.run_id for other in found[number + 1 :] if other.metadata is not None]
-        run_id = one.metadata.run_id if one.metadata else ""
-        if owner is not None and any(owner.precedes(run_id, other) for other in earlier):
-            yield replace(one, status=Status.ABANDONED)
-        else:
-            yield one
 
 
 def _newest_run(attempts: Sequence[AttemptFile], owner: Owner | None) -> str:
