@@ -19,6 +19,8 @@ from keyedstate.checkpoint import IncompleteEpochError, OvertakenRunError
 
 #: The last epoch of a driver in the systematic test.
 LAST = 1
+#: The steps after which a driver has read Spark's commit log.
+PLANNED = 2
 #: What becomes of two drivers that were preempted, before a third one starts.
 ENDINGS = ["both are killed", "the first is killed", "both resume", "both resume after the third"]
 
@@ -48,7 +50,7 @@ def test_a_driver_that_planned_before_another_one_ended_is_refused(protocol_mode
     with protocol_model.model() as world:
         for run in ("a", "b"):
             world.start(run, 4)
-        world.run("b", 1)  # b has read the commit log: epoch 0
+        world.run("b", PLANNED)
         world.run("a")
         world.run("b")
         assert [type(error) for error in world.errors["b"]] == [OvertakenRunError]
@@ -71,7 +73,7 @@ def test_every_interleaving_of_two_preemptions_counts_each_epoch_once(
             with protocol_model.model(has_locks=has_locks) as world:
                 world.start("a", LAST)
                 world.start("b", LAST)
-                world.run("b", 1)
+                world.run("b", PLANNED)
                 world.run("a", first)
                 made = world.run("b", second)
                 try:
