@@ -35,10 +35,10 @@ endif
 
 # The editable installation compiles the copy-on-write map beside its source, where a C compiler is.
 $(COMPILED): $(ENVIRONMENT) $(addprefix plugins/heap-cow/,pyproject.toml setup.py) \
-             $(wildcard $(addprefix plugins/heap-cow/src/keyedstate_heap_cow/,cowmap.p*))
+             $(wildcard $(addprefix plugins/heap-cow/src/keyedstate_heap_cow/,cowmap.p* keyindex.p*))
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable plugins/heap-cow
-	@$(BIN)/python -c 'from keyedstate_heap_cow.cowmap import COMPILED; print("keyedstate: heap-cow is", \
-	    "compiled" if COMPILED else "not compiled, so slower: it wants a C compiler and the headers of Python")'
+	@$(BIN)/python -c 'from keyedstate_heap_cow.compiled_form import build, build_problem; \
+	    print("keyedstate: heap-cow is", build(), build_problem())'
 	touch $@
 
 setup: java $(COMPILED) ## make .venv with everything installed
@@ -126,4 +126,4 @@ clean: ## remove .venv, .tox and everything built
 	rm -rf .venv .tox demo-work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* reports
 	find framework plugins contrib tests scripts -name __pycache__ -prune -exec rm -rf {} +
 	find framework plugins contrib \( -name build -o -name '*.egg-info' \) -prune -exec rm -rf {} +
-	find plugins -name '*.so' -delete
+	find plugins \( -name '*.so' -o -name not_compiled.json \) -delete

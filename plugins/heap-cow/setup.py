@@ -1,11 +1,13 @@
-"""Compile the copy-on-write map where a C compiler and Cython are found; else install it as plain Python.
+"""Compile the copy-on-write map and the index of tables in columns, each where that is possible.
 
-Both forms do the same; the compiled one is several times faster.  ``KEYEDSTATE_HEAP_COW_PURE=1`` in the
-environment asks for plain Python.  `keyedstate_heap_cow.cowmap.COMPILED` tells at run time which it is.
+Without its compiled form the map is installed as plain Python: it does the same, several times slower.
+``KEYEDSTATE_HEAP_COW_PURE=1`` in the environment asks for that.  Why something was not compiled is written
+into the package as ``not_compiled.json``, which `keyedstate_heap_cow.compiled_form` reads at run time.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import sysconfig
@@ -14,8 +16,11 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-#: The sources; the map is plain Python too, the index of tables in columns is there compiled or not at all.
-SOURCES = tuple(Path("src", "keyedstate_heap_cow", name) for name in ("cowmap.py", "keyindex.pyx"))
+PACKAGE = Path("src", "keyedstate_heap_cow")
+REASONS = "not_compiled.json"
+
+#: The sources; the map is plain Python too, the index of tables in columns exists compiled or not at all.
+SOURCES = (PACKAGE / "cowmap.py", PACKAGE / "keyindex.pyx")
 
 
 def say(text: str) -> None:
@@ -25,59 +30,69 @@ def say(text: str) -> None:
 
 def forget_compiled_form() -> None:
     """Remove what an earlier editable installation compiled: Python would prefer it to the source."""
-    for source in SOURCES:
-        stale = source.with_name(source.stem + sysconfig.get_config_var("EXT_SUFFIX"))
-        if "editable_wheel" in sys.argv and stale.exists():
+    if "editable_wheel" not in sys.argv:
+        return
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    for stale in (*(source.with_name(source.stem + suffix) for source in SOURCES), PACKAGE / REASONS):
+        if stale.exists():
             stale.unlink()
-            say(f"removed {stale}, compiled by an earlier installation")
-
-
-def not_compiled(reason: str) -> list[Extension]:
-    """Say why nothing is compiled."""
-    say(f"NOT COMPILED, installed as plain Python, which is several times slower: {reason}")
-    forget_compiled_form()
-    return []
+            say(f"removed {stale}, made by an earlier installation")
 
 
 class BuildIfPossible(build_ext):
-    """Turn a failure to compile into a message."""
+    """Turn a failure to compile one extension into a message, and compile the others."""
 
     def run(self) -> None:
-        """Begin without the result of an earlier build."""
+        """Begin without the result of an earlier build, and keep the reasons of failures in the package."""
         forget_compiled_form()
+        self.reasons: dict[str, str] = {}
         super().run()
+        folder = PACKAGE if self.inplace else Path(self.build_lib, PACKAGE.name)
+        if self.reasons:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / REASONS).write_text(json.dumps(self.reasons, indent=2) + "\n", encoding="utf-8")
+        else:
+            (folder / REASONS).unlink(missing_ok=True)
 
     def build_extension(self, ext: Extension) -> None:
         """Compile one extension and say how it went."""
+        (source,) = ext.sources
+        name = Path(source).stem
         try:
+            # Not before `setup`: what is in `ext.sources` then is what a source distribution holds.
+            from Cython.Build import cythonize
+
+            if not Path(source).is_file():
+                raise FileNotFoundError(f"the source {source} is missing")
+            (translated,) = cythonize([ext], build_dir="build/cython", language_level=3)
+            ext.sources = translated.sources
             super().build_extension(ext)
-        except Exception as error:  # a compiler can be missing or fail in as many ways as there are compilers
-            not_compiled(f"{error}. A C compiler and the headers of Python are needed; then install again")
+        except Exception as error:  # Cython and compilers can be missing or fail in as many ways as there are
+            self.reasons[name] = " ".join(str(error).split())
+            say(
+                f"NOT COMPILED, {name} is installed as plain Python or left out, which is several times "
+                f"slower: {error}. Cython, a C compiler and the headers of Python are needed; then install "
+                "again"
+            )
         else:
-            say("compiled")
+            say(f"compiled {name}")
 
 
 def extensions() -> list[Extension]:
     """Return what is to be compiled, which may be nothing."""
     if os.environ.get("KEYEDSTATE_HEAP_COW_PURE", "0") not in ("", "0"):
-        return not_compiled("KEYEDSTATE_HEAP_COW_PURE is set")
-    try:
-        import Cython
-        from Cython.Build import cythonize
-    except ImportError:
-        return not_compiled("Cython is not installed")
+        say(
+            "NOT COMPILED, installed as plain Python, which is several times slower: "
+            "KEYEDSTATE_HEAP_COW_PURE is set"
+        )
+        forget_compiled_form()
+        return []
     arguments = ["-O3"] if os.name == "posix" else []
-    wanted = [
-        Extension(f"keyedstate_heap_cow.{source.stem}", [str(source)], extra_compile_args=arguments)
+    return [
+        # Optional: an editable installation copies what is not, whether it was compiled or not.
+        Extension(f"{PACKAGE.name}.{source.stem}", [str(source)], extra_compile_args=arguments, optional=True)
         for source in SOURCES
     ]
-    try:
-        compiled = cythonize(wanted, build_dir="build/cython", language_level=3)
-    except Exception as error:  # an older Cython, without build isolation, may not know what cowmap.py uses
-        return not_compiled(f"Cython {Cython.__version__} failed: {error}")
-    for extension in compiled:
-        extension.optional = True  # cythonize drops it; an editable installation copies what is not optional
-    return compiled
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildIfPossible})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ def source(tmp_path: Path) -> Path:
         shutil.copytree(
             DISTRIBUTION,
             tmp_path / "source",
-            ignore=shutil.ignore_patterns("*.so", "*.egg-info", "build", "__pycache__"),
+            ignore=shutil.ignore_patterns("*.so", "*.egg-info", "build", "__pycache__", "not_compiled.json"),
         )
     )
 
@@ -40,12 +41,21 @@ def build(source: Path, **environment: str) -> tuple[str, set[str]]:
     return run.stderr, files
 
 
+def reasons_in(source: Path) -> dict[str, str]:
+    """Return why modules were not compiled, by their names, as the built package has it."""
+    file = source / "built" / "keyedstate_heap_cow" / "not_compiled.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
 def test_without_a_compiler_the_plain_source_is_built_and_said_so(source: Path) -> None:
     pytest.importorskip("Cython")
     said, files = build(source, CC=str(source / "no-such-compiler"))
-    assert "*** keyedstate-heap-cow: NOT COMPILED, installed as plain Python" in said
-    assert "A C compiler and the headers of Python are needed" in said
+    assert "*** keyedstate-heap-cow: NOT COMPILED, cowmap is installed as plain Python" in said
+    assert "a C compiler and the headers of Python are needed" in said
     assert {"cowmap.py", "cowmap.pyi", "py.typed", "uncompiled.py"} <= files
+    reasons = reasons_in(source)
+    assert reasons.keys() == {"cowmap", "keyindex"}
+    assert all("no-such-compiler" in reason for reason in reasons.values())
     assert not any(name.startswith("cowmap.") and name.endswith((".so", ".pyd")) for name in files)
 
 
@@ -63,6 +73,22 @@ def test_the_source_is_built_beside_its_compiled_form(source: Path) -> None:
         pytest.skip("there is no C compiler")
     # -O0: what is asked here is whether it is there.
     said, files = build(source, CFLAGS="-O0")
-    assert "*** keyedstate-heap-cow: compiled" in said
+    assert "*** keyedstate-heap-cow: compiled cowmap" in said
     assert "cowmap.py" in files
     assert any(name.startswith("cowmap.") and name.endswith(".so") for name in files)
+    assert any(name.startswith("keyindex.") and name.endswith(".so") for name in files)
+    assert reasons_in(source) == {}
+
+
+def test_a_missing_source_leaves_the_other_extension_compiled(source: Path) -> None:
+    pytest.importorskip("Cython")
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    (source / "src" / "keyedstate_heap_cow" / "keyindex.pyx").unlink()
+    said, files = build(source)
+    assert "*** keyedstate-heap-cow: compiled cowmap" in said
+    assert "*** keyedstate-heap-cow: NOT COMPILED, keyindex" in said
+    assert any(name.startswith("cowmap.") and name.endswith(".so") for name in files)
+    reasons = reasons_in(source)
+    assert reasons.keys() == {"keyindex"}
+    assert "keyindex.pyx is missing" in reasons["keyindex"]

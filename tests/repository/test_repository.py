@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
-import zipfile
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
@@ -173,58 +170,3 @@ def test_spark35_constraints_pin_the_oldest_versions_that_the_framework_allows()
         assert lowest.release[: len(oldest.release)] == oldest.release, (
             f"{requirement} is tested from {lowest} on only"
         )
-
-
-@each_distribution
-def test_a_wheel_holds_the_package_its_types_and_its_licence(folder: Path, tmp_path: Path) -> None:
-    # From a copy: a build leaves files behind, and what an earlier one left must not end up in this wheel.
-    source = tmp_path / "source"
-    shutil.copytree(
-        folder, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "*.so", "*.c", "__pycache__")
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run(
-        [
-            *[
-                sys.executable,
-                "-m",
-                "pip",
-                "wheel",
-                "--quiet",
-                "--no-deps",
-                "--no-build-isolation",
-                "--no-index",
-            ],
-            *["--wheel-dir", str(tmp_path / "wheels"), str(source)],
-        ],
-        env=environment,
-        check=True,
-    )
-    (wheel,) = (tmp_path / "wheels").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        table = project(folder)
-        package = table["name"].replace("-", "_")
-        metadata = f"{package}-{table['version']}.dist-info"
-        assert f"{package}/__init__.py" in names
-        assert f"{package}/py.typed" in names
-        licence = archive.read(f"{metadata}/licenses/LICENSE").decode()
-        assert licence == (ROOT / "LICENSE").read_text(encoding="utf-8")
-        # The framework has one more, by which Spark finds its data source.
-        packages = {path.parent.name for path in (folder / "src").glob("*/__init__.py")}
-        assert package in packages
-        assert {name.split("/")[0] for name in names} == {*packages, metadata}
-        sources = {
-            str(path.relative_to(folder / "src"))
-            for path in (folder / "src").rglob("*.py")
-            if path.name != "setup.py"
-        }
-        assert sources <= set(names), "a package without __init__.py is left out"
-        written = archive.read(f"{metadata}/entry_points.txt").decode()
-        for group, entries in {
-            "console_scripts": table.get("scripts", {}),
-            **table.get("entry-points", {}),
-        }.items():
-            for name, value in entries.items():
-                assert f"[{group}]" in written
-                assert f"{name} = {value}" in written

@@ -70,6 +70,9 @@ class BackendDescription:
     build : str
         How this installation was built, where that can differ (``compiled``, ``not compiled``, the version of
         a linked library); ``keyedstate doctor`` shows it.
+    build_problem : str
+        Why this installation is worse than it could be, and the way out, in full sentences; ``keyedstate
+        doctor`` warns with it.  Empty where all is well.
 
     Raises
     ------
@@ -84,6 +87,7 @@ class BackendDescription:
     capabilities: Mapping[Capability, Level]
     options: tuple[ConfigOption[object], ...] = field(default=())
     build: str = ""
+    build_problem: str = ""
 
     def __post_init__(self) -> None:
         match self.hook_api:

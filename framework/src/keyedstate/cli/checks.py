@@ -157,7 +157,8 @@ def check_backends(registry: PluginRegistry, settings: Configuration) -> Iterato
             continue
         description = registry.load(provider).description
         words = [str(provider), description.build, "chosen" if provider.name == chosen else ""]
-        yield Check(name, Status.OK, ", ".join(word for word in words if word))
+        status = Status.WARNING if description.build_problem else Status.OK
+        yield Check(name, status, ", ".join(word for word in words if word), description.build_problem)
 
 
 def check_storage(settings: Configuration) -> Check:

@@ -70,6 +70,8 @@ def show_plugin(
         facts.append(("summary", plugin["summary"]))
     if plugin["build"]:
         facts.append(("build", plugin["build"]))
+    if plugin["build_problem"]:
+        facts.append(("build problem", plugin["build_problem"]))
     out.print(table(["", ""], facts))
     if plugin["capabilities"]:
         out.print()
@@ -97,6 +99,7 @@ def describe(registry: PluginRegistry, provider: Provider) -> dict[str, Any]:
         "refusal": None if refusal is None else str(refusal),
         "summary": "",
         "build": "",
+        "build_problem": "",
         "hook_api": None,
         "capabilities": {},
         "options": [],
@@ -105,6 +108,7 @@ def describe(registry: PluginRegistry, provider: Provider) -> dict[str, Any]:
         plugin |= {
             "summary": description.summary,
             "build": description.build,
+            "build_problem": description.build_problem,
             "hook_api": list(description.hook_api),
             "capabilities": {
                 capability.value: description.level(capability).value for capability in Capability

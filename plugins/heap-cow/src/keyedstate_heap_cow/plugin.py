@@ -20,7 +20,7 @@ from keyedstate.backend import (
 )
 from keyedstate.config import choice
 from keyedstate.hooks import hookimpl
-from keyedstate_heap_cow import cowmap
+from keyedstate_heap_cow.compiled_form import build, build_problem
 from keyedstate_heap_cow.table import CopyOnWriteTable
 
 try:
@@ -48,7 +48,8 @@ def keyedstate_describe_backend() -> BackendDescription:
         # Written out, not taken from the kernel: it says which versions this source was written for.
         hook_api=(1, 1),
         summary="Copy-on-write hash maps in memory; a snapshot is written while the task goes on.",
-        build="compiled" if cowmap.COMPILED else "plain Python",
+        build=build(),
+        build_problem=build_problem(),
         capabilities={
             Capability.VALUE_STATE: Level.FULL,
             Capability.LIST_STATE: Level.FULL,
