@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,7 +91,7 @@ def test_an_executor_without_keyedstate_is_named(
         build(events, tmp_path / "state", one_backend)
     assert caught.value.host == socket.gethostname()
     assert caught.value.check == "importing keyedstate"
-    assert "No module named 'keyedstate'" in str(caught.value)
+    assert f"No module named 'keyedstate', in {sys.executable}" in str(caught.value)
     assert "Install the same keyedstate and backend" in str(caught.value)
     assert list((tmp_path / "state").iterdir()) == []
 
@@ -151,6 +155,39 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_said_of_the_driver(
     assert caught.value.host.startswith("the driver")
 
 
+def test_an_executor_without_pyarrow_is_named_with_its_interpreter(tmp_path: Path) -> None:
+    """The first `python3` of the PATH, with another Spark: an interpreter belongs to a SparkContext."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    python = tmp_path / "bare" / "bin" / "python3"
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import sys\n"
+        "from pyspark.sql import SparkSession\n"
+        "from keyedstate import types\n"
+        "from keyedstate.runtime import KeyedProcessFunction\n"
+        "from keyedstate.spark import PreflightError, keyed\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "class Same(KeyedProcessFunction):\n"
+        "    def process(self, row, ctx):\n"
+        "        yield (ctx.key,)\n"
+        f"events = spark.readStream.schema('k string').json({str(tmp_path)!r})\n"
+        f"config = {{'checkpoint.dir': {str(tmp_path / 'state')!r}, 'backend': 'nested-map'}}\n"
+        "try:\n"
+        "    keyed(events, 'k', uid='u', config=config).process(Same(), 'k string')\n"
+        "except PreflightError as error:\n"
+        "    print(error)\n"
+    )
+    variables = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    variables["PATH"] = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+    ran = subprocess.run(
+        [sys.executable, str(job)], env=variables, capture_output=True, text=True, timeout=280
+    )
+    assert ", while running a Python function: " in ran.stdout, ran.stdout + ran.stderr
+    assert "No module named 'pyarrow'" in ran.stdout
+    assert f"in the Python of the executor: {python} (PYSPARK_PYTHON is not set)" in ran.stdout
+    assert "Set PYSPARK_PYTHON, where the job is started" in ran.stdout
+
+
 def test_workers_that_cannot_run_python_functions_are_reported(
     events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
 ) -> None:
@@ -166,3 +203,4 @@ def test_workers_that_cannot_run_python_functions_are_reported(
     with pytest.raises(PreflightError, match="pyarrow") as caught:
         build(events, tmp_path / "state", one_backend)
     assert caught.value.check == "running a Python function"
+    assert f"the executor: {sys.executable} (PYSPARK_PYTHON is {sys.executable})" in str(caught.value)

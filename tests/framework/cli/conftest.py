@@ -22,8 +22,10 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def variables(environment: dict[str, str | None]) -> dict[str, str | None]:
     """Return what to change in the environment: nothing of ours but what the test says; None removes one."""
     unset = {key: None for key in os.environ if key.startswith("KEYEDSTATE_")}
-    # A backend that this repository has without a compiler.
-    return {**unset, "KEYEDSTATE_BACKEND": "nested-map", "COLUMNS": None, **environment}
+    # A backend that this repository has without a compiler, and workers that run this Python.
+    ours = {"KEYEDSTATE_BACKEND": "nested-map", "PYSPARK_PYTHON": sys.executable}
+    spark = {"SPARK_HOME": None, "SPARK_CONF_DIR": None}
+    return {**unset, **ours, **spark, "COLUMNS": None, **environment}
 
 
 @pytest.fixture

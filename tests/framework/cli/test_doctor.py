@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import venv
 from importlib.metadata import metadata, requires
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,87 @@ def test_options_are_shown_with_their_source_and_without_credentials(invoke, tmp
     assert options["checkpoint.compression"] == ("zstd", "default")
     assert options["checkpoint.dir"][0] == "s3://...@bucket/a"
     assert "secret" not in ran.stdout + ran.stderr
+
+
+def test_the_options_are_listed_only_when_asked_for(invoke, tmp_path):
+    words = {"KEYEDSTATE_CHECKPOINT_DIR": str(tmp_path)}
+    assert "checkpoint.retained" not in invoke("doctor", **words).stdout
+    assert "checkpoint.retained" in invoke("doctor", "--options", **words).stdout
+
+
+# -- the Python of the workers ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """An interpreter without any package, as the system's often is."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    return tmp_path / "bare" / "bin" / "python3"
+
+
+def workers(ran: Any) -> dict[str, str]:
+    return diagnosed(ran)["python of the workers"]
+
+
+def test_workers_that_run_the_driver_s_python_are_fine(invoke):
+    check = workers(invoke("doctor", "--format", "json"))
+    assert check["status"] == "ok"
+    assert check["detail"].endswith(f"at {sys.executable} (from PYSPARK_PYTHON)")
+
+
+def test_a_worker_python_without_packages_is_refused_by_name(run, bare_python):
+    # No site-packages of this Python and no plugins of the test.
+    ran = run("doctor", "--format", "json", PYSPARK_PYTHON=str(bare_python), PYTHONPATH=None)
+    check = workers(ran)
+    assert check["status"] == "failed"
+    assert f"{bare_python} (from PYSPARK_PYTHON): it lacks pandas, pyarrow, keyedstate" in check["detail"]
+    assert f"Set PYSPARK_PYTHON={sys.executable}" in check["way_out"]
+    assert ran.returncode == 1
+
+
+def test_without_a_setting_the_first_python3_of_the_path_is_asked(invoke, bare_python):
+    path = os.pathsep.join([str(bare_python.parent), os.environ["PATH"]])
+    check = workers(invoke("doctor", "--format", "json", PYSPARK_PYTHON=None, PATH=path))
+    assert check["status"] == "failed"
+    assert (
+        f"{bare_python} (the first on the PATH, since PYSPARK_PYTHON is not set): it lacks" in check["detail"]
+    )
+
+
+def test_the_property_of_spark_defaults_wins_over_the_variable(invoke, bare_python, tmp_path):
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text(f"# spark.pyspark.python no\nspark.master local\n spark.pyspark.python  {bare_python}\n")
+    check = workers(invoke("doctor", "--format", "json", SPARK_CONF_DIR=str(tmp_path)))
+    assert f"(spark.pyspark.python in {file}): it lacks" in check["detail"]
+
+
+def test_a_worker_python_of_another_version_is_refused(invoke, tmp_path):
+    python = tmp_path / "python"
+    answer = {
+        "python": [3, 6, 1],
+        "path": str(python),
+        "versions": {"pandas": "3.0.0", "keyedstate": "0.0.7"},
+    }
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    python.chmod(0o755)
+    check = workers(invoke("doctor", "--format", "json", PYSPARK_PYTHON=str(python)))
+    assert check["status"] == "failed"
+    assert f"PySpark needs the driver's {sys.version_info[0]}.{sys.version_info[1]} there" in check["detail"]
+    assert "its pandas 3.0.0 is not supported" in check["detail"]
+    assert "it has keyedstate 0.0.7, and the driver" in check["detail"]
+
+
+@pytest.mark.parametrize(
+    ("python", "status", "problem"),
+    [
+        ("/no/such/python", "failed", "there is no /no/such/python (from PYSPARK_PYTHON)"),
+        ("/bin/false", "failed", "/bin/false (from PYSPARK_PYTHON) does not run"),
+        ("./unpacked/bin/python", "warning", "is relative to a folder of the executor"),
+    ],
+)
+def test_a_worker_python_that_cannot_be_asked_is_named(invoke, python, status, problem):
+    check = workers(invoke("doctor", "--format", "json", PYSPARK_PYTHON=python))
+    assert (check["status"], problem in check["detail"]) == (status, True)
 
 
 # -- Java ------------------------------------------------------------------------------------------

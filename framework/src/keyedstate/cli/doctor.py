@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+import keyedstate
 from keyedstate.cli.checks import (
     Check,
     Status,
@@ -21,6 +22,7 @@ from keyedstate.cli.checks import (
 )
 from keyedstate.cli.output import Format, console, print_json, shown, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, read_settings
+from keyedstate.cli.worker_python import check_worker_python
 from keyedstate.config import BACKEND, OPTIONS, Configuration
 from keyedstate.errors import KeyedStateError
 from keyedstate.plugins import PluginRegistry
@@ -28,11 +30,20 @@ from keyedstate.plugins import PluginRegistry
 _STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "bold red", Status.SKIPPED: "dim"}
 
 
-def doctor(config: ConfigFile = None, format: OutputFormat = Format.table) -> None:
-    """Check Python, Java, Spark, the options, backends and storage; exit code 1 if a job cannot run."""
+Options = Annotated[
+    bool, typer.Option("--options", help="Show every option too, its value and where it is set.")
+]
+
+
+def doctor(config: ConfigFile = None, options: Options = False, format: OutputFormat = Format.table) -> None:
+    """Check Python, Java, Spark, the options, backends and storage; exit code 1 if a job cannot run.
+
+    The Python that Spark's workers would run on this machine is checked too.
+    """
     configuration, settings, registry = _read(config)
     checks = [
         check_python(),
+        check_worker_python(_needed_by_workers(registry, settings)),
         check_java(installed_version("pyspark")),
         *check_libraries(sys.version_info[:2]),
         configuration,
@@ -40,7 +51,6 @@ def doctor(config: ConfigFile = None, format: OutputFormat = Format.table) -> No
         check_storage(settings),
     ]
     failed = sum(check.status is Status.FAILED for check in checks)
-    options = _options(registry, settings)
     if format is Format.json:
         print_json(
             {
@@ -54,11 +64,11 @@ def doctor(config: ConfigFile = None, format: OutputFormat = Format.table) -> No
                     }
                     for check in checks
                 ],
-                "options": options,
+                "options": _options(registry, settings),
             }
         )
     else:
-        _print(checks, options, failed)
+        _print(checks, _options(registry, settings) if options else [], failed)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -78,6 +88,16 @@ def _read(file: Path | None) -> tuple[Check, Configuration, PluginRegistry]:
         return Check("options", Status.FAILED, str(error)), settings, registry
     count = len(settings.to_dict())
     return Check("options", Status.OK, f"{count or 'none'} set, all of them known"), settings, registry
+
+
+def _needed_by_workers(registry: PluginRegistry, settings: Configuration) -> dict[str, str]:
+    """Return the versions of the distributions of keyedstate and the chosen backend."""
+    found = {"keyedstate": keyedstate.__version__}
+    for provider in registry.providers():
+        # A module without a distribution has no version.
+        if provider.name == settings[BACKEND] and not provider.version.startswith("("):
+            found[provider.distribution] = provider.version
+    return found
 
 
 def _options(registry: PluginRegistry, settings: Configuration) -> list[dict[str, Any]]:
@@ -111,9 +131,10 @@ def _print(checks: list[Check], options: list[dict[str, Any]], failed: int) -> N
         if check.way_out:
             out.print(f"{'':<8}{check.way_out}", markup=False, soft_wrap=True)
     out.print()
-    rows = [[option["name"], shown(option["value"]), option["source"]] for option in options]
-    out.print(table(["option", "value", "set in"], rows))
-    out.print()
+    if options:
+        rows = [[option["name"], shown(option["value"]), option["source"]] for option in options]
+        out.print(table(["option", "value", "set in"], rows))
+        out.print()
     if failed:
         out.print(f"{failed} of {len(checks)} checks failed: a job cannot run here.")
     else:

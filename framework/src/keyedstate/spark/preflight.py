@@ -50,6 +50,11 @@ _SHARE = (
     "shared file system or an object store; a local path will do on one machine only."
 )
 
+_PYTHON = (
+    "Set PYSPARK_PYTHON, where the job is started, to a Python that has the packages of the driver on every "
+    "executor, or install them there."
+)
+
 _passed: set[tuple[object, ...]] = set()
 _passed_lock = threading.Lock()
 
@@ -151,17 +156,38 @@ def _run(spark: SparkSession, probe: Probe) -> list[Finding]:
     try:
         return [Finding(*row) for row in frame.collect()]
     except PySparkException as error:
-        raise PreflightError("an executor", _RUN, _last_words(error), _INSTALL) from error
+        reason = f"{_last_words(error)}, in the Python of the executor: {_python_of(spark)}"
+        raise PreflightError("an executor", _RUN, reason, _PYTHON) from error
+
+
+def _python_of(spark: SparkSession) -> str:
+    """Return the interpreter that an executor runs; needs neither pandas nor pyarrow there."""
+
+    # A nested function travels by value, as there may be no keyedstate.
+    def interpreter(_: int) -> str:
+        import sys
+
+        return sys.executable
+
+    context = spark.sparkContext
+    set_to = os.environ.get("PYSPARK_PYTHON")
+    origin = f"PYSPARK_PYTHON is {set_to}" if set_to else "PYSPARK_PYTHON is not set"
+    try:
+        (found,) = context.parallelize([0], 1).map(interpreter).collect()
+    except PySparkException:
+        found = context.pythonExec  # as it is named on the driver
+    return f"{found} ({origin})"
 
 
 def _probing(probe: Probe) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    import_check, way_out = _IMPORT, _INSTALL
+    import_check, way_out = _IMPORT, f"{_INSTALL} {_PYTHON}"
     # As plain values: an instance could not be unpickled where keyedstate is missing.
     facts = (probe.settings, probe.keyedstate_version, probe.provider, probe.folder, probe.driver_host)
 
     # A nested function travels by value, so that it can report that nothing else of keyedstate is there.
     def probing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import socket
+        import sys
 
         import pyarrow
 
@@ -169,7 +195,7 @@ def _probing(probe: Probe) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
             try:
                 from keyedstate.spark.preflight import Probe, examine
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
+                reason = f"{type(error).__name__}: {error}, in {sys.executable}"
                 row = {
                     "host": socket.gethostname(),
                     "check": import_check,
