@@ -41,14 +41,31 @@ HOOKS_HEAD = """\
 
 Everything that a plugin can be asked for. A backend is a module named by an entry point in the group
 `{group}`; the entry point's name is the backend's name. Its functions carry `@hookimpl` from
-`keyedstate.hooks`, may take fewer parameters than declared here (never others), and are called by name. Only
-the chosen backend's hooks are called, so no hook has to ask whether it is meant; hooks run when something is
-created or completed, never per record.
+`keyedstate.hooks`, may take fewer parameters than declared here (never others), and are called by name. Hooks
+run when something is created or completed, never per record.
 
-Two hooks are asked of every plugin: `keyedstate_checkpoint_storage`, which brings file systems
-([storage.md](storage.md)), and `keyedstate_metric_reporter`, which takes the figures of epochs
-([metrics.md](metrics.md)). A plugin that has one of them need not be a backend; then its entry point belongs
-to the group `{plugin_group}`.
+`keyedstate_describe_backend` and the hooks `keyedstate_create_...` are those of a backend: they are called of
+the chosen one alone, so that none of them has to ask whether it is meant. Every other hook is called of
+**all** plugins, chosen, not chosen, or no backend at all:
+
+| Hook | Called | For |
+|---|---|---|
+| `keyedstate_serializers` | in each process | types of state of your own ([types.md](types.md)) |
+| `keyedstate_checkpoint_storage` | in each process, for every URI | file systems ([storage.md](storage.md)) |
+| `keyedstate_metric_reporter` | on the driver | the metrics of epochs ([metrics.md](metrics.md)) |
+| `keyedstate_checkpoint_completed`, `..._aborted`, `..._subsumed` | on the driver | following checkpoints |
+
+One of them is enough for a plugin. Where it is no backend, its entry point belongs to the group
+`{plugin_group}`:
+
+```toml
+[project.entry-points."{plugin_group}"]
+my-types = "my_package.plugin"
+```
+
+or a job names its module in the option `plugins.modules`. A plugin that is broken, or that `plugins.allow`
+and `plugins.deny` keep out, is passed over; a broken one that is no backend is reported in the log.
+`keyedstate plugins list` shows every plugin, what it provides, and why it cannot be used.
 
 This is hook API version {newest}; {served}. How to write a backend:
 [writing-a-backend.md](writing-a-backend.md).

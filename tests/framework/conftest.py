@@ -114,6 +114,16 @@ class Distributions:
         importlib.invalidate_caches()
         return module
 
+    def add_plugin(self, distribution: str, version: str, name: str, source: str) -> str:
+        """Install a distribution with a plugin that is no backend; return the name of its module."""
+        module = f"{distribution}_plugin".replace("-", "_")
+        (self.folder / f"{module}.py").write_text(source, encoding="utf-8")
+        metadata = self.add_metadata(distribution, version)
+        text = f"[keyedstate.plugins]\n{name} = {module}\n"
+        (metadata / "entry_points.txt").write_text(text, encoding="utf-8")
+        importlib.invalidate_caches()
+        return module
+
     def add_metadata(self, distribution: str, version: str) -> Path:
         """Install the metadata of a distribution and nothing else; return their folder."""
         metadata = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import types
 from keyedstate.backend import EpochMetrics
@@ -154,6 +154,30 @@ def test_listeners_progress_and_log_have_the_figures_of_every_epoch(
     reported = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
     assert reported == [m.to_json() for m in told.epochs[1:]]
     assert f"the plugin {reporting} (module) cannot report epoch 0 of 'remember'" in caplog.text
+
+
+def test_a_micro_batch_that_is_evaluated_twice_is_reported_once(
+    stream: Any, spark_log: Path, reporting: str, tmp_path: Path
+) -> None:
+    config: dict[str, object] = {
+        "plugins.modules": reporting,
+        "metrics.options": {"lines.file": str(tmp_path / "lines")},
+        "checkpoint.dir": str(stream.state),
+        "parallelism": 2,
+    }
+    for keys in ("ab", "a", "c"):
+        stream.add({"k": key, "v": number} for number, key in enumerate(keys))
+
+    def twice(batch: DataFrame, epoch: int) -> None:
+        batch.collect()
+        batch.collect()
+
+    out = keyed(stream.frame(), "k", uid="remember", config=config).process(Remembering(), "k string, n long")
+    stream.run(out, twice)
+    reported = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    assert [(line["epoch"], line["rows_in"]) for line in reported] == [(1, 1), (2, 1)]
+    logged = [line.partition("{")[0] for line in spark_log.read_text().splitlines()]
+    assert logged == [f"INFO keyedstate.EpochMetrics epoch {epoch} of remember: " for epoch in range(3)]
 
 
 def test_the_progress_of_a_query_without_keyed_operators_has_no_figures(

@@ -281,6 +281,37 @@ def test_a_backend_of_a_module_is_used_and_told_of_every_checkpoint(
     assert "the hook keyedstate_checkpoint_completed of telling_backend (module) raised" in caplog.text
 
 
+LISTENER = """
+from keyedstate.hooks import hookimpl
+
+notified = []
+
+@hookimpl
+def keyedstate_checkpoint_completed(uid, epoch):
+    notified.append(("completed", epoch))
+
+@hookimpl
+def keyedstate_checkpoint_subsumed(uid, epoch):
+    notified.append(("subsumed", epoch))
+"""
+
+
+def test_a_plugin_without_a_backend_is_notified_of_every_checkpoint(
+    stream: Any, one_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "listening_plugin.py").write_text(LISTENER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    stream.spark.sparkContext.addPyFile(str(tmp_path / "listening_plugin.py"))
+    for epoch in range(3):
+        stream.add(epoch_rows(epoch))
+    options = {"backend": one_backend, "plugins.modules": "listening_plugin"}
+    stream.run(totals(stream, stream.frame(), **options))
+    assert_equal_to_batch(stream)
+    notified = importlib.import_module("listening_plugin").notified
+    assert [epoch for event, epoch in notified if event == "completed"] == [0, 1, 2]
+    assert [epoch for event, epoch in notified if event == "subsumed"] == [0]
+
+
 def test_what_was_built_for_an_epoch_cannot_be_evaluated_outside(stream: Any, one_backend: str) -> None:
     stream.add(epoch_rows(0))
     built = []

@@ -107,6 +107,19 @@ class MissingOptionError(ConfigError):
 # -- plugins ---------------------------------------------------------------------------------------
 
 
+def choose_among(providers: Sequence[str]) -> str:
+    """Return what a user does about plugins, each ``distribution version``, that provide the same thing."""
+    modules = [provider for provider in providers if provider.endswith("(module)")]
+    if len(modules) == len(providers):
+        return (
+            "Take all but one out of the option 'plugins.modules', or put the name of the one that you want "
+            "into the option 'plugins.prefer'"
+        )
+    way_out = "Uninstall one or take it out of the option 'plugins.modules'" if modules else "Uninstall one"
+    named = "distribution or module" if modules else "distribution"
+    return f"{way_out}, or put the name of the {named} that you want into the option 'plugins.prefer'"
+
+
 class PluginError(KeyedStateError):
     """Base class of errors about discovering, choosing and calling plugins."""
 
@@ -156,21 +169,20 @@ class DuplicateBackendError(PluginError):
         self.providers = tuple(providers)
         super().__init__(
             f"the backend name {name!r} is provided by {' and by '.join(self.providers)}. "
-            "Uninstall one, or say which one you want by putting its distribution's name into the option "
-            "'plugins.prefer'."
+            f"{choose_among(self.providers)}."
         )
 
 
 class PluginNotAllowedError(PluginError):
     """A plugin that the allow or deny list keeps out."""
 
-    def __init__(self, name: str, option: str, listed: Sequence[str]) -> None:
+    def __init__(self, name: str, option: str, listed: Sequence[str], is_backend: bool = True) -> None:
         self.name = name
         self.option = option
         verb = "does not contain it" if option == "plugins.allow" else "contains it"
         super().__init__(
-            f"the backend {name!r} may not be used: the option {option!r} {verb} "
-            f"({', '.join(listed)}). Change that list or choose another backend."
+            f"the {'backend' if is_backend else 'plugin'} {name!r} may not be used: the option {option!r} "
+            f"{verb} ({', '.join(listed)}). Change that list{' or choose another backend' * is_backend}."
         )
 
 
@@ -196,13 +208,18 @@ class HookApiVersionError(PluginError):
 class InvalidPluginError(PluginError):
     """A plugin that cannot be imported, lacks a required hook, or returns the wrong thing from one."""
 
-    def __init__(self, name: str, provider: str, reason: str) -> None:
+    def __init__(self, name: str, provider: str, reason: str, is_backend: bool = True) -> None:
         self.name = name
         self.provider = provider
         self.reason = reason
+        steps = ["Repair it", "take it out of the option 'plugins.modules'"]
+        if not provider.endswith("(module)"):
+            steps = ["Repair or uninstall it"]
+        if is_backend:
+            steps.append("choose another backend with the option 'backend'")
         super().__init__(
-            f"the plugin {name!r} of {provider} is unusable: {reason}. "
-            "Repair or uninstall it, or choose another backend with the option 'backend'."
+            f"the plugin {name!r} of {provider} is unusable: {reason}{'' if reason.endswith('?') else '.'} "
+            f"{', or '.join(steps)}."
         )
 
 

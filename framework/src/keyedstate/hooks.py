@@ -1,12 +1,11 @@
 """The hook specifications: everything that a plugin can be asked for, on one screen.
 
 A plugin is a module whose functions carry `hookimpl`.  Backends are found through the entry-point group
-``keyedstate.backends``, where the entry point's name is the backend's name.  Of the hooks of a backend only
-the chosen one's are called, so no hook has to ask whether it is meant; hooks run when something is created
-or completed, never per record.
+``keyedstate.backends``, where the entry point's name is the backend's name; other plugins through the group
+``keyedstate.plugins``.  Hooks run when something is created or completed, never per record.
 
-The exceptions are ``keyedstate_checkpoint_storage`` and ``keyedstate_metric_reporter``: every plugin is
-asked, also one that is no backend.  Such a one is found through the entry-point group ``keyedstate.plugins``.
+The hooks with ``firstresult`` are those of a backend: they are called of the chosen one alone, so that none
+of them has to ask whether it is meant.  Every other hook is called of all plugins, backends or not.
 """
 
 from __future__ import annotations
@@ -74,42 +73,45 @@ def keyedstate_create_spill_manager(context: BackendContext) -> SpillManager | N
 
 @hookspec
 def keyedstate_serializers() -> Mapping[str, Callable[[Mapping[str, Any]], TypeSerializer[Any]]]:
-    """Return serializer types by name, each with a factory from its JSON snapshot. Optional."""
+    """Return serializer types by name, each with a factory from its JSON snapshot.
+
+    Called in each process that loads the plugin, at the latest before a type is refused as unknown. Optional.
+    """
     raise NotImplementedError
 
 
 @hookspec
 def keyedstate_checkpoint_completed(uid: str, epoch: int, location: str, data_files: Collection[str]) -> None:
-    """Learn, on the driver, that the checkpoint of an operator's epoch was published, of those data files.
+    """Called on the driver when the checkpoint of an operator's epoch was published, with its data files.
 
-    The paths are relative to `location`, the URI of the operator's folder. It is told in the background,
-    soon after Spark has gone on, and again where the epoch ran again. An error raised here is logged and
-    does no harm. Optional.
+    The paths are relative to `location`, the URI of the operator's folder. The call comes in the background,
+    and once for each publication: a second evaluation of a micro-batch publishes other files under the same
+    epoch. An error raised here is logged and does no harm. Optional.
     """
     raise NotImplementedError
 
 
 @hookspec
 def keyedstate_checkpoint_aborted(uid: str, epoch: int, reason: str) -> None:
-    """Learn, on the driver, that the checkpoint of an epoch has not come about, and why.
+    """Called on the driver when the checkpoint of an epoch was aborted, with the reason.
 
     Build nothing on it, and delete nothing either: clean-up knows what still needs its files. Where Spark
-    has committed the epoch all the same, tasks of the next one publish it, and then its completion is told
-    as well. Optional.
+    has committed the epoch all the same, tasks of the next one publish it, and its completion follows.
+    Optional.
     """
     raise NotImplementedError
 
 
 @hookspec
 def keyedstate_checkpoint_subsumed(uid: str, epoch: int) -> None:
-    """Learn, on the driver, that a checkpoint was deleted, since enough newer ones are there. Optional."""
+    """Called on the driver when a checkpoint was deleted because enough newer ones exist. Optional."""
 
 
 @hookspec
 def keyedstate_checkpoint_storage(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, str] | None:
     """Return the file system for a URI and the path in it that the URI names; None for another scheme.
 
-    Asked of every plugin, backend or not, on the driver and in tasks, before pyarrow's own file systems.  A
+    Called for every URI, ``file:`` too, on the driver and in tasks, before pyarrow's own file systems.  A
     path that is appended to the URI, before its ``?``, must be appended to the path in the file system.
     `options` is what the option ``storage.options`` holds.  Optional.
     """
@@ -119,8 +121,8 @@ def keyedstate_checkpoint_storage(uri: str, options: Mapping[str, str]) -> tuple
 def keyedstate_metric_reporter(options: Mapping[str, str]) -> Callable[[EpochMetrics], None] | None:
     """Return a function that takes the figures of each epoch; None where `options` ask for nothing.
 
-    Asked of every plugin, backend or not, on the driver, when an operator of a streaming query is built.  The
-    function is called in the background, by a thread of each operator in the order of its epochs, and again
-    where an epoch ran again; an error that it raises is logged and does no harm.  `options` is what the
-    option ``metrics.options`` holds.  Optional.
+    Called on the driver when an operator of a streaming query is built.  The function is called in the
+    background, by a thread of each operator in the order of its epochs, and once for an epoch that a run of
+    the query evaluates more than once; an error that it raises is logged and does no harm.  `options` is
+    what the option ``metrics.options`` holds.  Optional.
     """

@@ -6,8 +6,10 @@ import importlib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -58,8 +60,14 @@ _REQUIRED_HOOKS = (
     "keyedstate_create_snapshot_strategy",
     "keyedstate_create_restore_operation",
 )
-#: The hooks of which any is enough for a module that describes no backend.
-_FREE_HOOKS = ("keyedstate_checkpoint_storage", "keyedstate_metric_reporter")
+#: Every hook by name, and whether it is called of the chosen backend alone; the others of all plugins.
+_HOOKS = {
+    name: bool(spec.keyedstate_spec["firstresult"])
+    for name, spec in vars(hooks).items()
+    if name.startswith("keyedstate_")
+}
+#: The registries of this process that are in use.
+registries: weakref.WeakSet[PluginRegistry] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -74,15 +82,21 @@ class Provider:
         The installed distribution, or the module's name and ``(module)`` for a registered one.
     load : callable
         Imports and returns the module with the hook implementations.
+    is_backend : bool
     """
 
     name: str
     distribution: str
     version: str
     load: Callable[[], object]
+    is_backend: bool
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version}"
+
+    def invalid(self, reason: str) -> InvalidPluginError:
+        """Return the error that the plugin is unusable."""
+        return InvalidPluginError(self.name, str(self), reason, self.is_backend)
 
 
 class Backend:
@@ -95,11 +109,13 @@ class Backend:
         self,
         provider: Provider,
         description: BackendDescription,
+        hooks_of: tuple[str, ...],
         hook: Callable[[str], Any],
         able: Callable[[Capability], Sequence[str]],
     ) -> None:
         self.provider = provider
         self.description = description
+        self.hooks = hooks_of
         self._hook = hook
         self._able = able
 
@@ -113,31 +129,25 @@ class Backend:
 
     def create_state_table(self, meta: StateMeta, context: BackendContext) -> AnyStateTable:
         """Call ``keyedstate_create_state_table``."""
-        table: AnyStateTable = self._hook("keyedstate_create_state_table")(meta=meta, context=context)
-        self._check(table, StateTable, "keyedstate_create_state_table")
+        table: AnyStateTable = self._made("state_table", StateTable, meta=meta, context=context)
         return table
 
     def create_snapshot_strategy(self, context: BackendContext) -> SnapshotStrategy:
         """Call ``keyedstate_create_snapshot_strategy``."""
-        strategy: SnapshotStrategy = self._hook("keyedstate_create_snapshot_strategy")(context=context)
-        self._check(strategy, SnapshotStrategy, "keyedstate_create_snapshot_strategy")
+        strategy: SnapshotStrategy = self._made("snapshot_strategy", SnapshotStrategy, context=context)
         return strategy
 
     def create_restore_operation(
         self, handles: Sequence[StateHandle], context: BackendContext
     ) -> RestoreOperation:
         """Call ``keyedstate_create_restore_operation``."""
-        operation: RestoreOperation = self._hook("keyedstate_create_restore_operation")(
-            handles=handles, context=context
-        )
-        self._check(operation, RestoreOperation, "keyedstate_create_restore_operation")
+        arguments = {"handles": handles, "context": context}
+        operation: RestoreOperation = self._made("restore_operation", RestoreOperation, **arguments)
         return operation
 
     def create_spill_manager(self, context: BackendContext) -> SpillManager | None:
         """Call ``keyedstate_create_spill_manager``; None where the plugin has none."""
-        manager: SpillManager | None = self._hook("keyedstate_create_spill_manager")(context=context)
-        if manager is not None:
-            self._check(manager, SpillManager, "keyedstate_create_spill_manager")
+        manager: SpillManager | None = self._made("spill_manager", SpillManager, context=context)
         return manager
 
     def require(self, capability: Capability, state: str) -> None:
@@ -153,31 +163,13 @@ class Backend:
             able = self._able(capability)
             raise MissingCapabilityError(state, capability.value, level.value, self.name, able)
 
-    def checkpoint_completed(self, uid: str, epoch: int, location: str, data_files: Collection[str]) -> None:
-        """Call ``keyedstate_checkpoint_completed``."""
-        self._tell(
-            "keyedstate_checkpoint_completed", uid=uid, epoch=epoch, location=location, data_files=data_files
-        )
-
-    def checkpoint_aborted(self, uid: str, epoch: int, reason: str) -> None:
-        """Call ``keyedstate_checkpoint_aborted``."""
-        self._tell("keyedstate_checkpoint_aborted", uid=uid, epoch=epoch, reason=reason)
-
-    def checkpoint_subsumed(self, uid: str, epoch: int) -> None:
-        """Call ``keyedstate_checkpoint_subsumed``."""
-        self._tell("keyedstate_checkpoint_subsumed", uid=uid, epoch=epoch)
-
-    def _tell(self, hook: str, **facts: object) -> None:
-        """Call a hook that only learns something: what it raises must not look like a failed checkpoint."""
-        try:
-            self._hook(hook)(**facts)
-        except Exception:
-            _log.exception("the hook %s of %s raised", hook, self.provider)
-
-    def _check(self, result: object, expected: type, hook: str) -> None:
-        if not isinstance(result, expected):
-            reason = f"its hook {hook} returned {type(result).__name__} and not a {expected.__name__}"
-            raise InvalidPluginError(self.name, str(self.provider), reason)
+    def _made(self, what: str, expected: type, **arguments: object) -> Any:
+        hook = f"keyedstate_create_{what}"
+        made = self._hook(hook)(**arguments)
+        if not isinstance(made, expected) and not (made is None and hook not in _REQUIRED_HOOKS):
+            found = type(made).__name__
+            raise self.provider.invalid(f"its hook {hook} returned {found} and not a {expected.__name__}")
+        return made
 
 
 class PluginRegistry:
@@ -202,25 +194,23 @@ class PluginRegistry:
         self._manager = pluggy.PluginManager(hooks.PROJECT)
         self._manager.add_hookspecs(hooks)
         self._backends: dict[Provider, Backend] = {}
-        self._providers: list[Provider] = []
-        #: Plugins that are no backends, and those of them that were imported and checked.
-        self._others: list[Provider] = []
-        self._checked: set[Provider] = set()
+        self._plugins: list[Provider] = []
+        #: The hooks of plugins that are no backends, once they were imported and checked.
+        self._others: dict[Provider, tuple[str, ...]] = {}
         self._registered: list[object] = []
         entries = installed() if installed is not None else _installed_entry_points()
         self._discovered = {entry.value for entry in entries}
         backends = {entry.value for entry in entries if entry.group != hooks.PLUGIN_GROUP}
         for entry in entries:
-            if entry.group == hooks.PLUGIN_GROUP and entry.value in backends:
-                continue
-            dist = entry.dist
-            name, version = (
-                (dist.name, dist.version) if dist is not None else (entry.value, "(no distribution)")
-            )
-            of_group = self._others if entry.group == hooks.PLUGIN_GROUP else self._providers
-            of_group.append(Provider(entry.name, name, version, entry.load))
+            is_backend = entry.group != hooks.PLUGIN_GROUP
+            if is_backend or entry.value not in backends:
+                dist = entry.dist
+                origin = (entry.value, "(no distribution)") if dist is None else (dist.name, dist.version)
+                self._plugins.append(Provider(entry.name, *origin, entry.load, is_backend))
         for module in config[PLUGINS_MODULES]:
-            self.register(_import(module))
+            importing = partial(importlib.import_module, module)
+            self.register(_loaded(Provider(module, module, "(module)", importing, False)))
+        registries.add(self)
 
     def register(self, module: object) -> None:
         """Register a module (or any object) with hook implementations at run time.
@@ -231,24 +221,39 @@ class PluginRegistry:
         Raises
         ------
         InvalidPluginError
-            Where it neither describes a backend nor has a hook that other plugins may have.
+            Where it neither describes a backend nor has a hook that other plugins may have, or has one
+            that does not exist.
         """
         origin = getattr(module, "__name__", type(module).__name__)
         if origin in self._discovered or any(module is other for other in self._registered):
             return
-        if not hasattr(module, "keyedstate_describe_backend") and any(
-            hasattr(module, hook) for hook in _FREE_HOOKS
-        ):
-            self._registered.append(module)
-            self._others.append(Provider(origin, origin, "(module)", lambda: module))
-            return
-        description = _describe(module, origin, f"{origin} (module)")
+        is_backend = hasattr(module, "keyedstate_describe_backend")
+        provider = Provider(origin, origin, "(module)", lambda: module, is_backend)
+        if is_backend:
+            provider = replace(provider, name=_describe(module, provider).name)
+        else:
+            _hooks_of_other(module, provider)
         self._registered.append(module)
-        self._providers.append(Provider(description.name, origin, "(module)", lambda: module))
+        self._plugins.append(provider)
+
+    def plugins(self) -> list[Provider]:
+        """Return every discovered plugin, usable or not, by name."""
+        return sorted(self._plugins, key=lambda provider: (provider.name, provider.distribution))
 
     def providers(self) -> list[Provider]:
-        """Return every discovered plugin, usable or not, by name."""
-        return sorted(self._providers, key=lambda provider: (provider.name, provider.distribution))
+        """Return every discovered backend, usable or not, by name."""
+        return [provider for provider in self.plugins() if provider.is_backend]
+
+    def hooks_of(self, provider: Provider) -> tuple[str, ...]:
+        """Return the names of a plugin's hooks in the order of their declaration; raises as `load`."""
+        if provider.is_backend:
+            return self.load(provider).hooks
+        if provider not in self._others:
+            module = _loaded(provider)
+            found = _hooks_of_other(module, provider)
+            self._register(module, provider)
+            self._others[provider] = found
+        return self._others[provider]
 
     def load(self, provider: Provider) -> Backend:
         """Import and check one plugin.
@@ -280,9 +285,9 @@ class PluginRegistry:
             As `load` raises them.
         """
         name = self._config[BACKEND] if name is None else name
-        claimants = [provider for provider in self._providers if provider.name == name]
+        claimants = [provider for provider in self.providers() if provider.name == name]
         if not claimants:
-            known = sorted({provider.name for provider in self._providers})
+            known = sorted({provider.name for provider in self.providers()})
             # Also one that is misspelt: what it may mean is not installed either.
             extras = closest_names(name, [extra for extra in _EXTRAS if extra not in known])
             raise UnknownBackendError(name, known, extras[0] if extras else None)
@@ -309,7 +314,7 @@ class PluginRegistry:
         if refusal is not None:
             return refusal
         try:
-            self.load(provider)
+            self.hooks_of(provider)
         except PluginError as error:
             return error
         return None
@@ -317,7 +322,7 @@ class PluginRegistry:
     def callers(
         self, hook: str, unusable: list[PluginError]
     ) -> Iterator[tuple[Provider, Callable[..., list[Any]]]]:
-        """Yield every usable plugin, backend or not, with a function that calls its hook of that name.
+        """Yield every usable plugin with a hook of that name, backend or not, and what calls it.
 
         Parameters
         ----------
@@ -325,24 +330,27 @@ class PluginRegistry:
         unusable : list of PluginError
             Gets why a plugin is passed over: it is not allowed, or broken.
         """
-        for provider in sorted((*self._providers, *self._others), key=str):
+        for provider in sorted(self._plugins, key=str):
+            refusal = self.refusal(provider)
+            if refusal is not None:
+                unusable.append(refusal)
+                if not provider.is_backend and not isinstance(refusal, PluginNotAllowedError):
+                    _warn_once(str(refusal))
+            elif hook in self.hooks_of(provider):
+                yield provider, self._only(provider)(hook)
+
+    def notify(self, hook: str, **facts: object) -> None:
+        """Call a hook of every usable plugin; what one of them raises is logged."""
+        for provider, call in self.callers(hook, []):
             try:
-                refusal = self._refusal(provider)
-                if refusal is not None:
-                    raise refusal
-                if provider in self._others:
-                    self._check_other(provider)
-                else:
-                    self.load(provider)
-            except PluginError as error:
-                unusable.append(error)
-                continue
-            yield provider, self._only(provider)(hook)
+                call(**facts)
+            except Exception:  # whatever a stranger's function raises
+                _log.exception("the hook %s of %s raised", hook, provider)
 
     def options(self) -> dict[str, tuple[ConfigOption[Any], ...] | None]:
         """Return the options of every plugin by backend name; None for one that cannot be chosen."""
         options: dict[str, tuple[ConfigOption[Any], ...] | None] = dict.fromkeys(
-            provider.name for provider in self._providers
+            provider.name for provider in self.providers()
         )
         for backend in self._usable():
             options[backend.name] = backend.description.options
@@ -353,47 +361,37 @@ class PluginRegistry:
         usable = (backend for backend in self._usable() if backend.description.level(capability).usable)
         return sorted({backend.name for backend in usable})
 
-    def _usable(self) -> Iterator[Backend]:
-        for provider in self._providers:
-            if self.refusal(provider) is None:
-                yield self.load(provider)
+    def _usable(self) -> list[Backend]:
+        return [self.load(provider) for provider in self.providers() if self.refusal(provider) is None]
 
     def _refusal(self, provider: Provider) -> PluginNotAllowedError | None:
         names = (provider.name, provider.distribution)
         allow, deny = self._config[PLUGINS_ALLOW], self._config[PLUGINS_DENY]
-        if any(_listed(name, deny) for name in names):
-            return PluginNotAllowedError(provider.name, PLUGINS_DENY.name, deny)
-        if allow and not any(_listed(name, allow) for name in names):
-            return PluginNotAllowedError(provider.name, PLUGINS_ALLOW.name, allow)
+        for option, listed, refused in ((PLUGINS_DENY, deny, True), (PLUGINS_ALLOW, allow, False)):
+            if listed and any(_listed(name, listed) for name in names) is refused:
+                return PluginNotAllowedError(provider.name, option.name, listed, provider.is_backend)
         return None
-
-    def _check_other(self, provider: Provider) -> None:
-        if provider not in self._checked:
-            module = _loaded(provider)
-            _check_hooks(module, None, lambda reason: _invalid(provider, reason))
-            self._register(module, provider)
-            self._checked.add(provider)
 
     def _load(self, provider: Provider) -> Backend:
         module = _loaded(provider)
-        description = _describe(module, provider.name, str(provider))
+        description = _describe(module, provider)
         if description.name != provider.name:
-            raise _invalid(
-                provider, f"it calls itself {description.name!r}, but is registered as {provider.name!r}"
-            )
+            registered = f"but is registered as {provider.name!r}"
+            raise provider.invalid(f"it calls itself {description.name!r}, {registered}")
         # Before the hooks are looked at: another API version may have others, and that is not their fault.
         oldest, newest = description.hook_api
         if newest < hooks.HOOK_API[0] or oldest > hooks.HOOK_API[1]:
             raise HookApiVersionError(provider.name, str(provider), description.hook_api, hooks.HOOK_API)
+        # A plugin that serves newer versions too may have hooks that this kernel does not know yet.
+        found = _hooks_of(module, provider, serves_newer=newest > hooks.HOOK_API[1])
         for hook in _REQUIRED_HOOKS:
-            if not hasattr(module, hook):
-                raise _invalid(provider, f"it lacks the required hook {hook}")
-        _check_hooks(module, description, lambda reason: _invalid(provider, reason))
+            if hook not in found:
+                raise provider.invalid(f"it lacks the required hook {hook}")
         for option in description.options:
             if not option.name.startswith(f"{provider.name}."):
-                raise _invalid(provider, f"its option {option.name!r} does not begin with '{provider.name}.'")
+                raise provider.invalid(f"its option {option.name!r} does not begin with '{provider.name}.'")
         self._register(module, provider)
-        return Backend(provider, description, self._only(provider), self.able)
+        return Backend(provider, description, found, self._only(provider), self.able)
 
     def _register(self, module: object, provider: Provider) -> None:
         try:
@@ -406,7 +404,7 @@ class PluginRegistry:
             if self._manager.has_plugin(_key(provider)):
                 self._manager.unregister(name=_key(provider))
             # On one line: pluggy's own text has several.
-            raise _invalid(provider, " ".join(f"{type(error).__name__}: {error}".split())) from error
+            raise provider.invalid(" ".join(f"{type(error).__name__}: {error}".split())) from error
 
     def _only(self, provider: Provider) -> Callable[[str], Any]:
         def hook(name: str) -> Any:
@@ -417,51 +415,68 @@ class PluginRegistry:
         return hook
 
 
+@cache
+def _warn_once(text: str) -> None:
+    # A user chooses a backend and sees why it is refused; other plugins are called unasked.
+    _log.warning("%s", text)
+
+
 def _key(provider: Provider) -> str:
     # One distribution may have several plugins.
     return f"{provider.name} of {provider}"
-
-
-def _invalid(provider: Provider, reason: str) -> InvalidPluginError:
-    return InvalidPluginError(provider.name, str(provider), reason)
 
 
 def _loaded(provider: Provider) -> object:
     try:
         return provider.load()
     except (Exception, SystemExit) as error:  # whatever a stranger's module raises while it is imported
-        raise _invalid(provider, f"importing it failed with {type(error).__name__}: {error}") from error
+        named = f"the option {PLUGINS_MODULES.name!r} names it, but " * (provider.version == "(module)")
+        reason = f"{named}importing it failed with {type(error).__name__}: {error}"
+        raise provider.invalid(reason) from error
 
 
-def _describe(module: object, name: str, provider: str) -> BackendDescription:
+def _describe(module: object, provider: Provider) -> BackendDescription:
     hook = "keyedstate_describe_backend"
     if not hasattr(module, hook):
-        raise InvalidPluginError(name, provider, f"it lacks the required hook {hook}")
+        _hooks_of(module, provider)  # where its name is misspelt, that is the error
+        raise provider.invalid(f"it lacks the required hook {hook}")
     try:
         description = getattr(module, hook)()
     except Exception as error:  # whatever a stranger's function raises
-        reason = f"its hook {hook} failed with {type(error).__name__}: {error}"
-        raise InvalidPluginError(name, provider, reason) from error
+        raise provider.invalid(f"its hook {hook} failed with {type(error).__name__}: {error}") from error
     if not isinstance(description, BackendDescription):
-        reason = f"its hook {hook} returned {type(description).__name__} and not a BackendDescription"
-        raise InvalidPluginError(name, provider, reason)
+        found = type(description).__name__
+        raise provider.invalid(f"its hook {hook} returned {found} and not a BackendDescription")
     return description
 
 
-def _check_hooks(
-    module: object, description: BackendDescription | None, invalid: Callable[[str], InvalidPluginError]
-) -> None:
-    known = [name for name in vars(hooks) if name.startswith("keyedstate_")]
-    # A plugin that serves newer versions too may have hooks that this kernel does not know yet.
-    serves_newer = description is not None and description.hook_api[1] > hooks.HOOK_API[1]
+def _hooks_of(module: object, provider: Provider, *, serves_newer: bool = False) -> tuple[str, ...]:
+    found = set()
     for name in dir(module):
+        function = getattr(module, name, None)
         # Only functions: the name of a package that a plugin imports may begin with keyedstate_ as well.
-        if not name.startswith("keyedstate_") or not inspect.isroutine(getattr(module, name)):
+        if not inspect.isroutine(function):
             continue
-        if name not in known and not serves_newer:
-            raise invalid(f"it implements {name}, which is no hook.{did_you_mean(name, known)}")
-        if name in known and not hasattr(getattr(module, name), f"{hooks.PROJECT}_impl"):
-            raise invalid(f"its function {name} is not marked with @hookimpl")
+        marked = hasattr(function, f"{hooks.PROJECT}_impl")
+        if name in _HOOKS and not marked:
+            raise provider.invalid(f"its function {name} is not marked with @hookimpl")
+        if name in _HOOKS:
+            found.add(name)
+        elif (marked or name.startswith("keyedstate_")) and not serves_newer:
+            raise provider.invalid(f"it has the unknown hook {name!r}.{did_you_mean(name, _HOOKS)}")
+    return tuple(name for name in _HOOKS if name in found)
+
+
+def _hooks_of_other(module: object, provider: Provider) -> tuple[str, ...]:
+    found = _hooks_of(module, provider)
+    if not found:
+        raise provider.invalid("it has no hook, which is a function of that name marked with @hookimpl")
+    if "keyedstate_describe_backend" in found:
+        group = hooks.ENTRY_POINT_GROUP
+        raise provider.invalid(f"it is a backend, so its entry point belongs to the group {group!r}")
+    if any(map(_HOOKS.get, found)):
+        raise provider.invalid("it lacks the required hook keyedstate_describe_backend")
+    return found
 
 
 def _listed(name: str, names: Sequence[str]) -> bool:
@@ -481,14 +496,3 @@ def _installed_entry_points() -> Sequence[EntryPoint]:
         for entry in entry_points(group=group)
     }
     return list(unique.values())
-
-
-def _import(name: str) -> object:
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # whatever a stranger's module raises while it is imported
-        reason = (
-            f"the option {PLUGINS_MODULES.name!r} names it, but importing it failed with "
-            f"{type(error).__name__}: {error}"
-        )
-        raise InvalidPluginError(name, f"{name} (module)", reason) from error

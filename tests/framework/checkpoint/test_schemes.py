@@ -15,7 +15,7 @@ from keyedstate.checkpoint import (
     DuplicateSchemeError,
     StorageError,
     UnknownSchemeError,
-    schemes,
+    process_plugins,
 )
 from keyedstate.config import STORAGE_OPTIONS, Configuration
 from keyedstate.errors import InvalidOptionError, InvalidPluginError
@@ -43,13 +43,13 @@ Install = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def plugins_are_found_anew() -> Iterator[None]:
     yield
-    schemes._registry.cache_clear()
+    process_plugins._registry.cache_clear()
 
 
 @pytest.fixture
 def install(distributions: Any) -> Install:
     """Installs a plugin without a backend, for one scheme."""
-    schemes._registry.cache_clear()
+    process_plugins._registry.cache_clear()
 
     def installed(distribution: str, scheme: str = "vault", answer: str = OVER_A_FOLDER) -> Any:
         name = distribution.replace("-", "_")
@@ -128,10 +128,23 @@ def test_a_plugin_may_serve_a_scheme_of_pyarrow_in_its_stead(install: Install, t
     assert (tmp_path / "s3" / "state" / "one").exists()
 
 
-def test_no_plugin_is_asked_about_local_folders(install: Install, tmp_path: Path) -> None:
+def test_a_plugin_may_serve_file_uris(install: Install, tmp_path: Path) -> None:
+    install("vault-files", scheme="file")
+    storage = CheckpointStorage.open("file:///state", settings(tmp_path / "vault"))
+    storage.child("views").write_atomic("one", b"1")
+    assert (tmp_path / "vault" / "state" / "views" / "one").exists()
+    assert storage.child("views").uri == "file:///state/views"
+
+
+def test_a_file_uri_that_no_plugin_serves_is_a_local_folder(install: Install, tmp_path: Path) -> None:
+    install("vault-files")
+    storage = CheckpointStorage.open(f"file://{tmp_path}", settings(tmp_path / "vault"))
+    assert storage.is_local and storage.uri == str(tmp_path)
+
+
+def test_no_plugin_is_asked_about_a_path_without_a_scheme(install: Install, tmp_path: Path) -> None:
     install("vault-files", scheme="file", answer="raise RuntimeError('asked')")
-    for uri in (tmp_path, f"file://{tmp_path}"):
-        assert CheckpointStorage.open(uri, settings(tmp_path / "x")).uri == str(tmp_path)
+    assert CheckpointStorage.open(tmp_path, settings(tmp_path / "x")).uri == str(tmp_path)
 
 
 def test_a_plugins_local_file_system_is_treated_as_a_local_disk(install: Install, tmp_path: Path) -> None:
@@ -211,7 +224,7 @@ def test_a_misspelt_hook_of_a_plugin_without_a_backend_is_found(
 
 def test_a_module_without_any_hook_is_refused(install: Install, distributions: Any, tmp_path: Path) -> None:
     (distributions.folder / "empty_one.py").write_text("")
-    with pytest.raises(InvalidPluginError, match="lacks the required hook keyedstate_describe_backend"):
+    with pytest.raises(InvalidPluginError, match="it has no hook"):
         CheckpointStorage.open("vault://k/a", settings(tmp_path / "v", plugins__modules="empty_one"))
 
 

@@ -36,6 +36,44 @@ def test_plugins_are_listed_for_people_with_the_chosen_one_marked(invoke, distri
     assert "my-backend 2.3" in line and "A backend of the tests." in line
 
 
+BROUGHT = {
+    "storage": "def keyedstate_checkpoint_storage(uri): return None",
+    "reporter": "def keyedstate_metric_reporter(options): return None",
+    "serializers": "def keyedstate_serializers(): return {}",
+    "listener": "def keyedstate_checkpoint_completed(uid): pass",
+}
+
+
+@pytest.mark.parametrize(("brought", "hook"), BROUGHT.items(), ids=BROUGHT)
+def test_a_plugin_without_a_backend_is_listed_with_what_it_provides(invoke, distributions, brought, hook):
+    source = f"from keyedstate.hooks import hookimpl\n@hookimpl\n{hook}\n"
+    distributions.add_plugin("my-dist", "2.3", "mine", source)
+    (distributions.folder / "my_module.py").write_text(source)
+    modules = {"KEYEDSTATE_PLUGINS_MODULES": "my_module"}
+    plugins = listed(invoke("plugins", "list", "--format", "json", **modules).stdout)
+    for name in ("mine", "my_module"):
+        assert plugins[name]["provides"] == [brought]
+        assert plugins[name]["usable"] is True
+    (line,) = [line for line in invoke("plugins", "list").stdout.splitlines() if line.startswith("mine ")]
+    assert brought in line and "my-dist 2.3" in line
+    people = invoke("plugins", "show", "mine").stdout
+    assert brought in people and hook.split("(")[0].removeprefix("def ") in people
+
+
+def test_a_backend_is_listed_with_what_else_it_provides(invoke, distributions):
+    distributions.add("my-backend", "2.3", "mine", extra=f"@hookimpl\n{BROUGHT['serializers']}")
+    mine = listed(invoke("plugins", "list", "--format", "json").stdout)["mine"]
+    assert mine["provides"] == ["backend", "serializers"]
+
+
+def test_a_misspelt_hook_of_a_plugin_without_a_backend_is_listed(invoke, distributions):
+    source = "from keyedstate.hooks import hookimpl\n@hookimpl\ndef keyedstate_serializer(): return {}\n"
+    distributions.add_plugin("my-dist", "2.3", "mine", source)
+    mine = listed(invoke("plugins", "list", "--format", "json").stdout)["mine"]
+    assert mine["usable"] is False
+    assert "unknown hook 'keyedstate_serializer'. Did you mean 'keyedstate_serializers'" in mine["refusal"]
+
+
 def test_a_broken_plugin_is_listed_with_the_reason_and_hurts_no_other(run, distributions):
     distributions.add_source("broken-dist", "1.0", "broken", "raise RuntimeError('[red]boom[/red]')")
     plugins = listed(run("plugins", "list", "--format", "json").stdout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 
-from keyedstate.errors import KeyedStateError, did_you_mean
+from keyedstate.errors import KeyedStateError, choose_among, did_you_mean
 
 
 class CheckpointError(KeyedStateError):
@@ -140,8 +140,7 @@ class DuplicateSchemeError(StorageError):
         super().__init__(
             uri,
             "open",
-            f"the scheme {scheme!r} is served by {' and by '.join(providers)}. Uninstall one, or say which "
-            "one you want by putting its distribution's name into the option 'plugins.prefer'",
+            f"the scheme {scheme!r} is served by {' and by '.join(providers)}. {choose_among(providers)}",
         )
 
 

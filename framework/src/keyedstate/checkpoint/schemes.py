@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from keyedstate.checkpoint.errors import DuplicateSchemeError, StorageError, UnknownSchemeError
-from keyedstate.config import (
-    PLUGINS_ALLOW,
-    PLUGINS_DENY,
-    PLUGINS_MODULES,
-    PLUGINS_PREFER,
-    STORAGE_OPTIONS,
-    Configuration,
-)
+from keyedstate.checkpoint.process_plugins import registry_of
+from keyedstate.config import STORAGE_OPTIONS, Configuration
 from keyedstate.errors import PluginError
-from keyedstate.plugins import PluginRegistry, Provider
+from keyedstate.plugins import Provider
 
 HOOK = "keyedstate_checkpoint_storage"
 KNOWN_SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
@@ -64,10 +56,9 @@ def open_filesystem(uri: str, config: Configuration) -> tuple[pafs.FileSystem, s
     scheme = scheme_of(uri)
     assert scheme is not None
     unusable: list[PluginError] = []
-    if scheme != "file":
-        claimed = _ask_plugins(uri, scheme, config, unusable)
-        if claimed is not None:
-            return claimed
+    claimed = _ask_plugins(uri, scheme, config, unusable)
+    if claimed is not None:
+        return claimed
     try:
         filesystem, root = _open_s3(uri) if scheme == "s3" else pafs.FileSystem.from_uri(uri)
     except (OSError, ImportError, ValueError, pa.ArrowException) as error:
@@ -98,9 +89,7 @@ def _open_s3(uri: str) -> tuple[pafs.FileSystem, str]:
 def _ask_plugins(
     uri: str, scheme: str, config: Configuration, unusable: list[PluginError]
 ) -> tuple[pafs.FileSystem, str] | None:
-    registry = _registry(
-        config[PLUGINS_MODULES], config[PLUGINS_ALLOW], config[PLUGINS_DENY], config[PLUGINS_PREFER]
-    )
+    registry = registry_of(config)
     options = dict(config[STORAGE_OPTIONS])
     claims: list[tuple[Provider, tuple[pafs.FileSystem, str]]] = []
     for provider, call in registry.callers(HOOK, unusable):
@@ -130,17 +119,3 @@ def _checked(uri: str, provider: Provider, answer: object) -> tuple[pafs.FileSys
         shown = f"({', '.join(type(part).__name__ for part in answer)})"
     reason = f"the hook {HOOK} of {provider} returned {shown} and not a pyarrow file system and a path"
     raise StorageError(without_password(uri), "open", reason)
-
-
-# Finding the plugins takes milliseconds, and a worker process opens its storage in every task.
-@lru_cache(maxsize=8)
-def _registry(
-    modules: Sequence[str], allow: Sequence[str], deny: Sequence[str], prefer: Sequence[str]
-) -> PluginRegistry:
-    settings = {
-        PLUGINS_MODULES.name: modules,
-        PLUGINS_ALLOW.name: allow,
-        PLUGINS_DENY.name: deny,
-        PLUGINS_PREFER.name: prefer,
-    }
-    return PluginRegistry(Configuration(settings))

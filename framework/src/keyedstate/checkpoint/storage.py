@@ -126,8 +126,8 @@ class CheckpointStorage:
         filesystem, root = open_filesystem(text, config)
         if isinstance(filesystem, pafs.LocalFileSystem):
             root = os.path.abspath(root)
-        if scheme == "file":
-            text = root
+            if scheme == "file":
+                text = root
         return cls(filesystem, root, text, retry)
 
     @classmethod

@@ -161,6 +161,15 @@ def check_backends(registry: PluginRegistry, settings: Configuration) -> Iterato
         yield Check(name, status, ", ".join(word for word in words if word), description.build_problem)
 
 
+def check_other_plugins(registry: PluginRegistry) -> Iterator[Check]:
+    """Look at the installed plugins that are no backends: a broken one is passed over by jobs."""
+    for provider in registry.plugins():
+        if not provider.is_backend:
+            refusal = registry.refusal(provider)
+            status = Status.OK if refusal is None else Status.WARNING
+            yield Check(f"plugin {provider.name}", status, str(refusal or provider))
+
+
 def check_storage(settings: Configuration) -> Check:
     """Write a file into ``checkpoint.dir``, read it back and delete it, as this user on this machine."""
     uri = settings.get(CHECKPOINT_DIR)

@@ -16,6 +16,7 @@ from keyedstate.cli.checks import (
     check_backends,
     check_java,
     check_libraries,
+    check_other_plugins,
     check_python,
     check_storage,
     installed_version,
@@ -48,6 +49,7 @@ def doctor(config: ConfigFile = None, options: Options = False, format: OutputFo
         *check_libraries(sys.version_info[:2]),
         configuration,
         *check_backends(registry, settings),
+        *check_other_plugins(registry),
         check_storage(settings),
     ]
     failed = sum(check.status is Status.FAILED for check in checks)

@@ -1,4 +1,4 @@
-"""``keyedstate plugins``: which backends there are, what they can do, and why one cannot be used."""
+"""``keyedstate plugins``: what is installed, what it can do, and why one cannot be used."""
 
 from __future__ import annotations
 
@@ -9,25 +9,40 @@ import typer
 from keyedstate.backend import Capability
 from keyedstate.cli.output import Format, console, print_json, shown, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, read_settings
-from keyedstate.config import BACKEND
+from keyedstate.config import BACKEND, Configuration
 from keyedstate.errors import PluginError
 from keyedstate.plugins import PluginRegistry, Provider
 
-app = typer.Typer(help="State backends: what is installed, and what it can do.", no_args_is_help=True)
+#: What a plugin brings by a hook that every plugin may have.
+_BROUGHT = {
+    "keyedstate_describe_backend": "backend",
+    "keyedstate_serializers": "serializers",
+    "keyedstate_checkpoint_storage": "storage",
+    "keyedstate_metric_reporter": "reporter",
+    "keyedstate_checkpoint_completed": "listener",
+    "keyedstate_checkpoint_aborted": "listener",
+    "keyedstate_checkpoint_subsumed": "listener",
+}
+
+app = typer.Typer(
+    help="Backends, storages, reporters, serializers: what is installed, and what it can do.",
+    no_args_is_help=True,
+)
 
 
 @app.command("list")
 def list_plugins(config: ConfigFile = None, format: OutputFormat = Format.table) -> None:
-    """List every installed backend, usable or not."""
+    """List every installed plugin, usable or not, and every module of `plugins.modules`."""
     settings = read_settings(config)
     registry = PluginRegistry(settings)
-    plugins = [describe(registry, provider) for provider in registry.providers()]
+    plugins = [describe(registry, provider) for provider in registry.plugins()]
     if format is Format.json:
         print_json(plugins)
         return
     rows = [
         [
-            f"{plugin['name']} (chosen)" if plugin["name"] == settings[BACKEND] else plugin["name"],
+            f"{plugin['name']} (chosen)" if _is_chosen(plugin, settings) else plugin["name"],
+            ", ".join(plugin["provides"]),
             f"{plugin['distribution']} {plugin['version']}",
             plugin["build"],
             "yes" if plugin["usable"] else "no",
@@ -36,8 +51,10 @@ def list_plugins(config: ConfigFile = None, format: OutputFormat = Format.table)
         for plugin in plugins
     ]
     out = console()
-    out.print(table(["backend", "distribution", "build", "usable", "what it is, or why not"], rows))
-    if not rows:
+    out.print(
+        table(["plugin", "provides", "distribution", "build", "usable", "what it is, or why not"], rows)
+    )
+    if not registry.providers():
         out.print(
             "No backend is installed. Install one with `pip install 'keyedstate[heap-cow]'`.", markup=False
         )
@@ -45,13 +62,13 @@ def list_plugins(config: ConfigFile = None, format: OutputFormat = Format.table)
 
 @app.command("show")
 def show_plugin(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The backend.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The plugin.", show_default=False)],
     config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Show one backend: its capabilities, its options, and whether it can be used."""
+    """Show one plugin: its hooks, capabilities and options, and whether it can be used."""
     registry = PluginRegistry(read_settings(config))
-    claimants = [provider for provider in registry.providers() if provider.name == name]
+    claimants = [provider for provider in registry.plugins() if provider.name == name]
     # None or several of them are what the registry has the right error for.
     provider = claimants[0] if len(claimants) == 1 else registry.choose(name).provider
     plugin = describe(registry, provider)
@@ -60,7 +77,8 @@ def show_plugin(
         return
     out = console()
     facts = [
-        ("backend", plugin["name"]),
+        ("plugin", plugin["name"]),
+        ("provides", ", ".join(plugin["provides"])),
         ("distribution", f"{plugin['distribution']} {plugin['version']}"),
         ("usable", "yes" if plugin["usable"] else f"no: {plugin['refusal']}"),
     ]
@@ -72,6 +90,8 @@ def show_plugin(
         facts.append(("build", plugin["build"]))
     if plugin["build_problem"]:
         facts.append(("build problem", plugin["build_problem"]))
+    if plugin["hooks"]:
+        facts.append(("hooks", ", ".join(plugin["hooks"])))
     out.print(table(["", ""], facts))
     if plugin["capabilities"]:
         out.print()
@@ -90,11 +110,15 @@ def describe(registry: PluginRegistry, provider: Provider) -> dict[str, Any]:
     refusal = refusal_of(registry, provider)
     # Not `refusal`: of two plugins of one name each can be described, though neither can be chosen.
     broken = registry.refusal(provider) is not None
-    description = None if broken else registry.load(provider).description
+    description = None if broken or not provider.is_backend else registry.load(provider).description
+    hooks = () if broken else registry.hooks_of(provider)
+    brought = [_BROUGHT[hook] for hook in hooks if hook in _BROUGHT]
     plugin: dict[str, Any] = {
         "name": provider.name,
         "distribution": provider.distribution,
         "version": provider.version,
+        "provides": list(dict.fromkeys(brought)) or ["backend"] * provider.is_backend,
+        "hooks": list(hooks),
         "usable": refusal is None,
         "refusal": None if refusal is None else str(refusal),
         "summary": "",
@@ -126,10 +150,15 @@ def describe(registry: PluginRegistry, provider: Provider) -> dict[str, Any]:
     return plugin
 
 
+def _is_chosen(plugin: dict[str, Any], settings: Configuration) -> bool:
+    return "backend" in plugin["provides"] and plugin["name"] == settings[BACKEND]
+
+
 def refusal_of(registry: PluginRegistry, provider: Provider) -> PluginError | None:
     """Return why a plugin would not be used if its name were chosen, or None where it would be."""
     refusal = registry.refusal(provider)
-    if refusal is not None or sum(other.name == provider.name for other in registry.providers()) == 1:
+    same = sum(other.name == provider.name for other in registry.providers())
+    if refusal is not None or not provider.is_backend or same == 1:
         return refusal
     try:
         winner = registry.choose(provider.name).provider

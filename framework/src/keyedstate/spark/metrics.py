@@ -119,8 +119,10 @@ class EpochReports:
         _recent.add(_Epoch(metadata, publish_ms))
 
     def completed(self, metadata: CheckpointMetadata) -> None:
-        """Report the figures of an epoch; in the background."""
-        metrics = _recent.metrics(metadata)
+        """Report the figures of an epoch, once in a run of the query; in the background."""
+        metrics = _recent.metrics_to_report(metadata)
+        if metrics is None:
+            return
         _log_in_spark(self._context, metrics)
         for reporter in self._reporters:
             reporter.report(metrics)
@@ -132,6 +134,9 @@ class _Epoch:
     def __init__(self, metadata: CheckpointMetadata, publish_ms: float | None) -> None:
         self.operator = (metadata.query_id, metadata.uid)
         self.number = metadata.epoch
+        self.run_id = metadata.run_id
+        #: Whether its figures were reported in this run; written under the lock of `_Recent`.
+        self.reported = False
         self._time_ms = time.time_ns() // 1_000_000
         self._publish_ms = publish_ms
         self._metadata: CheckpointMetadata | None = metadata
@@ -157,26 +162,34 @@ class _Recent:
 
     def add(self, epoch: _Epoch) -> None:
         with self._lock:
-            epochs = self._operators.setdefault(epoch.operator, OrderedDict())
-            self._operators.move_to_end(epoch.operator)
-            epochs[epoch.number] = epoch
-            epochs.move_to_end(epoch.number)
-            if len(epochs) > EPOCHS_KEPT:
-                epochs.popitem(last=False)
-            if len(self._operators) > OPERATORS_KEPT:
-                self._operators.popitem(last=False)
+            self._add(epoch)
 
-    def metrics(self, metadata: CheckpointMetadata) -> EpochMetrics:
-        """Return the figures of a completed checkpoint, which are new where tasks have published it."""
+    def _add(self, epoch: _Epoch) -> None:
+        epochs = self._operators.setdefault(epoch.operator, OrderedDict())
+        before = epochs.get(epoch.number)
+        epoch.reported = before is not None and before.run_id == epoch.run_id and before.reported
+        self._operators.move_to_end(epoch.operator)
+        epochs[epoch.number] = epoch
+        epochs.move_to_end(epoch.number)
+        if len(epochs) > EPOCHS_KEPT:
+            epochs.popitem(last=False)
+        if len(self._operators) > OPERATORS_KEPT:
+            self._operators.popitem(last=False)
+
+    def metrics_to_report(self, metadata: CheckpointMetadata) -> EpochMetrics | None:
+        """Return the figures of a completed checkpoint, which are new where tasks have published it.
+
+        None where they were reported: a micro-batch that is evaluated more than once publishes each time.
+        """
         with self._lock:
             epochs = self._operators.get((metadata.query_id, metadata.uid))
-            found = None if epochs is None else epochs.get(metadata.epoch)
-        if found is not None:
-            metrics = found.metrics()
-            if metrics.run_id == metadata.run_id:
-                return metrics
-        epoch = _Epoch(metadata, None)
-        self.add(epoch)
+            epoch = None if epochs is None else epochs.get(metadata.epoch)
+            if epoch is None or epoch.run_id != metadata.run_id:
+                epoch = _Epoch(metadata, None)
+                self._add(epoch)
+            if epoch.reported:
+                return None
+            epoch.reported = True
         return epoch.metrics()
 
     def of_query(self, query_id: str, number: int | None = None) -> list[EpochMetrics]:

@@ -17,6 +17,7 @@ from keyedstate.checkpoint import (
     FailureReason,
     OperatorFolder,
 )
+from keyedstate.checkpoint.process_plugins import registry_of
 from keyedstate.config import (
     CHECKPOINT_COMPRESSION,
     CHECKPOINT_DIR,
@@ -29,7 +30,7 @@ from keyedstate.config import (
     Configuration,
 )
 from keyedstate.keygroups import check_parallelism, default_max_parallelism
-from keyedstate.plugins import Backend
+from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import (
     ConnectedInputs,
     InvalidFunctionError,
@@ -169,7 +170,7 @@ class KeyedRows:
                 compression=config[CHECKPOINT_COMPRESSION],
                 each_epoch=self.df.isStreaming,
             )
-            acknowledging = _acknowledging(spark, config, folder, chosen.backend)
+            acknowledging = _acknowledging(spark, config, folder)
             # The rows of Spark's own source would look like input that is never used up.
             beats = bool(self.interval_ms) and has_python_sources()
             acknowledgements_of(spark.sparkContext).set_heartbeat(folder, beats=beats)
@@ -232,13 +233,17 @@ def _check_states(function: KeyedFunction, generic_types: bool, event_time: obje
 
 
 class _Listener(CheckpointListener):
-    """Tells a plugin what becomes of an operator's checkpoints, reports them, and lets a savepoint go."""
+    """Notifies plugins of an operator's checkpoints, reports them, and lets a savepoint go."""
 
     def __init__(
-        self, folder: OperatorFolder, backend: Backend, savepoint: ClaimedSavepoint, reports: EpochReports
+        self,
+        folder: OperatorFolder,
+        plugins: PluginRegistry,
+        savepoint: ClaimedSavepoint,
+        reports: EpochReports,
     ) -> None:
         self._folder = folder
-        self._backend = backend
+        self._plugins = plugins
         self._savepoint = savepoint
         self._reports = reports
 
@@ -246,30 +251,32 @@ class _Listener(CheckpointListener):
         self._reports.published(metadata, publish_ms)
 
     def completed(self, metadata: CheckpointMetadata) -> None:
-        location = self._folder.storage.uri
+        self._plugins.notify(
+            "keyedstate_checkpoint_completed",
+            uid=metadata.uid,
+            epoch=metadata.epoch,
+            location=self._folder.storage.uri,
+            data_files=metadata.data_files,
+        )
         try:
-            self._backend.checkpoint_completed(metadata.uid, metadata.epoch, location, metadata.data_files)
+            self._savepoint.release(metadata)
         finally:
-            try:
-                self._savepoint.release(metadata)
-            finally:
-                self._reports.completed(metadata)
+            self._reports.completed(metadata)
 
     def aborted(self, epoch: int, reason: FailureReason) -> None:
-        self._backend.checkpoint_aborted(self._folder.uid, epoch, reason.value)
+        uid = self._folder.uid
+        self._plugins.notify("keyedstate_checkpoint_aborted", uid=uid, epoch=epoch, reason=reason.value)
 
     def subsumed(self, epoch: int) -> None:
-        self._backend.checkpoint_subsumed(self._folder.uid, epoch)
+        self._plugins.notify("keyedstate_checkpoint_subsumed", uid=self._folder.uid, epoch=epoch)
 
 
-def _acknowledging(
-    spark: SparkSession, config: Configuration, folder: OperatorFolder, backend: Backend
-) -> Acknowledging:
+def _acknowledging(spark: SparkSession, config: Configuration, folder: OperatorFolder) -> Acknowledging:
     acknowledgements = acknowledgements_of(spark.sparkContext)
     coordinator = acknowledgements.coordinator(folder)
     reports = EpochReports(spark.sparkContext, reporters_of(config))
     coordinator.configure(
-        _Listener(folder, backend, ClaimedSavepoint(config, folder), reports),
+        _Listener(folder, registry_of(config), ClaimedSavepoint(config, folder), reports),
         config[CHECKPOINT_RETAINED],
         config[CHECKPOINT_TIMEOUT],
     )

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from keyedstate.backend import EpochMetrics
-from keyedstate.config import (
-    METRICS_OPTIONS,
-    PLUGINS_ALLOW,
-    PLUGINS_DENY,
-    PLUGINS_MODULES,
-    PLUGINS_PREFER,
-    Configuration,
-)
+from keyedstate.checkpoint.process_plugins import registry_of
+from keyedstate.config import METRICS_OPTIONS, Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.spark.errors import MetricReporterError
 
@@ -59,17 +53,14 @@ def reporters_of(config: Configuration) -> tuple[Reporter, ...]:
     InvalidPluginError
         Where a module of ``plugins.modules`` cannot be imported.
     """
-    plugins = (PLUGINS_MODULES, PLUGINS_ALLOW, PLUGINS_DENY, PLUGINS_PREFER)
-    return _reporters(config[METRICS_OPTIONS], tuple((option.name, config[option]) for option in plugins))
+    return _reporters(config[METRICS_OPTIONS], registry_of(config))
 
 
 # An operator is built in each micro-batch where it is built inside `foreachBatch`.
 @lru_cache(maxsize=8)
-def _reporters(
-    options: tuple[tuple[str, str], ...], plugins: tuple[tuple[str, Sequence[str]], ...]
-) -> tuple[Reporter, ...]:
+def _reporters(options: tuple[tuple[str, str], ...], plugins: PluginRegistry) -> tuple[Reporter, ...]:
     found: list[Reporter] = []
-    for provider, call in PluginRegistry(Configuration(dict(plugins))).callers(HOOK, []):
+    for provider, call in plugins.callers(HOOK, []):
         try:
             answers = call(options=dict(options))
         except Exception as error:  # whatever a stranger's function raises

@@ -171,14 +171,23 @@ class UnknownSerializerError(KeyedStateError):
         The newest version read here; None where the type itself is unknown.
     """
 
-    def __init__(self, name: str, version: int, newest: int | None = None, known: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        newest: int | None = None,
+        known: Iterable[str] = (),
+        not_asked: Iterable[str] = (),
+    ) -> None:
         self.name = name
         self.version = version
         self.newest = newest
         if newest is None:
             message = (
                 f"unknown serializer type {name!r}.{did_you_mean(name, known)} Install the keyedstate "
-                "version or the plugin that provides it, or register it with register_serializer_type."
+                "version or the plugin that provides it, name the plugin's module in the option "
+                "'plugins.modules', or register it with register_serializer_type."
+                f"{''.join(f' Not asked: {refusal}' for refusal in not_asked)}"
             )
         else:
             message = (

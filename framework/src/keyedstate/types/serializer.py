@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -364,6 +364,7 @@ class _Registration:
 
 
 _registrations: dict[str, _Registration] = {}
+_finder: Callable[[], Iterable[str]] = tuple
 
 
 def register_serializer_type(
@@ -392,15 +393,25 @@ def register_serializer_type(
     _registrations[name] = _Registration(factory, newest_version)
 
 
+def find_unknown_types_with(finder: Callable[[], Iterable[str]]) -> None:
+    """Have a function called for a type that is not known here, before it is refused.
+
+    It may register types, and returns who could not be asked for more, and why.
+    """
+    global _finder
+    _finder = finder
+
+
 def _identity(factory: SerializerFactory) -> str:
     # A plugin's module may be executed anew, which makes equal factories of distinct identity.
     return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', repr(factory))}"
 
 
 def _registration_of(name: str, version: int) -> _Registration:
+    not_asked = () if name in _registrations else _finder()
     registration = _registrations.get(name)
     if registration is None:
-        raise UnknownSerializerError(name, version, known=_registrations)
+        raise UnknownSerializerError(name, version, known=_registrations, not_asked=not_asked)
     if registration.newest_version is not None and version > registration.newest_version:
         raise UnknownSerializerError(name, version, registration.newest_version)
     return registration
