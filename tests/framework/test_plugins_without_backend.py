@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import keyedstate.checkpoint  # noqa: F401 - where state is read, unknown types are looked for
 from keyedstate.errors import DuplicateBackendError, InvalidPluginError, PluginNotAllowedError
 
 HEAD = "from keyedstate.hooks import hookimpl\n\ncalls = []\n\n"
