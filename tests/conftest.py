@@ -15,7 +15,12 @@ import pytest
 TESTS = Path(__file__).parent
 
 # How long an example takes says how busy the machine is.
-hypothesis.settings.register_profile("keyedstate", hypothesis.settings(), deadline=None)
+hypothesis.settings.register_profile(
+    "keyedstate",
+    hypothesis.settings(),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("keyedstate")
 
 #: The backends of this repository, each with the folder name of the tests that concern it alone.

@@ -27,7 +27,6 @@ def test_the_examples_of_the_page_run_from_top_to_bottom(tmp_path):
         env={**os.environ, "TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=300,
     )
     assert result.returncode == 0, result.stderr[-4000:]
     assert result.stdout.rstrip().endswith("the end")

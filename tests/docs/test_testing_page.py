@@ -23,7 +23,6 @@ def test_the_examples_of_the_page_are_tests_that_pass(tmp_path, environment_with
         env=environment_with_pytest_plugin,
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"{tests} passed" in result.stdout

@@ -21,7 +21,7 @@ def test_the_tutorial_runs_from_top_to_bottom(tmp_path):
     script.write_text("\n".join(blocks) + "\nspark.stop()\nprint('the end')\n")
     environ = {**os.environ, "TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
     result = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
+        [sys.executable, str(script)], cwd=tmp_path, env=environ, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr[-4000:]
     assert result.stdout.rstrip().endswith("the end")

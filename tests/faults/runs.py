@@ -29,7 +29,7 @@ from faults.plans import EPOCHS, MAX_PARALLELISM, Plan
 from keyedstate.cli.demo.flights import read_flights
 
 #: A driver that commits no epoch for so long hangs; on a busy machine it takes a minute to start.
-_STANDSTILL_S = 200.0
+_STANDSTILL_S = 600.0
 #: How long a stopped driver waits to be overtaken: it may have stopped with a lock that its successor wants.
 _OVERTAKING_S = 90.0
 _POLL_S = 0.03

@@ -117,7 +117,6 @@ def run(distributions: Any, script: str, **environment: str) -> subprocess.Compl
         env={**os.environ, "PYTHONPATH": str(distributions.folder), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
     )
 
 

@@ -70,7 +70,7 @@ class Counting(KeyedProcessFunction):
         self.tell("close")
 
 
-def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 600.0) -> None:
     """Wait for something that nobody tells."""
     deadline = time.monotonic() + seconds
     while not true():

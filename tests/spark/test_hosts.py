@@ -176,7 +176,7 @@ def test_hosts_end_with_their_executor(tmp_path: Path, how: signal.Signals) -> N
     try:
         for number in (1, 2):
             file = tmp_path / f"hosts-{number}"
-            wait_until(lambda: file.exists() or job.poll() is not None, 150)  # noqa: B023
+            wait_until(lambda: file.exists() or job.poll() is not None)  # noqa: B023
             assert file.exists(), log.read_text()[-4000:]
             pids = list(map(int, file.read_text().split()))
             assert len(pids) == 2
@@ -185,7 +185,7 @@ def test_hosts_end_with_their_executor(tmp_path: Path, how: signal.Signals) -> N
             else:
                 assert any(map(process_of, pids))
                 os.kill(int((tmp_path / "jvm").read_text()), how)
-            wait_until(lambda: not any(map(process_of, pids)), 60)  # noqa: B023
+            wait_until(lambda: not any(map(process_of, pids)))  # noqa: B023
     finally:
         job.kill()
         job.wait()

@@ -22,7 +22,7 @@ from keyedstate.spark.hosts.processes import Process, process_of
 JOB = Path(__file__).with_name("cluster_job.py")
 EPOCHS, FATAL = 7, 3
 WAITS = -1
-DEADLINE_S = 240.0
+DEADLINE_S = 900.0
 
 
 def write_input(folder: Path) -> Counter[str]:

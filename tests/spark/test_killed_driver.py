@@ -21,7 +21,7 @@ from keyedstate.state import BroadcastState, OperatorListState, OperatorStateBac
 JOB = Path(__file__).with_name("fragile_job.py")
 RULES_JOB = Path(__file__).with_name("fragile_rules_job.py")
 FAILS_ONCE, WAITS_TO_BE_KILLED = -1, -2
-DEADLINE_S = 150.0
+DEADLINE_S = 900.0
 
 
 def write_input(folder: Path) -> dict[str, int]:

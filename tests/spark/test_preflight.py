@@ -179,9 +179,7 @@ def test_an_executor_without_pyarrow_is_named_with_its_interpreter(tmp_path: Pat
     )
     variables = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
     variables["PATH"] = os.pathsep.join([str(python.parent), os.environ["PATH"]])
-    ran = subprocess.run(
-        [sys.executable, str(job)], env=variables, capture_output=True, text=True, timeout=280
-    )
+    ran = subprocess.run([sys.executable, str(job)], env=variables, capture_output=True, text=True)
     assert ", while running a Python function: " in ran.stdout, ran.stdout + ran.stderr
     assert "No module named 'pyarrow'" in ran.stdout
     assert f"in the Python of the executor: {python} (PYSPARK_PYTHON is not set)" in ran.stdout

@@ -23,7 +23,7 @@ FINISHED = ["manifests written", "publishing", "published", "deleting"]
 def kill_during(job: Any, run: str, epoch: int, step: str) -> None:
     folder = str(Path(job.folder.location).parent)
     command = [sys.executable, str(SCRIPT), folder, run, str(epoch), step]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 

@@ -36,7 +36,7 @@ def rival(job: Any, query: str, run: str, epochs: int, *freeze: str) -> subproce
 
 def test_of_two_queries_that_begin_at_once_in_one_new_folder_one_is_refused_by_name(job: Any) -> None:
     rivals = [rival(job, f"query-{number}", f"run-{number}", 6) for number in range(2)]
-    said = [process.communicate(timeout=120)[0].strip() for process in rivals]
+    said = [process.communicate()[0].strip() for process in rivals]
     assert sorted(said) == [
         "published -1, stopped by StateFolderOwnedError",
         "published 5, stopped by nothing",
@@ -51,7 +51,7 @@ def test_of_two_queries_that_begin_at_once_in_one_new_folder_one_is_refused_by_n
 def test_of_two_runs_of_a_query_that_are_at_work_at_once_one_finishes(job: Any) -> None:
     """Spark would let two drivers begin from one checkpoint location."""
     rivals = [rival(job, "query-1", f"run-{number}", 12) for number in range(2)]
-    said = [process.communicate(timeout=120)[0].strip() for process in rivals]
+    said = [process.communicate()[0].strip() for process in rivals]
     stopped = [line for line in said if line.endswith(("SupersededRunError", "OvertakenRunError"))]
     assert (len(stopped), said.count("published 11, stopped by nothing")) == (1, 1), said
     assert job.folder.read_metadata(11).run_id == job.folder.read_owner().runs[-1]
@@ -71,7 +71,7 @@ def test_a_driver_that_was_frozen_before_it_published_finds_its_successor_and_ch
         published = job.folder.storage.read("chk-1/_metadata")
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
-    said = frozen.communicate(timeout=120)[0].strip()
+    said = frozen.communicate()[0].strip()
     assert said == "published 0, stopped by SupersededRunError"
     assert job.folder.storage.read("chk-1/_metadata") == published
     assert job.published(1) == job.state_of(0, 1)
@@ -164,7 +164,7 @@ def test_a_lock_ends_with_the_process_that_holds_it(job: Any) -> None:
         f"with exclusive(OperatorFolder(CheckpointStorage.open({folder!r}), 'views')):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", program], timeout=120)
+    killed = subprocess.run([sys.executable, "-c", program])
     assert killed.returncode == -signal.SIGKILL
     with exclusive(job.folder, timeout=10.0):
         pass

@@ -43,7 +43,6 @@ def run(distributions: Any) -> Run:
             env={key: value for key, value in changed.items() if value is not None},
             capture_output=True,
             text=True,
-            timeout=120,
         )
 
     return run

@@ -39,7 +39,7 @@ class RunningQuery:
         """Return when so many more were published."""
         with self._published:
             wanted = self.epochs + count
-            self._published.wait_for(lambda: self.epochs >= wanted or self.error is not None, timeout=60)
+            self._published.wait_for(lambda: self.epochs >= wanted or self.error is not None)
 
     def _run(self) -> None:
         epoch = 2

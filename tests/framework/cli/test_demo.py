@@ -15,7 +15,7 @@ from keyedstate.cli.demo.flights import read_flights, write_flights
 def run_demo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "keyedstate.cli", "demo", *arguments]
     return subprocess.run(
-        command, cwd=cwd, env={**os.environ, "COLUMNS": "200"}, capture_output=True, text=True, timeout=400
+        command, cwd=cwd, env={**os.environ, "COLUMNS": "200"}, capture_output=True, text=True
     )
 
 

@@ -57,7 +57,6 @@ def run(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(places), **environment},
         capture_output=True,
         text=True,
-        timeout=200,
     )
 
 
@@ -201,7 +200,7 @@ def test_a_test_class_without_the_extra_gets_the_same_error(tmp_path):
         "try:\n    from keyedstate.testing import BackendContract\n"
         "except (KeyedStateError, ImportError) as error:\n    print(error)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "keyedstate[test]" in ran.stdout
 
 
@@ -216,7 +215,7 @@ def test_an_announced_test_that_fails_is_reported_and_fails_nothing(tmp_path):
     file = tmp_path / "outcomes.jsonl"
     plugin = ["-p", "keyedstate.testing.contract.outcomes", f"{OUTCOMES_OPTION}={file}"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, "test_announced.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     ended, under_way = read_outcomes(file)
     assert under_way is None
     assert [(outcome.test, outcome.ending) for outcome in ended] == [

@@ -45,7 +45,7 @@ print(*sorted({"pyspark", "py4j", "pytest", "_pytest"} & set(sys.modules)), "don
 
 def run(*command: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        [sys.executable, *command], capture_output=True, text=True, timeout=120, **options
+        [sys.executable, *command], capture_output=True, text=True, **options
     )
 
 

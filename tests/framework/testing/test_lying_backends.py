@@ -123,7 +123,6 @@ def run_kit(folder: Path, source: str, chosen: str) -> subprocess.CompletedProce
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
 

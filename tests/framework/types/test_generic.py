@@ -107,9 +107,7 @@ def test_a_value_whose_class_is_gone_is_refused_with_the_way_out(tmp_path: Path)
         from shop_that_closed import Order
         sys.stdout.buffer.write(types.pickled().to_bytes(Order()))
     """)
-    data = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, timeout=60
-    ).stdout
+    data = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True).stdout
     with pytest.raises(
         UnreadableGenericValueError, match=r"No module named 'shop_that_closed'.*importable again"
     ):
@@ -132,7 +130,7 @@ def test_classes_of_the_main_script_travel_with_their_values(tmp_path: Path) -> 
                 return 42
         sys.stdout.buffer.write(types.pickled().to_bytes([Order()]))
     """)
-    data = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60).stdout
+    data = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
     [order] = PICKLED.from_bytes(data)
     assert order.total() == 42
 
@@ -157,9 +155,7 @@ def test_records_and_enums_of_the_main_script_need_no_module_at_all(tmp_path: Pa
         sys.stdout.buffer.write(cloudpickle.dumps((serializer, serializer.to_bytes(Click("a")))))
     """)
     runs = [
-        pickle.loads(
-            subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60).stdout
-        )
+        pickle.loads(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
         for _ in range(2)
     ]
     (first, data), (second, again) = runs

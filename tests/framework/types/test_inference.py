@@ -382,4 +382,4 @@ def test_neither_spark_nor_pandas_is_imported_for_types_that_do_not_need_them() 
         "types.infer(dict[str, int]); types.pandas_timestamp().is_value(3)\n"
         "assert not {'pyspark', 'pandas'} & set(sys.modules), 'imported'\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True)
