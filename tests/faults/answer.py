@@ -260,7 +260,9 @@ def _read_output(folder: Path) -> list[dict[str, Any]]:
     log = folder / "_spark_metadata"
     files = _committed_files(log) if log.is_dir() else sorted(folder.glob("epoch-*.parquet"))
     # One by one and without the dataset's schema of the first: an epoch may have put out nothing.
-    return [row for file in files for row in pyarrow.parquet.ParquetFile(file).read().to_pylist()]
+    opened = map(pyarrow.parquet.ParquetFile, files)
+    # Older versions of pyarrow cannot read a file without rows that has no row group.
+    return [row for file in opened if file.num_row_groups for row in file.read().to_pylist()]
 
 
 def _committed_files(log: Path) -> list[Path]:

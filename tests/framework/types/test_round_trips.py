@@ -10,6 +10,7 @@ import enum
 import json
 import math
 import pickle
+import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -289,6 +290,9 @@ def test_a_column_holds_what_pyarrow_would_put_into_it(typed: tuple[TypeSerializ
             return value.name
         if isinstance(value, np.ndarray):
             return value.tolist()
+        if isinstance(value, uuid.UUID):
+            # Older versions of pyarrow do not take the object.
+            return value.bytes
         if dataclasses.is_dataclass(value):
             return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         if hasattr(value, "as_dict"):
