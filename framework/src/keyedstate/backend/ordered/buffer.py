@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Final
 
+from keyedstate.backend.ordered.long_keys import LongKeySpace
 from keyedstate.backend.ordered.store import RowCopy, RowSpace, end_of
 
 #: Flink's ``RocksDBWriteBatchWrapper``: a batch is written at so many rows, or bytes.
@@ -33,6 +34,8 @@ class WriteBuffer:
     """
 
     def __init__(self, space: RowSpace, rows: int = BATCH_ROWS, size: int = BATCH_BYTES) -> None:
+        if space.max_key_bytes is not None:
+            space = LongKeySpace(space)
         self.pending: dict[bytes, bytes | None] = {}
         self.stored = space.get
         self._space = space

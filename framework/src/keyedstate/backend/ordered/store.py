@@ -47,7 +47,16 @@ class RowCopy(RowReader):
 
 
 class RowSpace(RowReader):
-    """The rows of one state; belongs to the owner thread."""
+    """The rows of one state; belongs to the owner thread.
+
+    Attributes
+    ----------
+    max_key_bytes : int or None
+        The longest key that a row may have, at least 32; None without a limit.  A `WriteBuffer` over the
+        space takes longer ones all the same, and splits them into several rows.
+    """
+
+    max_key_bytes: int | None = None
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:

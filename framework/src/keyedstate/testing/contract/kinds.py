@@ -362,6 +362,41 @@ class KindContract(ContractBase):
             ]
 
     @every_kind
+    def test_long_keys_and_namespaces_that_begin_alike_are_kept_apart(
+        self, keyed: KeyedInstances, kind: Kind
+    ) -> None:
+        """A store may limit the length of its keys; a state does not."""
+        names = ["n" * length for length in (1, 500, 511, 512, 3000)]
+        addresses = [(key, namespace) for key in names for namespace in names]
+        backend, state = keyed.open(key=types.STRING), kind.declare("state", types.STRING)
+        for key, namespace in addresses:
+            kind.write(at(backend, state, key, namespace), f"{len(key)}/{len(namespace)}")
+        for key, namespace in addresses[::3]:
+            at(backend, state, key, namespace).clear()
+        kept = sorted(set(addresses) - set(addresses[::3]))
+        for opened in (backend, keyed.open([keyed.snapshot(backend)], key=types.STRING)):
+            assert sorted(opened.get_keys_and_namespaces("state")) == kept
+            for key, namespace in addresses:
+                text = f"{len(key)}/{len(namespace)}" if (key, namespace) in kept else ""
+                assert kind.read(at(opened, state, key, namespace)) == text
+
+    @requires(Capability.MAP_STATE)
+    def test_long_map_keys_that_begin_alike_are_kept_apart_and_in_order(self, keyed: KeyedInstances) -> None:
+        backend, state = keyed.open(), MapState("state", types.STRING, types.INT64)
+        entries = {
+            "n" * length + end: length for length in (1, 500, 511, 512, 3000) for end in ("", "a", "z")
+        }
+        for key in (1, 2):
+            at(backend, state, key).put_all(entries)
+        for name in list(entries)[::4]:
+            at(backend, state, 1).remove(name)
+        kept = {name: length for place, (name, length) in enumerate(entries.items()) if place % 4}
+        for opened in (backend, keyed.open([keyed.snapshot(backend)])):
+            assert dict(at(opened, state, 1).items()) == kept
+            assert dict(at(opened, state, 2).items()) == entries
+            assert [name for name in entries if at(opened, state, 1).contains(name)] == list(kept)
+
+    @every_kind
     def test_a_huge_value_and_one_of_unusual_characters_come_back(
         self, keyed: KeyedInstances, kind: Kind
     ) -> None:
