@@ -198,7 +198,7 @@ class KeyedFunction:
 
     States are declared as class attributes (`keyedstate.state.ValueState`, `keyedstate.state.MapState`) or
     registered in `open`.  One instance serves many keys, so anything that belongs to a key goes into
-    state; anything else on ``self`` is gone after the epoch.
+    state; anything else on ``self`` may live longer than an epoch and may be gone at any time.
     """
 
     def for_rows(

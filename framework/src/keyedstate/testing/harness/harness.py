@@ -41,8 +41,8 @@ class Harness:
     Parameters
     ----------
     function : KeyedProcessFunction, VectorizedProcessFunction or KeyedCoProcessFunction
-        It is not opened itself.  Every instance runs a copy of it, and another one in each epoch, as Spark's
-        tasks do; see `HarnessInstance.function`.
+        It is not opened itself.  Every instance runs a copy of it, and another one in each epoch, as
+        embedded tasks do; see `HarnessInstance.function`.
     key : str or sequence of str
         The column, or columns, that make the key; as in ``keyed(df, "user")``.
     schema : str, mapping, pyarrow.Schema or StructType

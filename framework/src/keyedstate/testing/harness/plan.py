@@ -39,7 +39,7 @@ class InstancePlan:
     Attributes
     ----------
     function : KeyedProcessFunction or VectorizedProcessFunction
-        Never opened itself: every instance has a copy for each epoch, as in Spark.
+        Never opened itself: every instance has a copy for each epoch, as embedded tasks do.
     plugin : Backend
     options : mapping
         The plugin's options.
