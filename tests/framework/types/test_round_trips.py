@@ -297,6 +297,8 @@ def test_a_column_holds_what_pyarrow_would_put_into_it(typed: tuple[TypeSerializ
             return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         if hasattr(value, "as_dict"):
             return {name: plain(part) for name, part in value.as_dict().items()}
+        if hasattr(value, "_asdict"):
+            return {name: plain(part) for name, part in value._asdict().items()}
         if isinstance(value, tuple):
             return {f"f{index}": plain(element) for index, element in enumerate(value)}
         if isinstance(value, dict):
