@@ -19,6 +19,8 @@ BEFORE_TIME = -(2**63)
 END_OF_TIME = 2**63 - 1
 #: What is written at an unknown time: it lives until it is given one.
 UNKNOWN_TIME = END_OF_TIME
+#: A time that never comes.
+NEVER = 2**65
 #: Later than every timestamp with every time to live added: sums saturate in Flink, here they need not.
 _AFTER_EVERYTHING = 2**64
 

@@ -177,7 +177,7 @@ class KeyedStateBackend:
         try:
             for meta in (meta for handle in handles for meta in handle.states):
                 check_keys(meta, key_serializer)
-            tables = backend.create_restore_operation(with_one_type_each(handles), context).restore()
+            tables = backend.create_restore_operation(with_one_type_each(handles, clock()), context).restore()
             return cls(
                 backend,
                 context,

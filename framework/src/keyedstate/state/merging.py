@@ -78,13 +78,20 @@ class MergingStateHandle(StateHandle):
                 emptied.append(namespace)
         if emptied:
             # Only now, so that a function that raises leaves every source where it was.
-            table.put(group, key, target, merged)
+            if merged is None:
+                table.remove(group, key, target)
+            else:
+                self._put_merged(group, key, target, merged)
             for namespace in emptied:
                 table.remove(group, key, namespace)
 
+    def _put_merged(self, group: int, key: Any, target: Any, merged: Any) -> None:
+        """Write what was merged."""
+        self._table.put(group, key, target, merged)
+
     @abstractmethod
     def _merge(self, merged: Any, stored: Any) -> Any:
-        """Return both in one; the first may be changed in place."""
+        """Return both in one, or None where nothing is left; the first may be changed in place."""
 
 
 class AccumulatingStateHandle(MergingStateHandle):

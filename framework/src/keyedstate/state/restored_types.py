@@ -16,11 +16,18 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state.adoption import adapted
 from keyedstate.state.clock import UNKNOWN_TIME
 from keyedstate.state.errors import StateError, StateMigrationError
+from keyedstate.state.ttl.config import TtlClock
 from keyedstate.state.ttl.layout import conversion_between, layout_of
 
 
-def with_one_type_each(handles: Sequence[StateHandle]) -> Sequence[StateHandle]:
+def with_one_type_each(handles: Sequence[StateHandle], now: int) -> Sequence[StateHandle]:
     """Return handles that agree on the type of each state: the one that reads the others and drops nothing.
+
+    Parameters
+    ----------
+    handles : sequence of StateHandle
+    now : int
+        The processing time from which values live that get a time to live.
 
     Raises
     ------
@@ -33,7 +40,7 @@ def with_one_type_each(handles: Sequence[StateHandle]) -> Sequence[StateHandle]:
         if meta not in metas:
             metas.append(meta)
     chosen = {name: _widest(name, metas) for name, metas in found.items() if len(metas) > 1}
-    return [_ConvertedHandle(handle, chosen) for handle in handles] if chosen else handles
+    return [_ConvertedHandle(handle, chosen, now) for handle in handles] if chosen else handles
 
 
 def _widest(name: str, metas: list[StateMeta]) -> StateMeta:
@@ -67,14 +74,24 @@ def _paths(arrow_type: pa.DataType, above: str) -> Iterator[str]:
         yield from _paths(field.type, path)
 
 
+def _stamp_of(meta: StateMeta, now: int) -> int:
+    """Return the timestamp of values that get a time to live; the watermark is not known yet."""
+    layout = layout_of(meta.kind)
+    timed = layout.is_timed(meta.value_serializer)
+    in_processing_time = timed and layout.clock_of(meta.value_serializer) == TtlClock.PROCESSING_TIME.value
+    return now if in_processing_time else UNKNOWN_TIME
+
+
 class _ConvertedHandle(StateHandle):
     """A snapshot whose values are of the types that were chosen."""
 
-    def __init__(self, handle: StateHandle, chosen: dict[str, StateMeta]) -> None:
+    def __init__(self, handle: StateHandle, chosen: dict[str, StateMeta], now: int) -> None:
         self._handle = handle
         self._states = [chosen.get(meta.name, meta) for meta in handle.states]
         self._conversions: dict[str, Callable[[Any], Any] | None] = {
-            old.name: conversion_between(old.kind, old.value_serializer, new.value_serializer, UNKNOWN_TIME)
+            old.name: conversion_between(
+                old.kind, old.value_serializer, new.value_serializer, _stamp_of(new, now)
+            )
             for old, new in zip(handle.states, self._states, strict=True)
             if old != new
         }

@@ -86,20 +86,25 @@ class _TimedAccumulation(AccumulatingStateHandle):
                     self._expiry.index.written(group, key, self._namespace)
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Fold what lives in the sources into the target, which begins to live anew, and remove them."""
+        """Fold what lives in the sources into the target, and remove them.
+
+        What comes of two stored values begins to live, also where one of them is expired.  A source that
+        meets no other stored value keeps its time.
+        """
         super().merge_namespaces(target, sources)
-        if self._expiry.index is not None:
-            context = self._context
-            self._expiry.index.written(context.key_group, context.key, target)
+
+    def _put_merged(self, group: int, key: Any, target: Any, merged: Any) -> None:
+        super()._put_merged(group, key, target, merged)
+        self._expiry.moved(group, key, target, merged)
 
     def _merge(self, merged: Any, stored: Any) -> Any:
         limit = self._expiry.limit
-        if stored[0] <= limit:
-            return merged
-        if merged[0] <= limit:
-            return stored
-        renewed = self._expiry.time.renewed(max(merged[0], stored[0]))
-        return renewed, self._merged(merged[1], stored[1])
+        living = [one for one in (merged, stored) if one[0] > limit]
+        if not living:
+            return None
+        renewed = self._expiry.time.renewed(max(one[0] for one in living))
+        values = [one[1] for one in living]
+        return renewed, self._merged(*values) if len(values) == 2 else values[0]
 
     @abstractmethod
     def _merged(self, merged: Any, stored: Any) -> Any:

@@ -7,13 +7,10 @@ from operator import is_
 from typing import Any
 
 from keyedstate.backend import AnyStateTable, EntryBatch, Expiry, IncrementalVisitor, StateKind
-from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, StateTime
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, NEVER, StateTime
 from keyedstate.state.ttl.config import IncrementalCleanup, Ttl, TtlClock, UpdateType, Visibility
 from keyedstate.state.ttl.index import ExpiryIndex
 from keyedstate.state.ttl.layout import TtlLayout, layout_of
-
-#: A time that never comes.
-NEVER = 2**65
 
 
 class StateExpiry:
@@ -54,6 +51,13 @@ class StateExpiry:
         """Clean up a little where there may be something to clean; called at every access."""
         if self.time.now >= self.cleanup.due:
             self.cleanup.run()
+
+    def moved(self, key_group: int, key: Any, namespace: Any, stored: Any) -> None:
+        """Take note of a written entry that has timestamps of before."""
+        oldest = self.layout.oldest(stored)
+        self.cleanup.moved(oldest)
+        if self.index is not None:
+            self.index.written(key_group, key, namespace, oldest)
 
     def attach(self, table: AnyStateTable, *, cleans_itself: bool) -> None:
         """Begin to clean a table, by which all changes go.
@@ -139,7 +143,7 @@ class Cleanup:
         self._table: AnyStateTable | None = None
         self._visitor: IncrementalVisitor[Any, Any, Any] | None = None
         #: Of the round that is running: when it began, and the oldest timestamp that it has left behind.
-        #: Entries that are written during the round are no older than its beginning.
+        #: Entries that are written during the round are no older than its beginning, but for those `moved`.
         self._began = BEFORE_TIME
         self._oldest = END_OF_TIME
         self.due = NEVER
@@ -190,6 +194,14 @@ class Cleanup:
                 oldest = oldest_of(living)
                 if oldest < self._oldest:
                     self._oldest = oldest
+
+    def moved(self, oldest: int) -> None:
+        """Take note that an entry was written whose oldest timestamp is one of before.
+
+        It may be where the running round has been already.  Between two rounds all that is stored is known.
+        """
+        if oldest < self._oldest:
+            self._oldest = oldest
 
     def time_went_back(self) -> None:
         """Learn that entries may now be written that are older than what was found."""

@@ -2,7 +2,8 @@
 
 Each entry is in the index once, at the time at which it would expire had it not been written since.  When
 that time comes the entry is looked at: what is expired goes, what was written since moves on to its new time.
-So a write costs nothing but the first time, and an entry is looked at once per time to live.
+So a write costs a look-up, and an entry is looked at once per time to live.  Only what is written with an
+older timestamp than before moves to an earlier time: what was merged, or written after the clock went back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import heapq
 from typing import TYPE_CHECKING, Any
 
 from keyedstate.backend import AnyStateTable
-from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME
+from keyedstate.state.clock import BEFORE_TIME, NEVER, UNKNOWN_TIME
 
 if TYPE_CHECKING:
     from keyedstate.state.ttl.expiry import StateExpiry
@@ -38,13 +39,13 @@ class ExpiryIndex:
         self._ttl_ms = expiry.ttl.ms
         self._span_ms = max(1, self._ttl_ms // _SPANS)
         self._table: AnyStateTable
-        #: Addresses by the number of the span at whose end they are looked at.  Every known address is in one
-        #: span or among the undated.
-        self._spans: dict[int, list[Address]] = {}
+        #: The spans by their numbers.
+        self._spans: dict[int, _Span] = {}
         #: The numbers of the spans as a heap.
         self._order: list[int] = []
-        self._undated: list[Address] = []
-        self._known: set[Address] = set()
+        self._undated = _Span(NEVER)
+        #: In which span each address is looked at.  The spans may have it, too, from which it has moved.
+        self._known: dict[Address, _Span] = {}
 
     def start(self, table: AnyStateTable) -> None:
         """Index what a table holds; one pass over a restored state."""
@@ -61,26 +62,31 @@ class ExpiryIndex:
         finally:
             snapshot.release()
 
-    def written(self, key_group: int, key: Any, namespace: Any) -> None:
-        """Note an entry that is being written."""
+    def written(self, key_group: int, key: Any, namespace: Any, oldest: int | None = None) -> None:
+        """Note a written entry, with its oldest timestamp where that is not the present one."""
         address = key_group, key, namespace
-        if address not in self._known:
-            self._add(address, self._expiry.time.stamp)
+        if oldest is None:
+            oldest = self._expiry.time.stamp
+        known = self._known.get(address)
+        if known is None or self._number(oldest) < known.number:
+            self._add(address, oldest)
 
     def expire(self) -> None:
         """Remove what is expired, but for what expired within the last 64th of the time to live."""
         time = self._expiry.time
-        if self._undated and time.now != BEFORE_TIME:
-            undated, self._undated = self._undated, []
+        if self._undated.addresses and time.now != BEFORE_TIME:
+            undated, self._undated = self._undated, _Span(NEVER)
             self._look_at(undated)
         while self._order and self._order[0] * self._span_ms <= time.now:
             self._look_at(self._spans.pop(heapq.heappop(self._order)))
 
-    def _look_at(self, addresses: list[Address]) -> None:
+    def _look_at(self, span: _Span) -> None:
         layout, table = self._layout, self._table
         limit, now = self._expiry.limit, self._expiry.time.now
-        for address in addresses:
-            self._known.discard(address)
+        for address in span.addresses:
+            if self._known.get(address) is not span:
+                continue
+            del self._known[address]
             # A map of which nothing is there may be an empty one.
             stored = table.get(*address) or None
             living = None if stored is None else layout.live(stored, limit)
@@ -93,15 +99,34 @@ class ExpiryIndex:
             elif stored is not None:
                 table.remove(*address)
 
-    def _add(self, address: Address, oldest: int) -> None:
-        self._known.add(address)
+    def _number(self, oldest: int) -> int:
+        """Return the number of the span at whose end an entry that is not written since is surely expired."""
         if oldest == UNKNOWN_TIME:
-            self._undated.append(address)
-            return
-        # Rounded up: at the end of its span an entry that was not written since is expired for sure.
-        span = -(-(oldest + self._ttl_ms) // self._span_ms)
-        addresses = self._spans.get(span)
-        if addresses is None:
-            addresses = self._spans[span] = []
-            heapq.heappush(self._order, span)
-        addresses.append(address)
+            return NEVER
+        return -(-(oldest + self._ttl_ms) // self._span_ms)
+
+    def _add(self, address: Address, oldest: int) -> None:
+        number = self._number(oldest)
+        span = self._undated if number == NEVER else self._spans.get(number)
+        if span is None:
+            span = self._spans[number] = _Span(number)
+            heapq.heappush(self._order, number)
+        span.addresses.append(address)
+        self._known[address] = span
+
+
+class _Span:
+    """A span of time, and what is looked at when it has passed.
+
+    Attributes
+    ----------
+    number : int
+        `NEVER` where the time is not known yet.
+    addresses : list
+    """
+
+    __slots__ = ("addresses", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.addresses: list[Address] = []

@@ -149,9 +149,6 @@ class TtlListStateHandle(ListStateHandle[T]):
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         """Append the sources' lists to the target's; every element keeps its time."""
         super().merge_namespaces(target, sources)
-        context = self._context
-        if self._expiry.index is not None:
-            self._expiry.index.written(context.key_group, context.key, target)
 
     # -- within -------------------------------------------------------------------------------------------
 
@@ -163,6 +160,10 @@ class TtlListStateHandle(ListStateHandle[T]):
         merged.extend(stored)
         merged.stamps.extend(stored.stamps)
         return merged
+
+    def _put_merged(self, group: int, key: Any, target: Any, merged: Any) -> None:
+        super()._put_merged(group, key, target, merged)
+        self._expiry.moved(group, key, target, merged)
 
     def _written(self, group: int, key: Any) -> None:
         if self._expiry.index is not None:

@@ -13,6 +13,7 @@ from keyedstate.testing.contract.changes import ChangeContract
 from keyedstate.testing.contract.columns import ColumnContract
 from keyedstate.testing.contract.crashes import CrashContract
 from keyedstate.testing.contract.expiry import ExpiryContract
+from keyedstate.testing.contract.expiry_machine import ExpiryMachineContract
 from keyedstate.testing.contract.golden import GoldenContract
 from keyedstate.testing.contract.kind_rules import KindRuleContract
 from keyedstate.testing.contract.kinds import KindContract
@@ -34,6 +35,7 @@ class BackendContract(
     TimerContract,
     GoldenContract,
     MachineContract,
+    ExpiryMachineContract,
     CrashContract,
 ):
     """Every test of the contract; a test class derives from it and names its backend.

@@ -21,7 +21,7 @@ from keyedstate.state import (
 )
 from keyedstate.testing.contract.base import ContractBase, requires
 from keyedstate.testing.contract.keyed import KeyedInstances
-from keyedstate.testing.contract.kinds import KINDS, Kind, at, every_kind
+from keyedstate.testing.contract.kinds import KINDS, Kind, at, every_kind, merging_kinds
 
 #: What is expired stays until it is read.
 TTL = Ttl(100, background_cleanup=False)
@@ -46,6 +46,7 @@ class TimedState:
     ----------
     clock : ManualClock
     backend : KeyedStateBackend
+    declared : StateDescriptor
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class TimedState:
 
     def _open(self, handles: list[Any], ttl: Ttl | None) -> None:
         self._ttl = ttl
-        self._state = self._kind.declare("state", types.STRING, ttl=ttl)
+        self.declared = self._kind.declare("state", types.STRING, ttl=ttl)
         self.backend: KeyedStateBackend = self._keyed.open(
             handles, clock=self.clock, track_changes=self._tracks
         )
         # Its clean-up begins with the declaration.
-        self.backend.get_state(self._state, NAMESPACE, types.STRING)
+        self.backend.get_state(self.declared, NAMESPACE, types.STRING)
 
     def restore(self, *ttl: Ttl | None) -> None:
         """Go on from a snapshot in a new instance, with another time to live where one is given."""
@@ -72,13 +73,22 @@ class TimedState:
         """Write a text, at a time where one is given."""
         if now is not None:
             self.clock.now = now
-        self._kind.write(at(self.backend, self._state, key, namespace), text)
+        self._kind.write(at(self.backend, self.declared, key, namespace), text)
 
     def shown(self, now: int | None = None, key: int = 1, namespace: str = NAMESPACE) -> str:
         """Return what a read shows, at a time where one is given."""
         if now is not None:
             self.clock.now = now
-        return self._kind.read(at(self.backend, self._state, key, namespace))
+        return self._kind.read(at(self.backend, self.declared, key, namespace))
+
+    def keys_of_one_group(self, number: int) -> list[int]:
+        """Return some keys of one key group."""
+        group_of = self.backend.current.key_group_of
+        return [key for key in range(100 * number) if group_of(key) == group_of(0)][:number]
+
+    def merge(self, target: str, *sources: str, key: int = 1) -> None:
+        """Merge namespaces of a key."""
+        at(self.backend, self.declared, key, target).merge_namespaces(target, sources)
 
     def fill(self, keys: range, now: int) -> None:
         """Write to each of some keys."""
@@ -228,6 +238,105 @@ class ExpiryContract(ContractBase):
         state.backend.end_epoch()
         state.restore()
         assert state.shown() == "ab"
+
+    @requires(Capability.VALUE_STATE)
+    def test_the_expiry_index_removes_in_time_what_is_overwritten_after_the_clock_went_back(
+        self, keyed: KeyedInstances
+    ) -> None:
+        state = TimedState(keyed, KINDS["value"], Ttl(100, background_cleanup=False, expiry_index=True))
+        state.write("ab", now=1_000)
+        state.write("cd", now=500)
+        for now, left in ((599, 1), (602, 0)):
+            state.clock.now = now
+            state.backend.end_epoch()
+            assert state.stored == left, now
+
+    # -- namespaces that merge ---------------------------------------------------------------------------
+
+    @merging_kinds
+    @pytest.mark.parametrize("read", [True, False], ids=["read", "not read"])
+    def test_merged_entries_expire_in_time_wherever_the_clean_up_is(
+        self, keyed: KeyedInstances, kind: Kind, read: bool
+    ) -> None:
+        """A round of the clean-up may have passed the target and not yet have come to the source."""
+        ttl = Ttl(100, background_cleanup=False, incremental=IncrementalCleanup(1))
+        others = [f"other {number}" for number in range(4)]
+        for source, target in (("a", "z" * 9), ("z" * 9, "a"), ("w1", "w2"), ("w2", "w1")):
+            for accesses in range(20):
+                state = TimedState(keyed, kind, ttl)
+                key, early, late = state.keys_of_one_group(3)
+                # Backends walk in different orders: in some the target comes first and the source last.
+                for namespace in (target, *others):
+                    state.write("cd", early, namespace, now=10)
+                state.write("ab", key, source)
+                for namespace in (target, *others):
+                    state.write("cd", late, namespace, now=90)
+                for namespace in (target, *others):
+                    at(state.backend, state.declared, early, namespace).clear()
+                for namespace in others:
+                    state.write("cd", key, namespace)
+                # A round of the clean-up begins when the first entry could be expired.
+                for _ in range(accesses):
+                    state.shown(100, 1_000)
+                state.merge(target, source, key=key)
+                for now in (109, 110):
+                    assert state.stored == 10, "nothing is expired"
+                    for _ in range(40):
+                        state.shown(now, 1_000)
+                if read:
+                    assert state.shown(150, key, target) == "", (source, accesses)
+                assert state.stored == 9, (source, accesses)
+                state.backend.close()
+
+    @merging_kinds
+    @pytest.mark.parametrize("known", [False, True], ids=["new target", "cleared target"])
+    def test_the_expiry_index_removes_merged_entries_in_time(
+        self, keyed: KeyedInstances, kind: Kind, known: bool
+    ) -> None:
+        state = TimedState(keyed, kind, Ttl(100, background_cleanup=False, expiry_index=True))
+        state.write("ab", now=10, namespace="w2")
+        if known:
+            state.write("cd", now=90)
+            at(state.backend, state.declared, 1, NAMESPACE).clear()
+        state.clock.now = 100
+        state.merge(NAMESPACE, "w2")
+        for now, left in ((109, 1), (112, 0)):
+            state.clock.now = now
+            state.backend.end_epoch()
+            assert state.stored == left, now
+
+    @pytest.mark.parametrize("living", ["target", "source"])
+    @pytest.mark.parametrize(
+        "kind", [KINDS["reducing"], KINDS["aggregating"]], ids=["reducing", "aggregating"]
+    )
+    def test_what_lives_of_two_merged_accumulations_begins_to_live(
+        self, keyed: KeyedInstances, kind: Kind, living: str
+    ) -> None:
+        """As Flink's ``TtlReduceFunction`` has it, also where the other one is expired."""
+        for at_living, at_other in ((0, 0), (60, 0)):
+            state = TimedState(keyed, kind)
+            own, other = (NAMESPACE, "w2") if living == "target" else ("w2", NAMESPACE)
+            state.write("cd", now=at_other, namespace=other)
+            state.write("ab", now=at_living, namespace=own)
+            state.clock.now = 99 if at_living == at_other else 130
+            state.merge(NAMESPACE, "w2")
+            assert state.stored == 1
+            now = state.clock.now + 99
+            expected = {"cdab", "abcd"} if at_living == at_other else {"ab"}
+            assert state.shown(now) in expected
+            assert state.shown(now + 1) == ""
+
+    @merging_kinds
+    def test_merged_entries_that_are_all_expired_stay_expired(
+        self, keyed: KeyedInstances, kind: Kind
+    ) -> None:
+        state = TimedState(keyed, kind)
+        for namespace in ("w1", "w2", "w3"):
+            state.write("ab", now=0, namespace=namespace)
+        state.clock.now = 100
+        state.merge("w1", "w2", "w3")
+        assert [state.shown(namespace=namespace) for namespace in ("w1", "w2", "w3")] == [""] * 3
+        assert state.stored == 0
 
     # -- clean-up ----------------------------------------------------------------------------------------
 
