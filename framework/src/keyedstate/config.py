@@ -469,54 +469,16 @@ TIMERS_QUEUE = choice(
     "Where the order of timers is kept. `heap`: in memory, 200 to 500 bytes each. `ordered`: by the backend.",
 )
 
-#: The kernel's options; a plugin adds its own under ``<backend name>.``.
-OPTIONS: tuple[ConfigOption[Any], ...] = (
-    BACKEND,
-    PLUGINS_ALLOW,
-    PLUGINS_DENY,
-    PLUGINS_PREFER,
-    PLUGINS_MODULES,
-    PARALLELISM,
-    MAX_PARALLELISM,
-    CHECKPOINT_DIR,
-    CHECKPOINT_RETAINED,
-    CHECKPOINT_TIMEOUT,
-    CHECKPOINT_COMPRESSION,
-    CHECKPOINT_MAX_DELTAS,
-    CHECKPOINT_DELTA_MIN_BYTES,
-    CHECKPOINT_BASE_MIN_PAUSE,
-    CHECKPOINT_MAX_CONCURRENT_BASES,
-    CHECKPOINT_BASE_TIMEOUT,
-    CHECKPOINT_TOLERABLE_FAILURES,
-    CHECKPOINT_LOCAL_COPIES,
-    CHECKPOINT_LOCAL_COPIES_DIR,
-    STORAGE_OPTIONS,
-    STORAGE_RETRIES,
-    STORAGE_RETRY_DELAY,
-    RESTORE_SAVEPOINT,
-    RESTORE_CLAIM_MODE,
-    RESTORE_ALLOW_UNCLAIMED,
-    RESTORE_ALLOW_NEW,
-    HOST,
-    HOSTS_PROCESSES,
-    HOSTS_IDLE_TIME,
-    HOSTS_MEMORY,
-    HOSTS_EPOCH_TIMEOUT,
-    HOSTS_TCP,
-    HOSTS_BIND_ADDRESS,
-    HOSTS_ADVERTISED_ADDRESS,
-    HOSTS_PORTS,
-    HOSTS_CONNECT_TIMEOUT,
-    HOSTS_TLS_CERTIFICATE,
-    HOSTS_TLS_KEY,
-    HOSTS_TLS_CA,
-    METRICS_OPTIONS,
-    METRICS_LATENCY,
-    METRICS_LATENCY_INTERVAL,
-    METRICS_LATENCY_HISTORY,
-    METRICS_LATENCY_STATE_NAMES,
-    TYPES_GENERIC,
-    TIMERS_QUEUE,
+CLOCK_MAX_SKEW = duration(
+    "clock.max-skew",
+    60_000,
+    "How far the clock of a task's machine may be from that of the checkpoints' storage, and the processing "
+    "time of the last epoch ahead of both. Beyond it, the time of the storage counts.",
+)
+
+#: The kernel's options: all above.  A plugin adds its own under ``<backend name>.``.
+OPTIONS: tuple[ConfigOption[Any], ...] = tuple(
+    option for option in list(globals().values()) if isinstance(option, ConfigOption)
 )
 
 

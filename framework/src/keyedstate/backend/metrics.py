@@ -112,6 +112,9 @@ class EpochMetrics:
         Rows that windows or an interval join did not take and that went to no side output, by why: ``late``,
         where all of their windows were over, or before the watermark (Flink's ``numLateRecordsDropped``);
         ``timeless``, without event time; and in a join ``null key``.
+    clock_skew_ms : int
+        How far the clock of a task's machine was from that of the storage: of all tasks the largest, negative
+        where the machine was behind.  Beyond `clock.max-skew` the tasks go by the storage's.
     """
 
     uid: str
@@ -139,6 +142,7 @@ class EpochMetrics:
     latencies: Mapping[str, Mapping[str, LatencyFigures]] = field(default_factory=dict)
     native: Mapping[str, int] = field(default_factory=dict)
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
+    clock_skew_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values, mappings under the names of the attributes."""

@@ -190,8 +190,10 @@ class OperatorFolder:
 
     # -- attempts ----------------------------------------------------------------------------------
 
-    def write_started(self, identity: TaskIdentity) -> None:
+    def write_started(self, identity: TaskIdentity) -> int | None:
         """Write down that an attempt begins; must come before its data files.
+
+        Returns the storage's time, in milliseconds since 1970 UTC; None where it tells none.
 
         It should come right after `claim`: an attempt that fails while it looks for its restore point and
         has left no marker looks like an epoch that nothing evaluated, if its failure is hidden from Spark.
@@ -200,6 +202,7 @@ class OperatorFolder:
         # output of the epoch is whole; and a sync here would be half of what an epoch without rows costs.
         path = _attempt_path(identity, "started")
         self._write(path, "started attempt", identity.to_json(), durable=False)
+        return self.storage.modified_ms(path)
 
     def write_manifest(self, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
         """Write down that an attempt has finished; returns the manifest's path for its acknowledgement.

@@ -151,6 +151,8 @@ class AttemptManifest:
         None where that was not known.
     processing_time : int or None
         By which timers fired in the epoch, in milliseconds since 1970 UTC.
+    clock_skew_ms : int
+        How far the clock of the task's machine was ahead of that of the storage; negative where behind.
     inputs : mapping of str to (int, int)
         Where rows are of several inputs: what this task knows of each, over all epochs; the largest event
         time, and the processing time of the last epoch in which it had a row.
@@ -216,6 +218,7 @@ class AttemptManifest:
     latencies: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
     figures: Mapping[str, int] = field(default_factory=dict)
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
+    clock_skew_ms: int = 0
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
         """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
@@ -277,44 +280,28 @@ class AttemptManifest:
             "latencies": {state: dict(operations) for state, operations in self.latencies.items()},
             "figures": dict(self.figures),
             "rows_dropped": dict(self.rows_dropped),
+            "clock_skew_ms": self.clock_skew_ms,
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
         """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
         # Later than the first files of this format version.
-        added = {"operator_state", "watermark", "deltas", "ttl_ms", "bases", "unfinished"}
-        added |= {
-            "state_origin",
-            "processing_time",
-            "inputs",
-            "rows_by_input",
-            "host",
-            "task_executor",
-            "native",
-            "latencies",
-            "figures",
-            "rows_dropped",
-        }
+        plain: dict[str, Any] = dict.fromkeys(("watermark", "processing_time", "unfinished", "task_executor"))
+        plain |= {name: {} for name in ("rows_by_input", "ttl_ms", "latencies", "figures", "rows_dropped")}
+        plain["clock_skew_ms"] = 0
+        added = {"operator_state", "deltas", "bases", "state_origin", "inputs", "host", "native", *plain}
         host = document.get("host")
         operator_state = document.get("operator_state")
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
-        fields["watermark"] = document.get("watermark")
-        fields["processing_time"] = document.get("processing_time")
+        fields |= {name: document.get(name, default) for name, default in plain.items()}
         fields["inputs"] = {name: (time, seen) for name, (time, seen) in document.get("inputs", {}).items()}
-        fields["rows_by_input"] = document.get("rows_by_input", {})
-        fields["ttl_ms"] = document.get("ttl_ms", {})
         fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
         fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
-        fields["unfinished"] = document.get("unfinished")
-        fields["latencies"] = document.get("latencies", {})
-        fields["figures"] = document.get("figures", {})
-        fields["rows_dropped"] = document.get("rows_dropped", {})
         native = document.get("native")
         fields["native"] = None if native is None else NativeBase.from_json(native)
         fields["state_origin"] = StateOrigin(document.get("state_origin", StateOrigin.FILES.value))
         fields["host"] = None if host is None else HostAddress.from_json(host)
-        fields["task_executor"] = document.get("task_executor")
         fields["identity"] = TaskIdentity.from_json(document["identity"])
         fields["key_groups"] = KeyGroupRange(*document["key_groups"])
         fields["states"] = tuple(document["states"])

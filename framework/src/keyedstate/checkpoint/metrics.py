@@ -74,6 +74,7 @@ def metrics_of_checkpoint(
         latencies=_latencies(parts),
         native=_added(part.figures for part in parts),
         rows_dropped=_added(part.rows_dropped for part in parts),
+        clock_skew_ms=max((part.clock_skew_ms for part in parts), key=abs),
     )
 
 

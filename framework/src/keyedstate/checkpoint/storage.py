@@ -236,6 +236,13 @@ class CheckpointStorage:
         info = self._run("look up", path, lambda: self.filesystem.get_file_info(target))
         return bool(info.type != pafs.FileType.NotFound)
 
+    def modified_ms(self, path: str) -> int | None:
+        """Return when a file was written, by the storage's clock; None where it tells none."""
+        target = self._resolve(path)
+        return _stored_file(
+            self._run("look up", path, lambda: self.filesystem.get_file_info(target))
+        ).modified_ms
+
     def delete_file(self, path: str) -> None:
         """Delete a file; that it is missing is fine."""
         target = self._resolve(path)

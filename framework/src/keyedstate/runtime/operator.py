@@ -178,7 +178,7 @@ class KeyedOperator:
 
     def set_processing_time(self, time: int) -> None:
         """Fix the processing time by which timers are registered and fire, in milliseconds since 1970 UTC."""
-        self._timers.set_processing_time(time)
+        self._timers.begin_epoch(time)
 
     def process(
         self, batches: Iterator[pa.RecordBatch], at_end: AtEnd = AtEnd.EPOCH

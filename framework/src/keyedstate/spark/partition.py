@@ -42,6 +42,7 @@ from keyedstate.checkpoint import (
     write_attempt,
 )
 from keyedstate.checkpoint.local_copies import with_local_copies
+from keyedstate.config import CLOCK_MAX_SKEW
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.runtime import AtEnd, ConnectedInputs, KeyedFunction, KeyedOperator, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
@@ -56,7 +57,9 @@ from keyedstate.spark.event_time import ConnectedEventTime, EventTime, inputs_at
 from keyedstate.spark.identity import operator_of
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.saving import SavedState, StateWriter
-from keyedstate.state import BEFORE_TIME, KeyedStateBackend, OperatorStateBackend
+from keyedstate.state import BEFORE_TIME, KeyedStateBackend, OperatorStateBackend, system_clock
+from keyedstate.state.clock import Clock, CorrectedClock
+from keyedstate.time.epoch_clock import EpochClock
 
 #: How much of a processor's time a base takes that goes on over epochs: so little that work keeps its speed.
 _SHARE_OF_BASE = 0.1
@@ -127,7 +130,12 @@ class PartitionPlan:
         return key_group_range_for(partition, self.parallelism, self.max_parallelism)
 
     def open_backend(
-        self, key_groups: KeyGroupRange, handles: Sequence[StateHandle] = (), *, track_changes: bool = False
+        self,
+        key_groups: KeyGroupRange,
+        handles: Sequence[StateHandle] = (),
+        *,
+        track_changes: bool = False,
+        clock: Clock = system_clock,
     ) -> KeyedStateBackend:
         """Open the keyed state of some key groups, empty or restored; raises as `KeyedStateBackend.open`."""
         chosen = backend_in_task(self.settings)
@@ -140,6 +148,7 @@ class PartitionPlan:
             handles=handles,
             local_base=_instances or local_folder(),
             track_changes=track_changes,
+            clock=clock,
             generic_types=chosen.generic_types,
             event_time=self.event_time is not None,
             latency=chosen.latency,
@@ -236,6 +245,7 @@ class Beginning:
         When, by `time.perf_counter`.
     drained : bool
         Whether the input of the run is over.
+    clock : EpochClock
     """
 
     identity: TaskIdentity
@@ -245,6 +255,7 @@ class Beginning:
     writing: Writing
     began: float
     drained: bool
+    clock: EpochClock
 
     @property
     def goes_on(self) -> bool:
@@ -267,10 +278,12 @@ class Beginning:
         owner = claim(folder, identity, restore.origin)
         # Before anything can fail: a batch whose failure a foreachBatch function hides must not look like one
         # that was never evaluated.
-        folder.write_started(identity)
+        storage_ms = folder.write_started(identity)
+        machine_ms = system_clock()
         _refuse_second_operator(folder, identity)
         restore_point = find_restore_point(folder, identity, each_epoch=place.each_epoch, owner=owner)
         config = configuration_in_task(plan.settings)
+        clock = EpochClock(machine_ms, storage_ms, config[CLOCK_MAX_SKEW])
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
         began = time.perf_counter()
         stored = restore.beginning(directory, folder, owner, identity, restore_point)
@@ -280,10 +293,10 @@ class Beginning:
             restore_point,
             identity,
             asynchronous=chosen.backend.description.level(Capability.ASYNC_SNAPSHOT).usable,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=machine_ms + clock.correction_ms,
         )
         drained = owner.drained_run == identity.run_id
-        return cls(identity, folder, restore_point, stored, writing, began, drained)
+        return cls(identity, folder, restore_point, stored, writing, began, drained, clock)
 
 
 class Partition:
@@ -321,7 +334,8 @@ class Partition:
         self._written: AttemptManifest | None = None
         with contextlib.ExitStack() as opened:
             track_changes = stays or beginning.writing is not Writing.WHOLE
-            self._keyed = _restored_keyed(plan, beginning, track_changes=track_changes)
+            self._clock = CorrectedClock(beginning.clock.correction_ms)
+            self._keyed = _restored_keyed(plan, beginning, self._clock, track_changes=track_changes)
             opened.callback(self._keyed.close)
             self._operator_states = _restored_operator_states(plan, beginning)
             opened.callback(self._operator_states.close)
@@ -432,7 +446,9 @@ class Partition:
         self._watermark = self._watermark_of(beginning)
         if self._watermark is not None and self._plan.event_time is not None:
             self._keyed.advance_watermark(self._watermark)
-        self._processing_time = self._processing_time_of(beginning)
+        self._clock.correction_ms = beginning.clock.correction_ms
+        stored = None if beginning.stored is None else beginning.stored.metadata.processing_time
+        self._processing_time = beginning.clock.processing_time(stored)
         self._operator.set_processing_time(self._processing_time)
         at_end = AtEnd.DRAINED if beginning.drained else AtEnd.EPOCH
         yield from evaluate(self._operator, broadcast_rows, batches, stays=self._stays, at_end=at_end)
@@ -460,6 +476,7 @@ class Partition:
             self._plan.manifest(beginning.identity, self._keyed, self._operator, saved),
             watermark=self._watermark,
             processing_time=self._processing_time,
+            clock_skew_ms=beginning.clock.skew_ms,
             inputs=self._inputs_after(beginning),
             write_ms=(written - processed) * 1000.0 - saved.synchronous_ms,
             restore_ms=(self._restored - beginning.began) * 1000.0,
@@ -489,15 +506,6 @@ class Partition:
         with self._closing:
             self._operator.close()
 
-    def _processing_time_of(self, beginning: Beginning) -> int:
-        """Return the processing time of the epoch: that of its beginning, and none before the last epoch's.
-
-        A repetition has a later one.  That is sound, since its output and its state are taken together.
-        """
-        stored = None if beginning.stored is None else beginning.stored.metadata.processing_time
-        now = self._keyed.clock()
-        return now if stored is None else max(now, stored)
-
     def _watermark_of(self, beginning: Beginning) -> int | None:
         """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
         if beginning.stored is None:
@@ -519,10 +527,10 @@ class Partition:
         if not beginning.goes_on:
             # The time in which the query stood still is none in which an input was idle.
             found = {name: (event_time, self._processing_time) for name, (event_time, _) in found.items()}
-        seen = self._operator.largest_event_times.items()
-        return latest_inputs(
-            chain(found.items(), ((name, (event_time, self._processing_time)) for name, event_time in seen))
-        )
+        now, seen = self._processing_time, self._operator.largest_event_times.items()
+        known = chain(found.items(), ((name, (event_time, now)) for name, event_time in seen))
+        # Those seen later than now were seen by a clock that was wrong.
+        return latest_inputs((name, (event_time, min(last, now))) for name, (event_time, last) in known)
 
 
 def pack_function(function: KeyedFunction) -> bytes:
@@ -596,7 +604,9 @@ def _deltas_since(written: AttemptManifest, part: AttemptManifest) -> tuple[Segm
     return part.deltas[part.deltas.index(last) + 1 :] if last in part.deltas else None
 
 
-def _restored_keyed(plan: PartitionPlan, beginning: Beginning, *, track_changes: bool) -> KeyedStateBackend:
+def _restored_keyed(
+    plan: PartitionPlan, beginning: Beginning, clock: Clock, *, track_changes: bool
+) -> KeyedStateBackend:
     key_groups = plan.key_groups(beginning.identity.partition)
     with contextlib.ExitStack() as handles_in_use:
         handles: list[SegmentHandle | ChainHandle | StoredNativeHandle] = []
@@ -604,7 +614,7 @@ def _restored_keyed(plan: PartitionPlan, beginning: Beginning, *, track_changes:
             handles = handles_for(beginning.stored.metadata, beginning.stored.storage, key_groups)
         for handle in handles:
             handles_in_use.callback(handle.close)
-        return plan.open_backend(key_groups, handles, track_changes=track_changes)
+        return plan.open_backend(key_groups, handles, track_changes=track_changes, clock=clock)
 
 
 def _restored_operator_states(plan: PartitionPlan, beginning: Beginning) -> OperatorStateBackend:

@@ -30,6 +30,25 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+class CorrectedClock:
+    """The machine's clock, corrected.
+
+    Attributes
+    ----------
+    correction_ms : int
+        Added to what the machine says; may be set.
+    """
+
+    __slots__ = ("correction_ms",)
+
+    def __init__(self, correction_ms: int = 0) -> None:
+        self.correction_ms = correction_ms
+
+    def __call__(self) -> int:
+        """Return the time."""
+        return system_clock() + self.correction_ms
+
+
 class ManualClock:
     """A clock that moves only when it is told to; for tests.
 

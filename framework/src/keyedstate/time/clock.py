@@ -45,6 +45,10 @@ class TimerClock:
         before = self._processing_time
         self._processing_time = time if before is None else max(time, before)
 
+    def begin_epoch(self, processing_time: int) -> None:
+        """Set the processing time of an epoch, which may be before that of the last: its clock was wrong."""
+        self._processing_time = processing_time
+
     @contextlib.contextmanager
     def firing(self, until: int) -> Iterator[None]:
         """Let timers up to a time fire."""

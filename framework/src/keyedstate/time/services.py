@@ -79,6 +79,10 @@ class TimerServices:
         """Move processing time forward without firing; it never goes back."""
         self._clock.set_processing_time(time)
 
+    def begin_epoch(self, processing_time: int) -> None:
+        """Set the processing time of an epoch, without firing."""
+        self._clock.begin_epoch(processing_time)
+
     def due_event_time_timers(self) -> Generator[tuple[TimerTarget, Timer], None, None]:
         """Take and yield the timers up to the watermark, service by service, each with who is to be told."""
         for service in list(self._services.values()):
