@@ -95,7 +95,7 @@ bench-join: $(COMPILED) ## an interval join, and Spark's own stream-stream join
 	$(WITH_JAVA) $(BIN)/python tests/bench/bench_join.py $(ARGS)
 
 contract: $(COMPILED) ## the contract kit: what BACKEND claims, and whether it holds
-	$(BIN)/python -m keyedstate.testing.contract $(BACKEND) $(ARGS)
+	$(BIN)/keyedstate contract $(BACKEND) $(ARGS)
 
 coverage: setup ## the tests with branch coverage
 	$(WITH_JAVA) $(BIN)/coverage run -m pytest $(ARGS)

@@ -68,7 +68,7 @@ def test_the_contract_kit_runs_on_it_like_on_any_other(
     installed: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """It claims the clean-up of what is expired."""
-    command = [sys.executable, "-m", "keyedstate.testing.contract", "template", "--no-baseline"]
+    command = [sys.executable, "-m", "keyedstate.cli", "contract", "template", "--no-baseline"]
     ran = subprocess.run(
         [*command, "-k", "drops or says_what", "--option", "template.visitor-step=1"],
         cwd=tmp_path,

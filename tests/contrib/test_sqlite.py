@@ -21,7 +21,7 @@ class TestSqlite(BackendContract):
     backend = "sqlite"
     options: ClassVar[Mapping[str, object]] = {"sqlite.batch-rows": "3"}
 
-    # Long, and another backend's tests have them: `python -m keyedstate.testing.contract sqlite` runs all.
+    # Long, and another backend's tests have them: `keyedstate contract sqlite` runs all.
     test_the_last_published_state_is_there_after_a_kill = None
     test_the_states_of_an_operator_hold_what_dicts_would = None
 

@@ -222,6 +222,17 @@ def test_a_changed_byte_anywhere_is_found_and_named(done: Any, tmp_path: Path) -
     savepoint.verify()
 
 
+def test_a_printed_savepoint_is_one_line_that_says_what_it_is_of(done: Any, tmp_path: Path) -> None:
+    savepoint = write(tmp_path / "savepoint", done)
+    position = savepoint.spark
+    assert position is not None
+    place = tmp_path / "savepoint"
+    expected = f"savepoint {place} of views, epoch {position.epoch} of query {position.query_id}, drained"
+    assert str(savepoint) == expected
+    assert f"root=CheckpointStorage('{place}')" in repr(savepoint)
+    assert "_digests" not in repr(savepoint)
+
+
 def test_a_missing_or_exchanged_file_is_found(place: CheckpointStorage, done: Any) -> None:
     savepoint = write(place, done)
     other = write(place.child("other"), done)

@@ -207,3 +207,15 @@ def test_a_state_that_tasks_know_by_two_types_has_the_one_that_reads_both(
     assert stored(wide, narrow).state("s").value_serializer == wide
     with pytest.raises(UnreadableStateError, match=r"'s' .* INT64 and STRING, and none of these reads"):
         stored(INT64, STRING).states()
+
+
+def test_printed_stored_state_says_where_it_is_and_no_more(checkpointed: Any) -> None:
+    location = checkpointed.folder.storage.location()
+    expected = f"StoredState(storage=CheckpointStorage({location!r}), path='chk-2/_metadata')"
+    assert repr(StoredState.open(checkpointed.folder.storage)) == expected
+
+
+def test_a_printed_storage_hides_credentials() -> None:
+    storage = CheckpointStorage.open("s3://user:secret@bucket/state?endpoint_override=127.0.0.1:1&region=r")
+    assert "secret" not in repr(storage)
+    assert "bucket/state" in repr(storage)

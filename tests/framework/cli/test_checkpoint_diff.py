@@ -83,6 +83,28 @@ def test_two_epochs_of_one_path_may_be_compared(diff, invoke, tmp_path):
     assert people.splitlines()[-1] == "They differ."
 
 
+def test_fields_of_long_values_are_all_shown(invoke, stored, query, tmp_path):
+    other = stored.Query(tmp_path / "other", operator_state=True)
+    other.state = {name: dict(entries) for name, entries in query.state.items()}
+    long = {f"place {number}": number for number in range(40)}
+    other.state["destinations"]["N7"] = long
+    other.epoch(0)
+    paths = [str(tmp_path / "state"), str(tmp_path / "other")]
+    people = invoke("checkpoint", "diff", *paths, "--limit", "9", COLUMNS="80").stdout
+    assert f" and is {long!r}\n" in people
+
+
+@pytest.mark.parametrize("value", ["x" * 1000, list(range(1000)), b"y" * 1000, {"a": {"b": ["z" * 500]}}])
+def test_a_value_for_people_is_whole(value):
+    assert shown_value(value) == repr(value)
+    assert shown_value((1500, value), TtlSerializer(INT64, "processing time")).startswith(repr(value))
+
+
+def test_an_array_for_people_is_whole_and_one_line():
+    text = shown_value({"a": np.arange(5000)})
+    assert "..." not in text and "\n" not in text and "4998, 4999]" in text
+
+
 def test_a_chain_equals_a_whole_state_of_another_parallelism(diff, stored, query, tmp_path):
     other = stored.Query(tmp_path / "other", "renamed", parallelism=3)
     other.state = query.state

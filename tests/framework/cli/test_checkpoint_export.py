@@ -213,3 +213,30 @@ def test_a_full_disk_leaves_nothing(export, query, monkeypatch, tmp_path):
         export("out")
     assert list((tmp_path / "out").iterdir()) == []
     assert query.folder.holds() == []
+
+
+@pytest.mark.parametrize("out", ["flights.xlsx", "flights.CSV", "out/flights.parq", "flights.json5"])
+def test_an_ending_that_no_format_has_is_refused(run, query, tmp_path, out):
+    paths = str(tmp_path / "state"), str(tmp_path / out)
+    ran = run("checkpoint", "export", *paths, "--state", "flights", TERMINAL_WIDTH="300")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert f"and not in .{out.rpartition('.')[2]}." in ran.stderr
+    assert ".parquet, .arrow, .csv, .jsonl" in ran.stderr
+    assert not (tmp_path / out).exists()
+
+
+def test_an_ending_that_is_nearly_a_format_is_corrected(run, query, tmp_path):
+    paths = str(tmp_path / "state"), str(tmp_path / "flights.CSV")
+    assert "Did you mean 'csv'?" in run("checkpoint", "export", *paths, TERMINAL_WIDTH="300").stderr
+
+
+@pytest.mark.parametrize("out", ["of-2026.11.22", "v1.2"])
+def test_a_folder_may_end_in_a_number(export, tmp_path, out):
+    assert export(out, "--state", "flights").returncode == 0
+    assert [path.name for path in (tmp_path / out).iterdir()] == ["flights.parquet"]
+
+
+def test_a_folder_with_an_ending_is_named_with_a_slash(invoke, query, tmp_path):
+    ran = invoke("checkpoint", "export", str(tmp_path / "state"), f"{tmp_path}/out.d/", "--state", "flights")
+    assert ran.returncode == 0
+    assert [path.name for path in (tmp_path / "out.d").iterdir()] == ["flights.parquet"]

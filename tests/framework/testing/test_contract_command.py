@@ -1,4 +1,4 @@
-"""``python -m keyedstate.testing.contract``: what it prints, writes and returns, in a process of its own."""
+"""``keyedstate contract``: what it prints, writes and returns, in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keyedstate.config import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.testing.contract.baseline import measure
 from keyedstate.testing.contract.matrix import EVERY_BACKEND
-from keyedstate.testing.contract.outcomes import OUTCOMES_OPTION, Ending, Outcome, read_outcomes
+from keyedstate.testing.contract.outcomes import OUTCOMES_OPTION, Ending, Outcome, OutcomeReader
 from keyedstate.testing.contract.report import FORMAT, Report
 
 #: A plugin that is nested-map in all but its name, and what a test changes of it.
@@ -52,7 +52,7 @@ def run(
     places = [str(path)] if path is not None else []
     places += [place for place in sys.path if place]
     return subprocess.run(
-        [sys.executable, "-m", "keyedstate.testing.contract", *words],
+        [sys.executable, "-m", "keyedstate.cli", "contract", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(places), **environment},
         capture_output=True,
@@ -139,6 +139,49 @@ def test_a_claim_that_does_not_hold_is_named_with_the_tests_that_show_it(tmp_pat
     assert f"`{failure['test']}` (change tracking)" in page.read_text()
 
 
+#: A backend that keeps nothing.
+FORGETFUL = """
+class Forgetful(table.NestedMapTable):
+    def put(self, key_group, key, namespace, value):
+        return None
+
+
+@hookimpl
+def keyedstate_create_state_table(meta, context):
+    return Forgetful(meta, context.key_groups)
+"""
+
+
+def test_a_failing_case_is_shown_with_its_values_and_its_source_where_asked(tmp_path, distributions):
+    distributions.add_source("forgetful", "9.9", "mine", SOURCE.format(claims="", extra=FORGETFUL))
+    words = ["mine", "-k", "was_put_is_read or says_what"]
+    ran = run(tmp_path / "work", *words, path=distributions.folder)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    failure = ran.stdout.partition("\nfailed: test_what_was_put_is_read")[2]
+    # The values of an assertion are in the lines after the first.
+    assert "assert 0 == 3" in failure and "where 0 = len(" in failure
+    assert "passed    test_" not in ran.stdout and "tables.py:" not in failure
+    verbose = run(tmp_path / "work", *words, "-v", path=distributions.folder).stdout
+    assert "passed    test_the_backend_says_what_it_is\n" in verbose
+    assert "failed    test_what_was_put_is_read" in verbose
+    assert "tables.py:" in verbose and "where 0 = len(" in verbose
+
+
+def test_outcomes_are_read_while_they_are_written(tmp_path):
+    file = tmp_path / "outcomes.jsonl"
+    reader = OutcomeReader(file)
+    assert reader.read() == []
+    begun = {"test": "test_a", "capabilities": [], "ending": "failed", "message": "its process ended"}
+    file.write_text('{"total": 2}\n' + json.dumps(begun) + "\n" + json.dumps(begun)[:20])
+    assert reader.read() == []
+    assert reader.total == 2
+    assert reader.under_way == Outcome("test_a", (), Ending.FAILED, "its process ended")
+    with file.open("a") as opened:
+        opened.write(json.dumps({**begun, "ending": "passed", "message": ""})[20:] + "\n")
+    assert reader.read() == [Outcome("test_a", (), Ending.PASSED, "")]
+    assert reader.under_way is None
+
+
 def test_a_backend_that_takes_its_process_down_fails_in_the_test_that_it_did_so(tmp_path, distributions):
     extra = (
         "class Deadly(table.NestedMapTable):\n"
@@ -216,8 +259,9 @@ def test_an_announced_test_that_fails_is_reported_and_fails_nothing(tmp_path):
     plugin = ["-p", "keyedstate.testing.contract.outcomes", f"{OUTCOMES_OPTION}={file}"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, "test_announced.py"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    ended, under_way = read_outcomes(file)
-    assert under_way is None
+    reader = OutcomeReader(file)
+    ended = reader.read()
+    assert (reader.total, reader.under_way, reader.read()) == (2, None, [])
     assert [(outcome.test, outcome.ending) for outcome in ended] == [
         ("test_fails", Ending.ANNOUNCED),
         ("test_passes", Ending.PASSED),
@@ -267,7 +311,7 @@ def report(**changed: Any) -> Report:
 
 
 def test_the_keys_of_the_document_are_those_that_scripts_rely_on():
-    failure = {"test": "str", "capabilities": ["str"], "error": "str"}
+    failure = {"test": "str", "capabilities": ["str"], "error": "str", "case": "str", "traceback": "str"}
     document = json.loads(json.dumps(report().document()))
     assert document["format"] == FORMAT == 1
     assert document.pop("build") is None

@@ -22,7 +22,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -112,7 +112,12 @@ class Savepoint:
     drained: bool
     watermark: int | None
     spark: SparkPosition | None
-    _digests: Mapping[str, str]
+    _digests: Mapping[str, str] = field(repr=False)
+
+    def __str__(self) -> str:
+        names = ", ".join(self.operators)
+        position = "" if self.spark is None else f", epoch {self.spark.epoch} of query {self.spark.query_id}"
+        return f"savepoint {self.location} of {names}{position}{', drained' if self.drained else ''}"
 
     @classmethod
     def open(cls, place: Place) -> Savepoint:

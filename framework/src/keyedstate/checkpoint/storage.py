@@ -99,6 +99,9 @@ class CheckpointStorage:
     uri: str
     retry: RetryPolicy = DEFAULT
 
+    def __repr__(self) -> str:
+        return f"CheckpointStorage({self.location()!r})"
+
     @classmethod
     def open(cls, uri: str | os.PathLike[str], config: Configuration | None = None) -> CheckpointStorage:
         """Open a local path or a URI such as ``s3://bucket/folder``.

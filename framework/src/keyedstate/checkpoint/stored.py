@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -53,7 +53,7 @@ class StoredState:
     """
 
     storage: CheckpointStorage
-    metadata: CheckpointMetadata
+    metadata: CheckpointMetadata = field(repr=False)
     path: str
 
     @classmethod

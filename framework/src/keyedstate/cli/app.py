@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import keyedstate
-from keyedstate.cli import checkpoint, doctor, plugins, savepoint
+from keyedstate.cli import checkpoint, contract, doctor, plugins, savepoint
 from keyedstate.config import Configuration
 from keyedstate.errors import KeyedStateError
 from keyedstate.plugins import PluginRegistry
@@ -22,13 +22,13 @@ app = typer.Typer(
     name="keyedstate",
     help="Keyed state for PySpark jobs: look at the installed backends, check this machine, see it work.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(savepoint.app, name="savepoint")
 app.command("doctor")(doctor.doctor)
+app.command("contract")(contract.contract)
 
 
 def _print_version(wanted: bool) -> None:

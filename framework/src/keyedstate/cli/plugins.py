@@ -24,6 +24,11 @@ _BROUGHT = {
     "keyedstate_checkpoint_subsumed": "listener",
 }
 
+def installed_backends() -> list[str]:
+    """Return the names of backends, which a shell completes."""
+    return [provider.name for provider in PluginRegistry(Configuration()).providers()]
+
+
 app = typer.Typer(
     help="Backends, storages, reporters, serializers: what is installed, and what it can do.",
     no_args_is_help=True,
@@ -62,7 +67,12 @@ def list_plugins(config: ConfigFile = None, format: OutputFormat = Format.table)
 
 @app.command("show")
 def show_plugin(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The plugin.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The plugin.", show_default=False, autocompletion=installed_backends
+        ),
+    ],
     config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:

@@ -33,18 +33,11 @@ def require_test_extra() -> None:
     Raises
     ------
     MissingTestExtraError
-        Where pytest or Hypothesis is not installed; as a command, the message and exit code 2.
+        Where pytest or Hypothesis is not installed.
     """
     missing = tuple(name for name in _NEEDED if not _installed(name))
-    if not missing:
-        return
-    error = MissingTestExtraError(missing)
-    # What sys.argv holds while Python locates the module that `python -m` names. It imports the package
-    # before the command, so nobody else could turn the error into a line.
-    if sys.argv[:1] == ["-m"]:
-        sys.stderr.write(f"keyedstate: {error}\n")
-        sys.exit(2)
-    raise error
+    if missing:
+        raise MissingTestExtraError(missing)
 
 
 def _installed(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Annotated, Any
@@ -20,14 +21,14 @@ from keyedstate.cli.checkpoint.place import split
 from keyedstate.cli.checkpoint.survey import bytes_of, entries_of
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
-from keyedstate.errors import KeyedStateError
+from keyedstate.errors import KeyedStateError, did_you_mean
 
 Out = Annotated[
     str,
     typer.Argument(
         metavar="OUT",
         help="A folder, which gets a file for every state; or, ending in .parquet, .arrow, .csv or .jsonl, a "
-        "file, which gets one state.",
+        "file, which gets one state. A folder with another ending needs a slash after it.",
         show_default=False,
     ),
 ]
@@ -77,6 +78,7 @@ def export(
 
     The files appear when all of them are written, and none does if one cannot be.
     """
+    _refuse_unknown_ending(out)
     with Holding() as holding:
         stored = holding.open(open_storage(path, config), uid, epoch)
         readers = [
@@ -112,6 +114,19 @@ def export(
         for file in document["files"]
     ]
     console().print(table(["state", "rows", "bytes", "file"], rows, ("rows", "bytes")))
+
+
+def _refuse_unknown_ending(out: str) -> None:
+    """Refuse a name that looks like a file of a format that is not written."""
+    # Of numbers alone, an ending is a date or a version in the name of a folder.
+    ending = re.fullmatch(r".*[^/]\.([0-9]*[A-Za-z]\w*)", out)
+    if ending is not None and ending[1] not in ExportFormat.__members__:
+        known = ", ".join(f".{kind.value}" for kind in ExportFormat)
+        suggestion = did_you_mean(ending[1].lower(), list(ExportFormat.__members__))
+        message = (
+            f"a file may end in {known}, and not in .{ending[1]}.{suggestion} A folder is named as {out}/"
+        )
+        raise typer.BadParameter(message, param_hint="OUT")
 
 
 def _targets(

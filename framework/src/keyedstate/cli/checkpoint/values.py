@@ -1,11 +1,11 @@
-"""How values of stored state are printed: as JSON for scripts, and shortened for people."""
+"""How values of stored state are printed: as JSON for scripts, and in Python's spelling for people."""
 
 from __future__ import annotations
 
 import base64
 import json
 import math
-import reprlib
+import sys
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -17,9 +17,6 @@ import numpy as np
 from keyedstate.cli.output import time_of
 from keyedstate.types import TimedDict, TimedList, TtlSerializer, TypeSerializer, VoidNamespace
 
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
-_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = _SHORT.maxset = 6
 #: The time of what was written at a time that nobody knows.
 _UNKNOWN_TIME = 2**63 - 1
 
@@ -51,10 +48,12 @@ def json_value(value: Any, serializer: TypeSerializer[Any] | None = None) -> Any
 
 
 def shown_value(value: Any, serializer: TypeSerializer[Any] | None = None) -> str:
-    """Return a value as people read it, shortened where it is long."""
+    """Return a value as people read it, whole: what differs may be at its end."""
     if isinstance(serializer, TtlSerializer) and value is not None:
-        return f"{_SHORT.repr(value[1])} written at {_stamp(value[0])}"
-    return _SHORT.repr(value)
+        return f"{shown_value(value[1])} written at {_stamp(value[0])}"
+    # NumPy would cut arrays and fold their lines.
+    with np.printoptions(threshold=sys.maxsize, linewidth=sys.maxsize):
+        return repr(value)
 
 
 def _stamp(milliseconds: int) -> str | None:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,39 +46,70 @@ class Outcome:
     ending : Ending
     message : str
         The first line of the error, or why it was skipped; empty where it passed.
+    case : str
+        What failed, in full: the error with the values and the falsifying example of a random test; empty
+        where it did not fail.
+    traceback : str
+        The same with the lines of source that lead there.
     """
 
     test: str
     capabilities: tuple[Capability, ...]
     ending: Ending
     message: str
+    case: str = ""
+    traceback: str = ""
 
 
-def read_outcomes(file: Path) -> tuple[list[Outcome], Outcome | None]:
-    """Return the tests that ended, and the one that was under way when the process ended, or None.
+class OutcomeReader:
+    """Reads what `OutcomeWriter` writes, also while it is written.
 
     Parameters
     ----------
     file : Path
-        What `OutcomeWriter` wrote.
+
+    Attributes
+    ----------
+    total : int
+        How many tests are to run; 0 until they are collected.
+    ended : list of Outcome
+    under_way : Outcome or None
+        The test that has begun and not ended.
     """
-    ended: list[Outcome] = []
-    under_way: Outcome | None = None
-    for line in file.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        outcome = Outcome(
-            record["test"],
-            tuple(map(Capability, record["capabilities"])),
-            Ending(record["ending"]),
-            record["message"],
-        )
+
+    def __init__(self, file: Path) -> None:
+        self.total = 0
+        self.ended: list[Outcome] = []
+        self.under_way: Outcome | None = None
+        self._file = file
+        self._position = 0
+
+    def read(self) -> list[Outcome]:
+        """Return the tests that have ended since it was called last."""
+        if not self._file.exists():
+            return []
+        with self._file.open("rb") as file:
+            file.seek(self._position)
+            # A line may be half written.
+            lines = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
+        before = len(self.ended)
+        for line in lines:
+            self._take(json.loads(line))
+        self._position += sum(map(len, lines)) + (1 if lines else 0)
+        return self.ended[before:]
+
+    def _take(self, record: dict[str, Any]) -> None:
+        if "total" in record:
+            self.total = record["total"]
+            return
+        capabilities = tuple(map(Capability, record.pop("capabilities")))
+        outcome = Outcome(capabilities=capabilities, ending=Ending(record.pop("ending")), **record)
         # The line of the start says "failed" until the line of the end says otherwise.
-        if under_way is None:
-            under_way = outcome
+        if self.under_way is None:
+            self.under_way = outcome
         else:
-            ended.append(outcome)
-            under_way = None
-    return ended, under_way
+            self.ended.append(outcome)
+            self.under_way = None
 
 
 class OutcomeWriter:
@@ -94,46 +126,51 @@ class OutcomeWriter:
         self._reports: list[pytest.TestReport] = []
         file.write_text("", encoding="utf-8")
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Write how many tests there are."""
+        self._write({"total": len(session.items)})
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Write one line before and one after a test."""
         self._reports.clear()
         capabilities = capabilities_of(item)
-        self._write(Outcome(item.name, capabilities, Ending.FAILED, "its process ended"))
+        self._write(_record(Outcome(item.name, capabilities, Ending.FAILED, "its process ended")))
         result = yield
-        self._write(Outcome(item.name, capabilities, *_ending(self._reports)))
+        self._write(_record(Outcome(item.name, capabilities, *_ending(self._reports))))
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the reports of a test: set-up, call and tear-down."""
         self._reports.append(report)
 
-    def _write(self, outcome: Outcome) -> None:
-        record = {
-            **asdict(outcome),
-            "capabilities": [capability.value for capability in outcome.capabilities],
-        }
+    def _write(self, record: dict[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
 
-def _ending(reports: list[pytest.TestReport]) -> tuple[Ending, str]:
+def _record(outcome: Outcome) -> dict[str, Any]:
+    return {**asdict(outcome), "capabilities": [capability.value for capability in outcome.capabilities]}
+
+
+def _ending(reports: list[pytest.TestReport]) -> tuple[Ending, str, str, str]:
     for report in reports:
         if report.failed:
-            return Ending.FAILED, _first_line(report)
+            return Ending.FAILED, *_error(report)
     for report in reports:
         if report.skipped and hasattr(report, "wasxfail"):
-            return Ending.ANNOUNCED, _first_line(report)
+            return Ending.ANNOUNCED, *_error(report)
         if report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-            return Ending.SKIPPED, reason.removeprefix("Skipped: ")
-    return Ending.PASSED, ""
+            return Ending.SKIPPED, reason.removeprefix("Skipped: "), "", ""
+    return Ending.PASSED, "", "", ""
 
 
-def _first_line(report: pytest.TestReport) -> str:
+def _error(report: pytest.TestReport) -> tuple[str, str, str]:
+    """Return the first line of the error, all of it, and the traceback."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    lines = (crash.message if crash is not None else str(report.longrepr)).splitlines()
-    return lines[0] if lines else ""
+    case = crash.message if crash is not None else str(report.longrepr)
+    return next(iter(case.splitlines()), ""), case, report.longreprtext
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

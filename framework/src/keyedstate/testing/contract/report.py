@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import indent
 from typing import Any
 
 import pyarrow as pa
@@ -129,14 +130,15 @@ class Report:
             parts += [*_markdown_table(_BASELINE_HEAD, _baseline_rows(self.baseline)), ""]
         return "\n".join(parts)
 
-    def print(self, console: Console) -> None:
-        """Print everything for people."""
+    def print(self, console: Console, *, tracebacks: bool = False) -> None:
+        """Print everything for people, with the source lines that lead to each failure where asked for."""
         console.print(f"{self._about()}\n", markup=False)
         console.print(_table(_MATRIX_HEAD, self._matrix_rows()))
         for title, ending in (("failed", Ending.FAILED), ("announced, not mandatory yet", Ending.ANNOUNCED)):
             for outcome in self.ended(ending):
                 console.print(f"\n{title}: {outcome.test} ({_of(outcome)})", markup=False)
-                console.print(f"  {_message(outcome)}", markup=False)
+                text = outcome.traceback if tracebacks and outcome.traceback else outcome.case
+                console.print(indent(text, "  "), markup=False, soft_wrap=True)
         if self.baseline is not None:
             console.print(f"\n{_baseline_title(self.baseline)}", markup=False)
             console.print(_table(_BASELINE_HEAD, _baseline_rows(self.baseline)))
@@ -200,6 +202,8 @@ def _failure(outcome: Outcome) -> dict[str, Any]:
         "test": outcome.test,
         "capabilities": [capability.value for capability in outcome.capabilities],
         "error": outcome.message,
+        "case": outcome.case,
+        "traceback": outcome.traceback,
     }
 
 

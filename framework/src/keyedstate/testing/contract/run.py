@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from keyedstate.errors import KeyedStateError
 from keyedstate.testing.contract import outcomes
-from keyedstate.testing.contract.outcomes import Outcome, read_outcomes
+from keyedstate.testing.contract.outcomes import Outcome, OutcomeReader
 
 #: A test that takes longer hangs; watched where pytest-timeout is installed, as the extra ``test`` has it.
 _TEST_SECONDS = 300
 _LAST_LINES = 20
+_LOOK_EVERY_S = 0.1
+
+#: Called while tests run: what has ended since, the test under way or an empty text, and how many there are.
+Follow: TypeAlias = "Callable[[Sequence[Outcome], str, int], None]"
 #: What pytest returns where tests passed, and where some failed.
 _RAN = (0, 1)
 _NOTHING_SELECTED = 5
@@ -57,7 +63,9 @@ class ContractRunError(KeyedStateError):
         )
 
 
-def run_contract(backend: str, options: Mapping[str, str], select: str | None = None) -> list[Outcome]:
+def run_contract(
+    backend: str, options: Mapping[str, str], select: str | None = None, follow: Follow | None = None
+) -> list[Outcome]:
     """Run the tests of the contract on an installed backend.
 
     pytest runs in another process: it sees neither the configuration, the plugins nor the ``conftest.py`` of
@@ -71,6 +79,8 @@ def run_contract(backend: str, options: Mapping[str, str], select: str | None = 
         Options by their full names.
     select : str, optional
         An expression over the names of tests, as pytest's ``-k`` takes it.
+    follow : callable, optional
+        Called a few times a second while the tests run.
 
     Returns
     -------
@@ -107,25 +117,39 @@ def run_contract(backend: str, options: Mapping[str, str], select: str | None = 
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
         }
-        ran = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-        )
-        ended, under_way = read_outcomes(found) if found.exists() else ([], None)
-        if under_way is not None:
-            ended.append(
-                replace(under_way, message=f"{_death(ran.returncode)}; the tests after it did not run")
-            )
-        elif ran.returncode == _NOTHING_SELECTED and select is not None:
+        output, reader = folder / "output.txt", OutcomeReader(found)
+        with (
+            output.open("wb") as printed,
+            subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT
+            ) as process,
+        ):
+            try:
+                _follow(process, reader, follow)
+            finally:
+                # After an interrupt nothing is left running.
+                process.kill()
+        status = process.returncode
+        if reader.under_way is not None:
+            message = f"{_death(status)}; the tests after it did not run"
+            reader.ended.append(replace(reader.under_way, message=message, case=message))
+        elif status == _NOTHING_SELECTED and select is not None:
             raise NoTestSelectedError(select)
-        elif ran.returncode not in _RAN or not ended:
-            raise ContractRunError(ran.returncode, ran.stdout)
-        return ended
+        elif status not in _RAN or not reader.ended:
+            raise ContractRunError(status, output.read_text(encoding="utf-8", errors="replace"))
+        return reader.ended
+
+
+def _follow(process: subprocess.Popen[bytes], reader: OutcomeReader, follow: Follow | None) -> None:
+    """Wait for the end of the tests."""
+    running = True
+    while running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_EVERY_S)
+            running = False
+        ended = reader.read()
+        if follow is not None:
+            follow(ended, reader.under_way.test if reader.under_way is not None else "", reader.total)
 
 
 def _death(status: int) -> str:
