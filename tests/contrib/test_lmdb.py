@@ -33,7 +33,7 @@ class TestLmdb(BackendContract):
     backend = "lmdb"
     options: ClassVar[Mapping[str, object]] = {"plugins.modules": "keyedstate_lmdb.plugin"}
 
-    # Long, and another backend's tests have them: `python -m keyedstate.testing.contract lmdb` runs all.
+    # Long, and another backend's tests have them: `keyedstate contract lmdb` runs all.
     test_the_last_published_state_is_there_after_a_kill = None
     test_the_states_of_an_operator_hold_what_dicts_would = None
 

@@ -24,6 +24,7 @@ _BROUGHT = {
     "keyedstate_checkpoint_subsumed": "listener",
 }
 
+
 def installed_backends() -> list[str]:
     """Return the names of backends, which a shell completes."""
     return [provider.name for provider in PluginRegistry(Configuration()).providers()]
