@@ -15,7 +15,7 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo test test-fast test-model test-protocol soak faults bench bench-state bench-segment bench-types bench-checkpoint \
+.PHONY: help setup java demo test test-fast test-model test-protocol soak faults chaos bench bench-state bench-segment bench-types bench-checkpoint \
         bench-rocksdb bench-timers bench-window bench-join contract lint format \
         types docs coverage tox matrix clean
 
@@ -65,14 +65,18 @@ test-protocol: $(COMPILED) ## the model of the epoch protocol: every interleavin
 soak: setup ## hosts with 5,000,000 entries, in 50 lives that end in every way, and with a gigabyte printed
 	$(WITH_JAVA) $(BIN)/pytest --soak --timeout 0 -rP tests/spark/test_host_soak.py $(ARGS)
 
-RUNS ?= 140
+# Runs of a campaign; empty for as many as it has by itself.
+RUNS ?=
 SEED ?= 1
 # Numbers of single runs of a campaign; empty for all of them.
 ONLY ?=
+CAMPAIGN = $(if $(RUNS),--runs $(RUNS)) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
 
 faults: setup ## a campaign of RUNS=140 runs on Spark with kills, failing writes and zombies (SEED=1, ONLY="17 23")
-	$(WITH_JAVA) PYTHONPATH=tests $(BIN)/python -m faults --runs $(RUNS) --seed $(SEED) $(if $(ONLY),--only $(ONLY)) \
-	    --json reports/faults.json $(ARGS)
+	$(WITH_JAVA) PYTHONPATH=tests $(BIN)/python -m faults $(CAMPAIGN) --json reports/faults.json $(ARGS)
+
+chaos: setup ## a campaign of RUNS=100 runs on Spark with kills, stops and second drivers in real time (SEED=1, ONLY="17 23")
+	$(WITH_JAVA) PYTHONPATH=tests $(BIN)/python -m faults.chaos $(CAMPAIGN) --json reports/chaos.json $(ARGS)
 
 # Spark with its own Python state needs protobuf, and the peers need much else: environments of their own.
 bench: setup ## keyedstate, Spark, Bytewax and Quix Streams in one run, into docs/images

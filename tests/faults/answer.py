@@ -72,7 +72,14 @@ class Verdict:
         return not self.lost and not self.duplicated
 
 
-def judge(run: Path, state: str, operators: Iterable[str], settings: Mapping[str, str]) -> Verdict:
+def judge(
+    run: Path,
+    state: str,
+    operators: Iterable[str],
+    settings: Mapping[str, str],
+    *,
+    with_output: bool = True,
+) -> Verdict:
     """Compare all that a run has put out, and the state that its next epoch would begin from.
 
     Parameters
@@ -83,24 +90,27 @@ def judge(run: Path, state: str, operators: Iterable[str], settings: Mapping[str
     operators : iterable of str
     settings : mapping
         Options for reading the state: the backend, and the plugin of its storage.
+    with_output : bool, default True
+        Whether the run has kept its output.
     """
     verdict = Verdict()
     files = list(map(pyarrow.parquet.read_table, sorted((run / "input").glob("*.parquet"))))
     flights = pa.concat_tables(files)
-    output = _read_output(run / "output")
+    output = _read_output(run / "output") if with_output else []
     for operator in operators:
         if operator in WINDOWED:
             windows = expected_windows(operator, files)
             verdict.keys += len(windows)
-            _compare_windows(verdict, operator, windows, output)
+            if with_output:
+                _compare_windows(verdict, operator, windows, output)
             with _restored(run, state, operator, Configuration(settings)) as restored:
                 _compare_what_windows_left(verdict, operator, restored)
             continue
         expected = batch_answer(flights, OPERATORS[operator])
         verdict.keys += len(expected)
-        _compare_output(
-            verdict, operator, flights, expected, [row for row in output if row["operator"] == operator]
-        )
+        if with_output:
+            of_operator = [row for row in output if row["operator"] == operator]
+            _compare_output(verdict, operator, flights, expected, of_operator)
         _compare_state(
             verdict, operator, expected, _read_state(run, state, operator, Configuration(settings))
         )

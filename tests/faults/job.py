@@ -1,6 +1,7 @@
 """The driver of a run, to be killed: flights through keyed state into an exactly-once sink.
 
-``python -m faults.job RUN``, where RUN is a folder that holds ``job.json`` and ``input``.
+``python -m faults.job RUN JOB``, where RUN is a folder that holds ``input`` and JOB a file that
+`faults.harness.Harness.start` has written.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -27,6 +31,7 @@ from faults.flight_log import (
     FlightLog,
     Turns,
 )
+from faults.plans import INSIDE, NO_OUTPUT
 from keyedstate.runtime.aggregates import count, sum_
 from keyedstate.spark import keyed
 from keyedstate.window import Session, Tumbling
@@ -43,7 +48,7 @@ _OUTPUT = pa.schema(
 
 
 def session(run: Path, settings: dict[str, str]) -> SparkSession:
-    """Return the session that the run's ``job.json`` describes."""
+    """Return the session that a job's settings describe."""
     builder = SparkSession.builder.appName(f"faults {run.name}")
     fixed = {
         "spark.ui.enabled": "false",
@@ -88,16 +93,29 @@ def _cluster_of_two_hosts(run: Path) -> str:
 
 
 class EpochFiles:
-    """A sink that is idempotent by epoch: one file for each, put into its place when it is whole."""
+    """A sink that is idempotent by epoch: one file for each, put into its place when it is whole.
 
-    def __init__(self, run: Path, evaluations: int) -> None:
+    Parameters
+    ----------
+    run : Path
+    evaluations : int
+        How often it evaluates a micro-batch.
+    inside : sequence of str
+        Operators that it builds over the micro-batch, where the query has none.
+    """
+
+    def __init__(self, run: Path, evaluations: int = 1, inside: Sequence[str] = ()) -> None:
         self._folder = run / "output"
+        self._state = run / "state"
         self._place = str(run / "state" / "sink")
         self._evaluations = evaluations
+        self._inside = inside
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         self._folder.mkdir(exist_ok=True)
         injection.reached("before the sink", self._place)
+        if self._inside:
+            batch = _results(batch, self._inside, self._state)
         for _ in range(self._evaluations):
             rows = batch.collect()
         injection.reached("before the sink commits", self._place)
@@ -106,6 +124,10 @@ class EpochFiles:
         pyarrow.parquet.write_table(table, half)
         half.rename(self._folder / f"epoch-{epoch}.parquet")
         injection.reached("after the sink committed", self._place)
+
+
+def _results(rows: DataFrame, uids: Sequence[str], state: Path) -> DataFrame:
+    return reduce(DataFrame.union, [_result(rows, uid, str(state / uid / "rows")) for uid in uids])
 
 
 def _result(rows: DataFrame, uid: str, place: str) -> DataFrame:
@@ -122,9 +144,9 @@ def _result(rows: DataFrame, uid: str, place: str) -> DataFrame:
     )
 
 
-def main(run: Path) -> None:
+def main(run: Path, file: Path) -> None:
     """Run the query until the input is used up."""
-    job = json.loads((run / "job.json").read_text())
+    job = json.loads(file.read_text())
     injection.install("driver")
     spark = session(run, job["settings"])
     spark.sparkContext.setLogLevel("ERROR")
@@ -134,15 +156,48 @@ def main(run: Path) -> None:
     (run / f".driver.{os.getpid()}").write_text(json.dumps(driver))
     (run / f".driver.{os.getpid()}").rename(run / "driver.json")
     rows = spark.readStream.schema(INPUT_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(run / "input"))
-    results = [_result(rows, uid, str(run / "state" / uid / "rows")) for uid in job["operators"]]
-    writer = reduce(DataFrame.union, results).writeStream.option("checkpointLocation", str(run / "spark"))
-    if job["sink"] == "file sink":
-        writer = writer.format("parquet").option("path", str(run / "output"))
+    sink, operators = job["sink"], job["operators"]
+    if sink == INSIDE:
+        writer = rows.writeStream.foreachBatch(EpochFiles(run, inside=operators))
     else:
-        writer = writer.foreachBatch(EpochFiles(run, 2 if job["sink"] == "evaluated twice" else 1))
+        writer = _results(rows, operators, run / "state").writeStream
+        if sink == "file sink":
+            writer = writer.format("parquet").option("path", str(run / "output"))
+        elif sink == NO_OUTPUT:
+            writer = writer.format("noop")
+        else:
+            writer = writer.foreachBatch(EpochFiles(run, 2 if sink == "evaluated twice" else 1))
+    if "busy_until" in job:
+        _occupy(spark.sparkContext, Path(job["busy_until"]))
+    writer = writer.option("checkpointLocation", str(run / "spark"))
     writer.trigger(availableNow=True).start().awaitTermination()
     spark.stop()
 
 
+def _occupy(context: SparkContext, until: Path) -> None:
+    """Leave no executor for the query until a file exists; the file `planned` says that the query waits."""
+    cores, tracker = context.defaultParallelism, context.statusTracker()
+
+    def wait(_: object) -> None:
+        while not until.exists():
+            time.sleep(0.05)
+
+    def notice() -> None:
+        while len(tracker.getActiveJobsIds()) < 2:
+            time.sleep(0.05)
+        planned(until).touch()
+
+    work = context.parallelize(range(cores), cores)
+    Thread(target=lambda: work.foreach(wait), daemon=True).start()
+    while not tracker.getActiveJobsIds():
+        time.sleep(0.05)
+    Thread(target=notice, daemon=True).start()
+
+
+def planned(until: Path) -> Path:
+    """Return the file that exists once a query without executors has planned a micro-batch."""
+    return until.with_name(f"{until.name}.planned")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

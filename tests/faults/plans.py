@@ -14,6 +14,10 @@ LOCAL, CLUSTER = "local[2, 4]", "local-cluster[2,1,1024]"
 #: A cluster whose two workers have two names: Spark gives no host two attempts of one task.
 TWO_HOSTS = "two hosts"
 EPOCHS = 6
+#: A foreachBatch whose function builds the operators over each micro-batch.
+INSIDE = "inside foreachBatch"
+#: A sink that keeps nothing: such a run is judged by its state alone.
+NO_OUTPUT = "noop"
 MAX_PARALLELISM = 32
 BACKENDS = ("heap-cow", "nested-map")
 _UID = "(aircraft|origins|hours|turns)"
@@ -128,7 +132,8 @@ class Plan:
     storage : str
         ``local`` or ``faulty``, see `faults.faulty_storage`.
     sink : str
-        ``file sink`` (Spark's), ``foreachBatch``, or ``evaluated twice``: a foreachBatch that does so.
+        ``file sink`` (Spark's), ``foreachBatch``, or ``evaluated twice``: a foreachBatch that does so.  Chaos
+        has `INSIDE` and `NO_OUTPUT`, too.
     operators : list of str
     first_flight, flights : int
         Which part of the year goes through.
@@ -145,6 +150,8 @@ class Plan:
         More of Spark's settings.
     backends : sequence of str
         Those of its lives, and of who judges it.
+    epochs : int
+        Files of its input, without those that end windows.
     """
 
     seed: int
@@ -161,6 +168,7 @@ class Plan:
     faults: list[dict[str, Any]] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     backends: Sequence[str] = BACKENDS
+    epochs: int = EPOCHS
 
     @property
     def is_windowed(self) -> bool:

@@ -35,7 +35,8 @@ class Process:
         """``executor``, ``daemon`` of the Python workers, or anything else: ``other``."""
         if "CoarseGrainedExecutorBackend" in self.command:
             return "executor"
-        return "daemon" if "faults.worker_daemon" in self.command else "other"
+        # A driver's Java has the module's name among its settings.
+        return "daemon" if "-m faults.worker_daemon" in self.command else "other"
 
 
 def of_sessions(sessions: set[int]) -> list[Process]:

@@ -1,4 +1,7 @@
-"""Takes a savepoint of a run's query while that goes on, to be killed: ``python -m faults.savepoint RUN``."""
+"""Takes a savepoint of a run's query while that goes on, to be killed.
+
+``python -m faults.savepoint RUN JOB``, with the two of `faults.job`.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ PLACE = "savepoint"
 _PREFIX = "spark.keyedstate."
 
 
-def main(run: Path) -> None:
+def main(run: Path, job: Path) -> None:
     """Take it, or finish what one that was killed has begun."""
     injection.install("savepoint")
-    settings = json.loads((run / "job.json").read_text())["settings"]
+    settings = json.loads(job.read_text())["settings"]
     ours = {name.removeprefix(_PREFIX): value for name, value in settings.items() if name.startswith(_PREFIX)}
     storage = CheckpointStorage.open(ours["checkpoint.dir"], Configuration(ours))
     create_savepoint(storage.child(PLACE), storage, run / "spark")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from faults import __main__ as campaign
-from faults import answer, plans, runs
+from faults import answer, campaign, harness, plans
 
 TESTS = Path(__file__).parent.parent
 FLIGHTS = pa.table(
@@ -162,8 +161,8 @@ def test_a_savepoint_that_is_not_there_is_a_lost_one(tmp_path: Path) -> None:
 def test_what_happened_is_counted_by_fault_and_a_failed_run_says_how_to_repeat_it() -> None:
     plan = plans.plan_of(1, 0, ["kill driver: manifest"])
     plan.faults = [{"id": "0", "name": "kill driver: manifest"}, {"id": "1", "name": "disk full"}]
-    result = runs.Result(plan, True, answer.Verdict(duplicated=["a key"]), {"0": "happened"}, 2, 1.0)
-    rows = campaign.tabulate([result])
+    result = harness.Result(plan, True, answer.Verdict(duplicated=["a key"]), {"0": "happened"}, 2, 1.0)
+    rows = campaign.tabulate([result], ["kill driver: manifest", "disk full"])
     assert rows["kill driver: manifest"]["duplicated"] == rows["disk full"]["not reached"] == 1
     assert rows["disk full"]["tried"] == rows["kill driver: manifest"]["survived"] == 0
     assert "again: make faults SEED=1 ONLY=0" in campaign.describe(result, "make faults SEED=1 ONLY=0")
