@@ -92,6 +92,9 @@ def _cluster_of_two_hosts(run: Path) -> str:
     return url
 
 
+_PATIENCE_S = 0.2
+
+
 class EpochFiles:
     """A sink that is idempotent by epoch: one file for each, put into its place when it is whole.
 
@@ -145,7 +148,7 @@ def _result(rows: DataFrame, uid: str, place: str) -> DataFrame:
 
 
 def main(run: Path, file: Path) -> None:
-    """Run the query until the input is used up."""
+    """Run the query until the input is used up, or until it is told to."""
     job = json.loads(file.read_text())
     injection.install("driver")
     spark = session(run, job["settings"])
@@ -170,7 +173,14 @@ def main(run: Path, file: Path) -> None:
     if "busy_until" in job:
         _occupy(spark.sparkContext, Path(job["busy_until"]))
     writer = writer.option("checkpointLocation", str(run / "spark"))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    if "until" in job:
+        query = writer.start()
+        while not query.awaitTermination(_PATIENCE_S):
+            if Path(job["until"]).exists():
+                query.processAllAvailable()
+                query.stop()
+    else:
+        writer.trigger(availableNow=True).start().awaitTermination()
     spark.stop()
 
 

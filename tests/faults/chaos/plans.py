@@ -36,7 +36,7 @@ def plan_of(seed: int, number: int) -> Plan:
     master = random_.choice((CLUSTER, TWO_HOSTS) if speculates else (LOCAL, LOCAL, CLUSTER))
     sink = SINKS[random_.randrange(len(SINKS))]
     operators = [["aircraft"], ["origins", "aircraft"], WINDOWED]
-    epochs = random_.randrange(6, 11)
+    epochs = random_.randrange(12, 21)
     plan = Plan(
         seed=seed,
         number=number,
@@ -46,7 +46,7 @@ def plan_of(seed: int, number: int) -> Plan:
         # Windows take streams, and are judged by what they put out.
         operators=random_.choice(operators[:2] if sink in (INSIDE, NO_OUTPUT) else operators),
         first_flight=random_.randrange(300_000),
-        flights=random_.choice((2_000, 4_000, 8_000)),
+        flights=random_.choice((3_000, 6_000)),
         ahead=random_.choice((1 / epochs, 0.6)),
         lives=_lives(random_),
         settings={

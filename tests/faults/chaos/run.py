@@ -25,11 +25,12 @@ from faults.plans import Plan
 
 #: Drivers that live at the same time.
 _MOST_DRIVERS = 3
-#: The input comes in so many portions: a driver that has used one up ends in good order.  The last portion is
-#: for the undisturbed drivers at the end: who only finds nothing to do shows nothing.
-_PORTIONS = 4
+#: Files for the undisturbed drivers at the end: who only finds nothing to do shows nothing.
+_LAST_FILES = 3
 #: Undisturbed starts that may be needed: the first may still meet what a killed driver has left running.
 _PLAIN_STARTS = 2
+#: Epochs that the first driver has from the one on that a late driver plans, where it is to end.
+_OVERTAKEN = 4
 _DUMP_S = 3.0
 
 
@@ -50,8 +51,6 @@ class _Driver:
     ----------
     process : subprocess.Popen
     life : int
-    given : int
-        Files that were in the input when it began.
     others : bool
         Whether another driver lived at the same time.
     runs : bool
@@ -62,7 +61,6 @@ class _Driver:
 
     process: subprocess.Popen[bytes]
     life: int
-    given: int
     others: bool
     runs: bool = False
     struck: set[str] = field(default_factory=set)
@@ -77,18 +75,16 @@ class _Run(Harness):
         self._happened: dict[str, str] = {}
         self._problems: list[str] = []
         self._endings: Counter[str] = Counter()
-        self._given = 0
-        self._portion = -(-len(self.files) // _PORTIONS)
-        self._used_up = False
-        self._at_rest = False
+        self._disturbed = len(self.files) - _LAST_FILES
+        self._at_rest = folder / "at-rest"
         self._progress = (0, 0, time.monotonic())
 
     def execute(self) -> Result:
-        self._give_more()
         for event in self.plan.faults:
             if event["name"] == LATE_DRIVER:
                 self._start_late_driver(event)
-            elif self._wait_for(event):
+            self.give(self._disturbed)
+            if event["name"] != LATE_DRIVER and self._wait_for(event):
                 self._strike(event)
         self._come_to_rest()
         finished = self._finish()
@@ -110,15 +106,16 @@ class _Run(Harness):
 
     # -- drivers -----------------------------------------------------------------------------------
 
-    def _give_more(self) -> None:
-        self._given = min(self._given + self._portion, len(self.files) - self._portion)
-        self.give(self._given)
+    @property
+    def _used_up(self) -> bool:
+        """Whether nothing is left of the input for drivers that are disturbed."""
+        return answer.committed_epochs(self.folder) >= self._disturbed
 
     def _begin(self, **more: Any) -> _Driver:
         process = self.start(**more)
         for other in self._drivers:
             other.others = True
-        driver = _Driver(process, self.lives, self._given, bool(self._drivers))
+        driver = _Driver(process, self.lives, bool(self._drivers))
         self._drivers.append(driver)
         self._note(f"driver {driver.life} starts")
         return driver
@@ -131,8 +128,8 @@ class _Run(Harness):
         for driver in [driver for driver in self._drivers if driver.process.poll() is not None]:
             self._drivers.remove(driver)
             self._look_at_end(driver)
-        if not self._drivers and not self._used_up and not self._at_rest:
-            self._begin()
+        if not self._drivers and not self._used_up and not self._at_rest.exists():
+            self._begin(until=str(self._at_rest))
         self._notice_sessions()
         self._watch()
         time.sleep(POLL_S)
@@ -145,10 +142,6 @@ class _Run(Harness):
         code = driver.process.returncode
         if code == 0:
             self._end_as(driver, USED_UP)
-            before = self._given
-            if driver.given == before:
-                self._give_more()
-                self._used_up = self._given == before
             return
         if any(name.startswith(("kill driver", "kill machine")) for name in driver.struck):
             self._end_as(driver, KILLED)
@@ -219,7 +212,7 @@ class _Run(Harness):
             self._until(lambda: self._used_up or 0 < len(self._drivers) < _MOST_DRIVERS)
             if not self._used_up:
                 self._mark(event, f"beside {len(self._drivers)}")
-                self._begin()
+                self._begin(until=str(self._at_rest))
             return
         while not self._used_up:
             struck = [(driver, self._targets(driver, event)) for driver in self._drivers]
@@ -273,6 +266,7 @@ class _Run(Harness):
     def _start_late_driver(self, event: dict[str, Any]) -> None:
         """Have a second driver plan the first one's micro-batch, and get its executors when that is over."""
         until, offsets = self.folder / "executors", self.folder / "spark" / "offsets"
+        self.give(event["epoch"] + _OVERTAKEN)
         first = self._begin()
 
         def at_epoch() -> bool:
@@ -307,7 +301,7 @@ class _Run(Harness):
 
     def _come_to_rest(self) -> None:
         """Let all drivers that live come to their end, whatever it is."""
-        self._at_rest = True
+        self._at_rest.touch()
         for stop in list(self._stopped):
             self._wake(stop)
         self._note("undisturbed from here on")
@@ -315,8 +309,7 @@ class _Run(Harness):
 
     def _finish(self) -> bool:
         """Start drivers that nothing disturbs until the input is used up; False where it is not."""
-        self._given = len(self.files)
-        self.give(self._given)
+        self.give(len(self.files))
         for number in range(_PLAIN_STARTS):
             if number > 0:
                 self.end()
