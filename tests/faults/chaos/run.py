@@ -52,7 +52,7 @@ class _Driver:
     process : subprocess.Popen
     life : int
     others : bool
-        Whether another driver lived at the same time.
+        Whether another driver, or a half of one, lived at the same time.
     runs : bool
         Whether it has a Spark session.
     struck : set of str
@@ -112,10 +112,11 @@ class _Run(Harness):
         return answer.committed_epochs(self.folder) >= self._disturbed
 
     def _begin(self, **more: Any) -> _Driver:
-        process = self.start(**more)
+        # What a killed driver has left running writes for a while, too.
+        others = bool(processes.of_sessions(self.sessions))
+        driver = _Driver(self.start(**more), self.lives, others)
         for other in self._drivers:
             other.others = True
-        driver = _Driver(process, self.lives, bool(self._drivers))
         self._drivers.append(driver)
         self._note(f"driver {driver.life} starts")
         return driver
