@@ -31,7 +31,13 @@ _LAST_FILES = 3
 _PLAIN_STARTS = 2
 #: Epochs that the first driver has from the one on that a late driver plans, where it is to end.
 _OVERTAKEN = 4
+#: An event may end two drivers, and a driver that is started right then may meet what they left.
+_STARTS_PER_EVENT = 4
 _DUMP_S = 3.0
+
+
+class _Trouble(Exception):
+    """Something has gone wrong that the protocol does not allow."""
 
 
 def execute(plan: Plan, folder: Path, flights: pa.Table) -> Result:
@@ -80,12 +86,9 @@ class _Run(Harness):
         self._progress = (0, 0, time.monotonic())
 
     def execute(self) -> Result:
-        for event in self.plan.faults:
-            if event["name"] == LATE_DRIVER:
-                self._start_late_driver(event)
-            self.give(self._disturbed)
-            if event["name"] != LATE_DRIVER and self._wait_for(event):
-                self._strike(event)
+        # What went wrong is judged as it is, before more events hide it.
+        with contextlib.suppress(_Trouble):
+            self._disturb()
         self._come_to_rest()
         finished = self._finish()
         (self.folder / "consumed").touch()
@@ -104,12 +107,20 @@ class _Run(Harness):
             dict(self._endings),
         )
 
-    # -- drivers -----------------------------------------------------------------------------------
+    def _disturb(self) -> None:
+        events = self.plan.faults
+        for number, event in enumerate(events, 1):
+            if event["name"] == LATE_DRIVER:
+                self._start_late_driver(event)
+                continue
+            # An idle driver goes on when an event gives it more of the input.
+            self._wait_for(event, self._disturbed * number // (len(events) + 1))
+            self._strike(event)
+        if events:
+            # Drivers that were just started have a share in what is left.
+            self._until(self._all_run)
 
-    @property
-    def _used_up(self) -> bool:
-        """Whether nothing is left of the input for drivers that are disturbed."""
-        return answer.committed_epochs(self.folder) >= self._disturbed
+    # -- drivers -----------------------------------------------------------------------------------
 
     def _begin(self, **more: Any) -> _Driver:
         # What a killed driver has left running writes for a while, too.
@@ -129,8 +140,13 @@ class _Run(Harness):
         for driver in [driver for driver in self._drivers if driver.process.poll() is not None]:
             self._drivers.remove(driver)
             self._look_at_end(driver)
-        if not self._drivers and not self._used_up and not self._at_rest.exists():
-            self._begin(until=str(self._at_rest))
+        if not self._at_rest.exists():
+            if self.lives > _STARTS_PER_EVENT * (1 + len(self.plan.faults)):
+                self._problems.append(f"{self.lives} drivers were started and none stays")
+            if self._problems:
+                raise _Trouble
+            if not self._drivers:
+                self._begin(until=str(self._at_rest))
         self._notice_sessions()
         self._watch()
         time.sleep(POLL_S)
@@ -191,38 +207,37 @@ class _Run(Harness):
 
     # -- what strikes them -------------------------------------------------------------------------
 
-    def _wait_for(self, event: dict[str, Any]) -> bool:
-        """Wait for the moment of an event; False where the input was used up before."""
-        due, before = None, answer.committed_epochs(self.folder)
-        begun: dict[str, Callable[[], bool]] = {
-            "commit": lambda: answer.committed_epochs(self.folder) > before,
-            "session": lambda: any(driver.runs for driver in self._drivers),
-            "start": lambda: True,
-        }
-        while not self._used_up:
-            if due is None and begun[event["since"]]():
-                due = time.monotonic() + event["delay"]
-            if due is not None and time.monotonic() >= due:
-                return True
-            self._tick()
-        return False
+    def _wait_for(self, event: dict[str, Any], files: int) -> None:
+        """Have so many files in the input, and wait for the moment of an event."""
+        before = answer.committed_epochs(self.folder)
+        if event["since"] == "session":
+            self._until(self._all_run)
+        self.give(files)
+        if event["since"] == "commit" and before < files:
+            self._until(lambda: answer.committed_epochs(self.folder) > before)
+        due = time.monotonic() + event["delay"]
+        self._until(lambda: time.monotonic() >= due)
+
+    def _all_run(self) -> bool:
+        return bool(self._drivers) and all(driver.runs for driver in self._drivers)
 
     def _strike(self, event: dict[str, Any]) -> None:
         """Do what an event says as soon as there is something that it can strike."""
         if event["name"] == SECOND_DRIVER:
-            self._until(lambda: self._used_up or 0 < len(self._drivers) < _MOST_DRIVERS)
-            if not self._used_up:
-                self._mark(event, f"beside {len(self._drivers)}")
-                self._begin(until=str(self._at_rest))
+            self._until(lambda: 0 < len(self._drivers) < _MOST_DRIVERS)
+            self._mark(event, f"beside {len(self._drivers)}")
+            self._begin(until=str(self._at_rest))
             return
-        while not self._used_up:
-            struck = [(driver, self._targets(driver, event)) for driver in self._drivers]
-            struck = [(driver, pids) for driver, pids in struck if pids]
-            if struck:
-                driver, pids = struck[int(event["pick"] * len(struck))]
-                self._send(event, driver, pids)
-                return
-            self._tick()
+        struck: list[tuple[_Driver, list[int]]] = []
+
+        def find() -> bool:
+            found = [(driver, self._targets(driver, event)) for driver in self._drivers]
+            struck[:] = [(driver, pids) for driver, pids in found if pids]
+            return bool(struck)
+
+        self._until(find)
+        driver, pids = struck[int(event["pick"] * len(struck))]
+        self._send(event, driver, pids)
 
     def _send(self, event: dict[str, Any], driver: _Driver, pids: list[int]) -> None:
         driver.struck.add(event["name"])
@@ -301,11 +316,12 @@ class _Run(Harness):
     # -- the end -----------------------------------------------------------------------------------
 
     def _come_to_rest(self) -> None:
-        """Let all drivers that live come to their end, whatever it is."""
+        """Let all drivers that live use up what is left together, and come to their end, whatever it is."""
         self._at_rest.touch()
         for stop in list(self._stopped):
             self._wake(stop)
         self._note("undisturbed from here on")
+        self.give(self._disturbed)
         self._until(lambda: not self._drivers)
 
     def _finish(self) -> bool:
