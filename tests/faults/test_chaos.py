@@ -52,6 +52,7 @@ def test_a_campaign_plans_every_event_and_every_trait() -> None:
     ("log", "name"),
     [
         ("keyedstate.checkpoint.errors.SupersededRunError: run 1", "superseded by a newer run"),
+        ("keyedstate.checkpoint.errors.OvertakenRunError: run 1", "overtaken by another run"),
         ("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update", "Spark found another writer"),
         ("keyedstate.checkpoint.errors.IncompleteEpochError: epoch 3", None),
         ("", None),
@@ -102,7 +103,7 @@ def test_an_error_that_restarts_do_not_clear_fails_a_run(
 
 
 def test_a_driver_that_commits_nothing_fails_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "STANDSTILL_S", 0.0)
+    monkeypatch.setattr(run, "_STANDSTILL_S", 0.0)
     monkeypatch.setattr(run, "_DUMP_S", 0.0)
     result = run_with("import signal; signal.pause()", tmp_path, monkeypatch)
     assert not result.finished and result.endings == {"killed": 2}

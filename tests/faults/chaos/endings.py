@@ -30,6 +30,7 @@ class Ending:
 
 #: What the protocol allows.
 ALLOWED = (
+    Ending("overtaken by another run", r"OvertakenRunError"),
     Ending("superseded by a newer run", r"SupersededRunError"),
     Ending(
         "Spark found another writer",

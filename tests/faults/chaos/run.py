@@ -19,10 +19,12 @@ import pyarrow as pa
 from faults import answer, processes
 from faults.chaos.endings import KILLED, USED_UP, classify, last_error
 from faults.chaos.plans import LATE_DRIVER, SECOND_DRIVER
-from faults.harness import POLL_S, STANDSTILL_S, Harness, Result, end_of_log
+from faults.harness import POLL_S, Harness, Result, end_of_log
 from faults.job import planned
 from faults.plans import Plan
 
+#: Where no epoch is committed for so long, a driver hangs; times the load of each processor.
+_STANDSTILL_S = 200.0
 #: Drivers that live at the same time.
 _MOST_DRIVERS = 3
 #: Files for the undisturbed drivers at the end: who only finds nothing to do shows nothing.
@@ -190,7 +192,7 @@ class _Run(Harness):
         if seen != self._progress[:2] or self._stopped or not self._drivers:
             self._progress = (*seen, now)
             return
-        patience = STANDSTILL_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        patience = _STANDSTILL_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         if now < self._progress[2] + patience:
             return
         self._problems.append(f"no epoch was committed for {patience:.0f} s")
