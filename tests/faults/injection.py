@@ -66,16 +66,16 @@ def watch_frames() -> None:
         reached("hears", f"{place(reader._connection)}/{frame.type.name}")
         return frame
 
-    def say(connection: socket.socket, kind: server.FrameType, content: Any = b"") -> None:
-        reached("says", f"{place(connection)}/{kind.name}")
+    def say(connection: server._Connection, kind: server.FrameType, content: Any = b"") -> None:
+        reached("says", f"{place(connection.socket)}/{kind.name}")
         send(connection, kind, content)
-        reached("has said", f"{place(connection)}/{kind.name}")
+        reached("has said", f"{place(connection.socket)}/{kind.name}")
 
-    def challenge(connection: socket.socket, *rest: Any) -> bytes:
+    def challenge(connection: socket.socket, *rest: Any) -> server.Session:
         reached("hears", f"{state}/hops/challenge")
-        name = prove(connection, *rest)
+        session = prove(connection, *rest)
         reached("has said", f"{state}/hops/challenge")
-        return name
+        return session
 
     server._read, server._send, door.prove_host = hear, say, challenge
 

@@ -37,8 +37,10 @@ from keyedstate.spark.hosts.errors import HostLostError
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.owners import kept_elsewhere, run_where_kept
 from keyedstate.spark.hosts.processes import Process, process_of
+from keyedstate.spark.hosts.tls import TlsFiles
 from keyedstate.spark.partition import PartitionPlan, StatePlace, pack_function
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
+from keyedstate.spark.task import run_in_task
 from keyedstate.state import ValueState
 from keyedstate.types import INT64
 
@@ -76,6 +78,24 @@ def wait_until(true: Callable[[], object], seconds: float = 600.0) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
+
+
+def openssl(folder: Path, *words: str) -> None:
+    """Run a command of openssl."""
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+
+def certificates(folder: Path) -> TlsFiles:
+    """Create an authority in a new folder, and an executor's certificate."""
+    folder.mkdir()
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl(
+        folder, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca"
+    )
+    openssl(folder, "req", *key, "-keyout", "key.pem", "-out", "request", "-subj", "/CN=executor")
+    authority = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+    openssl(folder, "x509", "-req", "-in", "request", *authority, "-out", "certificate.pem", "-days", "2")
+    return TlsFiles(*(str(folder / name) for name in ("certificate.pem", "key.pem", "ca.pem")))
 
 
 class HostedJob:
@@ -139,8 +159,11 @@ class HostedJob:
         found = process_of(self.parent.pid)
         assert found is not None
         self.anchor: Process = found
-        self.hosts = Hosts([found], self._settings, self.sockets)
-        self.others = Hosts([found], self._settings, Path(self._short.name, "there"))
+        there = Path(self._short.name, "there")
+        for place in (self.sockets, there):
+            place.mkdir()
+        self.hosts = Hosts([found], self._settings, [self.sockets])
+        self.others = Hosts([found], self._settings, [there])
 
     def __enter__(self) -> HostedJob:
         return self
@@ -228,7 +251,12 @@ class HostedJob:
         hosted = HostedEpoch(
             identity, self.packed, lambda _: ((), rows()), self.timeout_ms, introduction=self.me
         )
-        run = run_where_kept(hosted, kept, lambda: self.hosts.connect(partition))
+        run = run_where_kept(
+            hosted,
+            kept,
+            lambda: self.hosts.connect(partition),
+            lambda identity: run_in_task(self.plan, identity, hosted.sides),
+        )
         out: list[tuple[Any, ...]] = []
         while True:
             try:

@@ -21,10 +21,11 @@ from keyedstate.config import HOSTS_PORTS, Configuration
 from keyedstate.errors import InvalidOptionError
 from keyedstate.spark.hosts.door import MAX_STRANGERS, Door, Introduction
 from keyedstate.spark.hosts.errors import AuthenticationError
-from keyedstate.spark.hosts.handshake import MARK, key_id, prove_host, prove_task
+from keyedstate.spark.hosts.handshake import MARK, Session, key_id, prove_host, prove_task
 from keyedstate.spark.hosts.protocol import LIMITS, PROTOCOL, FrameType, frame
 
 SECRET = bytes(range(32))
+ADDRESS = HostAddress("here", "127.0.0.1", 7077)
 #: What each message is long.
 ASKED, CHALLENGE, PROOF = 56, 64, 32
 
@@ -33,8 +34,8 @@ class Entrance:
     """A door, and who came through it."""
 
     def __init__(self, options: dict[str, object]) -> None:
-        self.came: queue.Queue[tuple[socket.socket, bytes]] = queue.Queue()
-        self.door = Door(lambda connection, name: self.came.put((connection, name)))
+        self.came: queue.Queue[tuple[socket.socket, Session]] = queue.Queue()
+        self.door = Door(lambda connection, session: self.came.put((connection, session)))
         self.door.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(options.items()))
 
     @property
@@ -50,10 +51,10 @@ class Entrance:
     def task(self, secret: bytes = SECRET) -> bytes:
         """Come in as a task does; returns the key id that the host has found."""
         with self.stranger() as connection:
-            prove_task(connection, secret, time.monotonic() + 30)
-            arrived, name = self.came.get(timeout=30)
+            prove_task(connection, secret, self.address, time.monotonic() + 30)
+            arrived, session = self.came.get(timeout=30)
             arrived.close()
-            return name
+            return session.name
 
 
 @pytest.fixture
@@ -114,17 +115,22 @@ class Side(threading.Thread):
 
 def host(connection: socket.socket) -> Side:
     """Do the host's side."""
-    return Side(lambda: prove_host(connection, {key_id(SECRET): SECRET}.get, time.monotonic() + 30))
+    return Side(lambda: prove_host(connection, {key_id(SECRET): SECRET}.get, ADDRESS, time.monotonic() + 30))
 
 
 def task(connection: socket.socket) -> Side:
     """Do the task's side."""
-    return Side(lambda: prove_task(connection, SECRET, time.monotonic() + 30))
+    return Side(lambda: prove_task(connection, SECRET, ADDRESS, time.monotonic() + 30))
 
 
 def test_both_sides_know_each_other_by_the_secret(pair: tuple[socket.socket, socket.socket]) -> None:
     sides = task(pair[0]), host(pair[1])
-    assert [side.came for side in sides] == [None, key_id(SECRET)]
+    assert [came_in(side) for side in sides] == [True, True]
+
+
+def came_in(side: Side) -> bool:
+    """Return whether a side has found that the other one knows the secret."""
+    return isinstance(side.came, Session) and side.came.name == key_id(SECRET)
 
 
 def test_a_recorded_proof_is_worth_nothing_the_next_time() -> None:
@@ -137,7 +143,7 @@ def test_a_recorded_proof_is_worth_nothing_the_next_time() -> None:
         for source, target, length in ((left, right, ASKED), (right, left, CHALLENGE), (left, right, PROOF)):
             recorded.append(source.recv(length, socket.MSG_WAITALL))
             target.sendall(recorded[-1])
-        assert [side.came for side in sides] == [None, key_id(SECRET)]
+        assert [came_in(side) for side in sides] == [True, True]
     mine, other = socket.socketpair()
     with mine, other:
         side = host(other)

@@ -13,8 +13,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,7 +25,7 @@ import pytest
 from hosted import Counting, HostedJob, wait_until
 
 import keyedstate
-from keyedstate.checkpoint import HostAddress, StateOrigin
+from keyedstate.checkpoint import HostAddress, StateOrigin, TaskIdentity
 from keyedstate.runtime import ProcessFunctionError
 from keyedstate.spark.hosts.client import HostedEpoch
 from keyedstate.spark.hosts.door import Door, Introduction
@@ -35,7 +35,7 @@ from keyedstate.spark.hosts.errors import (
     HostLostError,
     HostProtocolError,
 )
-from keyedstate.spark.hosts.handshake import prove_task
+from keyedstate.spark.hosts.handshake import Session, prove_task
 from keyedstate.spark.hosts.owners import Kept, RemoteAccess, moves, run_where_kept
 from keyedstate.spark.hosts.protocol import LIMITS, PROTOCOL, Frame, FrameReader, FrameType, frame
 from keyedstate.spark.identity import is_local
@@ -290,14 +290,33 @@ def test_an_executor_that_keeps_fewer_gets_its_share_a_few_partitions_at_a_time(
 # -- who is let in ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class End:
+    """One end of a connection, and what the challenge has given; a Unix socket has none."""
+
+    connection: socket.socket
+    session: Session | None = None
+
+    def send(self, *frames: list[Any]) -> None:
+        """Send frames, as far as the other side takes them."""
+        with contextlib.suppress(OSError):
+            for pieces in frames:
+                self.connection.sendall(b"".join(self.session.sealed(pieces) if self.session else pieces))
+
+    def reader(self, expected: set[FrameType] | None = None) -> FrameReader:
+        """Return what reads the other side's frames."""
+        received = self.session.received if self.session else None
+        return FrameReader(self.connection, set(FrameType) if expected is None else expected, received)
+
+
 @contextlib.contextmanager
-def connected(cluster: TwoExecutors, secret: bytes | None = None) -> Iterator[socket.socket]:
+def connected(cluster: TwoExecutors, secret: bytes | None = None) -> Iterator[End]:
     """Connect to the owner as a task that knows a secret: by default the query's."""
     address = cluster.address.address, cluster.address.port
     with socket.create_connection(address, timeout=30) as connection:
-        prove_task(connection, secret or known(cluster), time.monotonic() + 30)
+        session = prove_task(connection, secret or known(cluster), cluster.address, time.monotonic() + 30)
         connection.settimeout(30)
-        yield connection
+        yield End(connection, session)
 
 
 def known(cluster: TwoExecutors) -> bytes:
@@ -324,16 +343,10 @@ def begin(cluster: TwoExecutors, packed: bytes, **more: object) -> list[Any]:
     )
 
 
-def send(connection: socket.socket, *frames: list[Any]) -> None:
-    """Send frames, as far as the host takes them."""
-    with contextlib.suppress(OSError):
-        connection.sendall(b"".join(piece for pieces in frames for piece in pieces))
-
-
-def answers(connection: socket.socket, *frames: list[Any]) -> list[Frame]:
+def answers(end: End, *frames: list[Any]) -> list[Frame]:
     """Send frames and return what the host answers before it hangs up."""
-    send(connection, *frames)
-    reader = FrameReader(connection, set(FrameType))
+    end.send(*frames)
+    reader = end.reader()
     found = []
     with contextlib.suppress(ConnectionError):
         while (received := reader.read()) is not None:
@@ -366,8 +379,8 @@ def test_the_secret_of_one_query_opens_no_plan_of_another(cluster: TwoExecutors)
         kinds = [found.type for found in answers(connection, hello(), begin(cluster, job.packed))]
         assert kinds == [FrameType.HELLO, FrameType.NOT_KEPT]
     with connected(cluster) as connection:
-        send(connection, hello(), begin(cluster, job.packed))
-        reader = FrameReader(connection, set(FrameType))
+        connection.send(hello(), begin(cluster, job.packed))
+        reader = connection.reader()
         frames = [reader.read() for _ in range(2)]
         assert [one and one.type for one in frames] == [FrameType.HELLO, FrameType.READY]
 
@@ -413,7 +426,7 @@ class FakeHost:
 
     def __init__(self, secret: bytes) -> None:
         self.begun: list[dict[str, Any]] = []
-        self._door = Door(lambda connection, _: self.answer(connection, FrameType.NOT_KEPT))
+        self._door = Door(lambda *accepted: self.answer(End(*accepted), FrameType.NOT_KEPT))
         self._door.introduce(Introduction(secret, "127.0.0.1", "owner"), "digest", ())
 
     @property
@@ -426,24 +439,29 @@ class FakeHost:
         """Let nobody in any more."""
         self._door.close()
 
-    def answer(self, connection: socket.socket, kind: FrameType) -> None:
+    def answer(self, end: End, kind: FrameType) -> None:
         """Read what a task says first, and answer with a kind of frame."""
 
         def run() -> None:
-            with connection:
-                reader = FrameReader(connection, {FrameType.HELLO, FrameType.BEGIN})
+            with end.connection:
+                reader = end.reader({FrameType.HELLO, FrameType.BEGIN})
                 frames = [reader.read() for _ in range(2)]
                 assert frames[1] is not None
                 self.begun.append(frames[1].json())
-                send(connection, frame(FrameType.HELLO, {"process": "1-1"}), frame(kind))
+                end.send(frame(FrameType.HELLO, {"process": "1-1"}), frame(kind))
 
         threading.Thread(target=run).start()
 
     def connect(self) -> socket.socket:
         """Connect to it as to a host of the task's own executor."""
         mine, theirs = socket.socketpair()
-        self.answer(theirs, FrameType.DONE)
+        self.answer(End(theirs), FrameType.DONE)
         return mine
+
+
+def not_embedded(identity: TaskIdentity) -> Generator[pa.RecordBatch, None, str]:
+    """Stand for the epoch in the task, where a host can be had."""
+    raise AssertionError("the epoch runs in the task")
 
 
 def test_a_task_that_takes_over_is_another_attempt_and_the_owner_is_not_told_the_secret(
@@ -457,7 +475,7 @@ def test_a_task_that_takes_over_is_another_attempt_and_the_owner_is_not_told_the
     kept = Kept(owner.address, "version", secret, 30.0)
     with pytest.raises(HostProtocolError):
         # Its own executor's host is no real one either.
-        list(run_where_kept(epoch, kept, owner.connect))
+        list(run_where_kept(epoch, kept, owner.connect, not_embedded))
     owner.close()
     asked, took_over = owner.begun
     assert (asked["version"], asked["executor"]) == ("version", job.me and job.me.executor)
@@ -485,7 +503,7 @@ def test_a_malformed_introduction_is_refused_without_showing_it(cluster: TwoExec
     for wrong in ({}, {"secret": "5ec7e7"}, {"secret": "zz", "driver": "", "executor": ""}, 5):
         with cluster.job.hosts.connect(0) as connection:
             told = begin(cluster, cluster.job.packed, introduction=wrong)
-            found = answers(connection, hello(), told)
+            found = answers(End(connection), hello(), told)
             assert "introduction" in found[-1].json()["message"]
             assert b"5ec7e7" not in found[-1].content
     assert cluster.next("introduced") == [("introduced", 1)]

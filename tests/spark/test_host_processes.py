@@ -11,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,9 +37,7 @@ from keyedstate.spark.hosts.errors import (
     EpochTimeoutError,
     HostLostError,
     HostMemoryError,
-    HostUnavailableError,
 )
-from keyedstate.spark.hosts.folder import MAX_PATH_BYTES, HostFolder
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.processes import Process, process_of
 from keyedstate.spark.hosts.protocol import (
@@ -600,73 +597,6 @@ def test_damaged_rows_are_an_error_and_not_state(start: Callable[..., HostedJob]
     assert job.epoch(1, ["a"]) == [("a", 2)]
 
 
-def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
-    anchor = process_of(os.getpid())
-    assert anchor is not None
-    folder = HostFolder(anchor, tmp_path)
-    with folder.locked():
-        pass
-    folder.path.parent.chmod(0o755)
-    with pytest.raises(HostUnavailableError, match="open to others"), folder.locked():
-        pass
-
-
-def test_nobody_connects_to_a_socket_in_a_folder_that_others_may_enter(tmp_path: Path) -> None:
-    """Whoever has made the folder first would be sent the query's secret, its function and its rows."""
-    anchor = process_of(os.getpid())
-    assert anchor is not None
-    folder = HostFolder(anchor, tmp_path)
-    folder.path.mkdir(parents=True)
-    folder.path.parent.chmod(0o777)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
-        stranger.bind(str(folder.socket_path(0)))
-        stranger.listen(1)
-        with pytest.raises(HostUnavailableError, match="open to others"):
-            Hosts([anchor], HostSettings(1000, 0), tmp_path).connect(0)
-
-
-def test_a_link_in_the_folders_place_is_refused(tmp_path: Path) -> None:
-    anchor = process_of(os.getpid())
-    assert anchor is not None
-    folder = HostFolder(anchor, tmp_path / "place")
-    (tmp_path / "place").mkdir()
-    folder.path.parent.symlink_to(tmp_path)
-    with pytest.raises(HostUnavailableError, match="is no folder of this user"), folder.locked():
-        pass
-
-
-def test_sockets_have_short_paths_whatever_the_temporary_folder_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = tmp_path / ("x" * 100)
-    long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
-    folder = HostFolder(Process(4194304, str(2**64 - 1)))
-    assert len(os.fsencode(folder.socket_path(9999))) <= MAX_PATH_BYTES
-    assert folder.path.parent.parent == Path("/tmp")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_nobody_speaks_to_a_host_of_another_user() -> None:
-    """Whoever listens there would be sent the query's secret, its function and its rows."""
-    anchor = process_of(os.getpid())
-    assert anchor is not None
-    stranger = (
-        "import os, socket, sys; here = socket.socket(socket.AF_UNIX); here.bind(sys.argv[1]); "
-        "os.setuid(65534); here.listen(1); print(flush=True); sys.stdin.read()"
-    )
-    with tempfile.TemporaryDirectory() as place:
-        folder = HostFolder(anchor, Path(place))
-        folder.path.parent.mkdir(mode=0o700)
-        folder.path.mkdir()
-        command = [sys.executable, "-c", stranger, str(folder.socket_path(0))]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None and process.stdout.readline()
-            with pytest.raises(HostUnavailableError, match="a process of the user 65534 listens"):
-                Hosts([anchor], HostSettings(1000, 0), Path(place)).connect(0)
-            process.communicate()
-
-
 # -- how they end: more of it in test_host_soak.py ---------------------------------------------------
 
 
@@ -677,7 +607,7 @@ def left_behind(job: HostedJob) -> list[str]:
 
 def test_what_a_killed_host_leaves_is_cleared_away_by_the_next(start: Callable[..., HostedJob]) -> None:
     job, other = start(), start()
-    other.hosts = Hosts([other.anchor], HostSettings(60_000, 0), job.sockets)
+    other.hosts = Hosts([other.anchor], HostSettings(60_000, 0), [job.sockets])
     job.epoch(0, ["a"])
     host = job.host()
     host.kill(signal.SIGKILL)

@@ -8,16 +8,15 @@ import queue
 import shutil
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hosted import HostedJob
+from hosted import HostedJob, certificates
 
-from keyedstate.checkpoint import StateOrigin
+from keyedstate.checkpoint import HostAddress, StateOrigin
 from keyedstate.config import Configuration
 from keyedstate.errors import MissingOptionError
 from keyedstate.spark.hosts.door import Door, Introduction, set_up
@@ -26,24 +25,6 @@ from keyedstate.spark.hosts.tls import TlsFiles, agree, plain_end
 
 SECRET = bytes(range(32))
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
-
-
-def openssl(folder: Path, *words: str) -> None:
-    """Run a command of openssl."""
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-
-def certificates(folder: Path) -> TlsFiles:
-    """Make an authority of its own in a new folder, and an executor's certificate."""
-    folder.mkdir()
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    openssl(
-        folder, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca"
-    )
-    openssl(folder, "req", *key, "-keyout", "key.pem", "-out", "request", "-subj", "/CN=executor")
-    authority = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
-    openssl(folder, "x509", "-req", "-in", "request", *authority, "-out", "certificate.pem", "-days", "2")
-    return TlsFiles(*(str(folder / name) for name in ("certificate.pem", "key.pem", "ca.pem")))
 
 
 @pytest.fixture(scope="module")
@@ -72,21 +53,25 @@ class Entrance:
 
     def __init__(self, settings: dict[str, object]) -> None:
         self.came: queue.Queue[socket.socket] = queue.Queue()
-        self.door = Door(lambda connection, name: self.came.put(connection))
+        self.door = Door(lambda connection, session: self.came.put(connection))
         self.door.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(settings.items()))
 
     def stranger(self) -> socket.socket:
         """Connect, and prove nothing."""
-        address = self.door.address
-        assert address is not None
-        return socket.create_connection((address.address, address.port), timeout=30)
+        return socket.create_connection((self.address.address, self.address.port), timeout=30)
+
+    @property
+    def address(self) -> HostAddress:
+        """Where it is."""
+        assert self.door.address is not None
+        return self.door.address
 
     def task(self, files: TlsFiles) -> socket.socket:
         """Come in as a task does."""
         connection = files.wrap(self.stranger(), server=False)
         try:
             agree(connection, time.monotonic() + 30)
-            prove_task(connection, SECRET, time.monotonic() + 30)
+            prove_task(connection, SECRET, self.address, time.monotonic() + 30)
         except BaseException:
             connection.close()
             raise
@@ -151,7 +136,7 @@ def test_a_task_without_a_certificate_of_the_authority_is_refused(
         pytest.raises(OSError),
         context.wrap_socket(stranger) as connection,
     ):
-        prove_task(connection, SECRET, time.monotonic() + 30)
+        prove_task(connection, SECRET, entrance.address, time.monotonic() + 30)
     assert entrance.came.empty()
 
 

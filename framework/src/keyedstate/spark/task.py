@@ -29,7 +29,7 @@ from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.owners import RemoteAccess, kept_elsewhere, run_where_kept
 from keyedstate.spark.hosts.processes import worker_parents
 from keyedstate.spark.identity import attempt_identity, task_context
-from keyedstate.spark.partition import Beginning, Partition, PartitionPlan, StatePlace, evaluate, local_folder
+from keyedstate.spark.partition import Beginning, Partition, PartitionPlan, evaluate, local_folder
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.spool import BatchSpool
 from keyedstate.spark.worker_process import read_at_once, spare_the_collector
@@ -202,7 +202,7 @@ class OperatorPlan:
                 return self._sides(rows, spool, goes_on=goes_on)
 
             if self.host_processes is None:
-                path = yield from _run_here(plan, place, identity, sides)
+                path = yield from run_in_task(plan, identity, sides)
             else:
                 introduction = None if self.access is None else self.access.introduction()
                 kept = None
@@ -217,7 +217,10 @@ class OperatorPlan:
                 )
                 number = identity.partition % (self.host_processes or os.cpu_count() or 1)
                 identity, path = yield from run_where_kept(
-                    epoch, kept, lambda: _hosts(plan.settings).connect(number)
+                    epoch,
+                    kept,
+                    lambda: _hosts(plan.settings).connect(number),
+                    lambda identity: run_in_task(plan, identity, sides),
                 )
         acknowledge(acknowledging.accumulator, acknowledging.folder, Acknowledgement(identity, path))
 
@@ -257,11 +260,12 @@ class OperatorPlan:
             yield batch
 
 
-def _run_here(
-    plan: PartitionPlan, place: StatePlace, identity: TaskIdentity, sides: Sides
+def run_in_task(
+    plan: PartitionPlan, identity: TaskIdentity, sides: Sides
 ) -> Generator[pa.RecordBatch, None, str]:
-    """Run an epoch in this process, with a partition of its own."""
-    beginning = Beginning.of(plan, place, identity)
+    """Run an epoch in this process, with a partition of its own; returns the path of its manifest."""
+    assert plan.place is not None, "what is acknowledged has a place"
+    beginning = Beginning.of(plan, plan.place, identity)
     with contextlib.closing(Partition(plan, beginning)) as partition:
         yield from partition.run(beginning, *sides(beginning.goes_on))
         return partition.finish(beginning)

@@ -29,6 +29,7 @@ from keyedstate.spark.hosts.errors import (
     HostUnavailableError,
 )
 from keyedstate.spark.hosts.failures import Failure
+from keyedstate.spark.hosts.handshake import Session
 from keyedstate.spark.hosts.processes import Process
 from keyedstate.spark.hosts.protocol import (
     PROTOCOL,
@@ -95,7 +96,7 @@ class HostedEpoch:
         raise HostUnavailableError(f"{_TRIES} hosts, one after the other, have ended when a task connected")
 
     def offer(
-        self, connection: socket.socket, version: str, deadline: float
+        self, connection: socket.socket, session: Session, version: str, deadline: float
     ) -> Generator[pa.RecordBatch, None, str] | None:
         """Ask the host of another executor to run the epoch.
 
@@ -103,6 +104,8 @@ class HostedEpoch:
         ----------
         connection : socket.socket
             To a host that has proved that it belongs to the query.
+        session : Session
+            What that proof has given.
         version : str
             The `Partition.version` from which the epoch begins.
         deadline : float
@@ -118,18 +121,27 @@ class HostedEpoch:
         KeyedStateError
             Where it has failed before it took any rows.
         """
-        conversation = _Conversation(self, connection, version)
+        conversation = _Conversation(self, connection, session, version)
         conversation.begin_elsewhere(deadline)
         ready = conversation.prepare()
         return None if ready.type is FrameType.NOT_KEPT else conversation.run(ready)
 
 
 class _Conversation:
-    def __init__(self, epoch: HostedEpoch, connection: socket.socket, version: str | None = None) -> None:
+    def __init__(
+        self,
+        epoch: HostedEpoch,
+        connection: socket.socket,
+        session: Session | None = None,
+        version: str | None = None,
+    ) -> None:
         self._epoch = epoch
+        self._session = session
         self._version = version
         self._connection = connection
-        self._reader = FrameReader(connection, {FrameType.HELLO, FrameType.FAILED})
+        self._reader = FrameReader(
+            connection, {FrameType.HELLO, FrameType.FAILED}, None if session is None else session.received
+        )
         self._host: Process | None = None
         #: What is being sent; the host may have hung up on it, since it has something to say.
         self._outgoing: list[memoryview] = []
@@ -227,8 +239,11 @@ class _Conversation:
         yield frame(FrameType.END)
 
     def _put(self, *frames: list[Any]) -> None:
-        if not self._deaf:
-            self._outgoing += [memoryview(piece).cast("B") for pieces in frames for piece in pieces]
+        if self._deaf:
+            return
+        for pieces in frames:
+            sealed = pieces if self._session is None else self._session.sealed(pieces)
+            self._outgoing += [memoryview(piece).cast("B") for piece in sealed]
 
     def _wait(self) -> Frame:
         while True:

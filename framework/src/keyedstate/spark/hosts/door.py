@@ -23,7 +23,7 @@ from keyedstate.config import (
 )
 from keyedstate.spark.configuration import configuration_in_task
 from keyedstate.spark.hosts.errors import HostError, HostProtocolError
-from keyedstate.spark.hosts.handshake import SECRET_BYTES, key_id, prove_host
+from keyedstate.spark.hosts.handshake import SECRET_BYTES, Session, key_id, prove_host
 from keyedstate.spark.hosts.tls import TlsFiles, agree, plain_end
 
 _log = logging.getLogger(__name__)
@@ -82,10 +82,10 @@ class Door:
     Parameters
     ----------
     deliver : callable
-        Gets each connection of a task that knows a secret, and the secret's key id; in another thread.
+        Gets each connection of a task that knows a secret, and its session; in another thread.
     """
 
-    def __init__(self, deliver: Callable[[socket.socket, bytes], None]) -> None:
+    def __init__(self, deliver: Callable[[socket.socket, Session], None]) -> None:
         self._deliver = deliver
         self._lock = threading.Lock()
         #: Told when a stranger's thread ends.
@@ -173,9 +173,11 @@ class Door:
         self._tls = tls
         self._listener = listener
         self.address = HostAddress(introduction.executor, advertised, listener.getsockname()[1])
-        threading.Thread(target=self._accept, args=(listener,), name="keyedstate-door", daemon=True).start()
+        threading.Thread(
+            target=self._accept, args=(listener, self.address), name="keyedstate-door", daemon=True
+        ).start()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket, address: HostAddress) -> None:
         while not self._closed.is_set():
             try:
                 connection, _ = listener.accept()
@@ -204,16 +206,16 @@ class Door:
                     continue
                 self._strangers[connection] = True
             threading.Thread(
-                target=self._ask, args=(connection,), name="keyedstate-stranger", daemon=True
+                target=self._ask, args=(connection, address), name="keyedstate-stranger", daemon=True
             ).start()
 
-    def _ask(self, connection: socket.socket) -> None:
-        name = None
+    def _ask(self, connection: socket.socket, address: HostAddress) -> None:
+        session = None
         try:
             deadline = time.monotonic() + self._timeout_s
             if isinstance(connection, ssl.SSLSocket):
                 agree(connection, deadline)
-            name = prove_host(connection, self._secrets.get, deadline)
+            session = prove_host(connection, self._secrets.get, address, deadline)
             set_up(connection)
         except (OSError, HostError):
             # Nothing is told to a stranger, nor logged for each: whoever scans ports would fill the log.
@@ -222,11 +224,11 @@ class Door:
             with self._lock:
                 del self._strangers[connection]
                 self._room.notify()
-                welcome = name is not None and not self._closed.is_set()
-            if welcome and name is not None:
+                welcome = not self._closed.is_set()
+            if welcome and session is not None:
                 if isinstance(connection, ssl.SSLSocket):
                     connection = plain_end(connection)
-                self._deliver(connection, name)
+                self._deliver(connection, session)
             else:
                 connection.close()
 

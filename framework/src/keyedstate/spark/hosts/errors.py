@@ -27,6 +27,21 @@ class HostUnavailableError(HostError):
         )
 
 
+class HostFolderError(HostUnavailableError):
+    """A folder for the sockets of hosts that cannot be used, or that another user could change.
+
+    The task tries the next folder, and without one it runs the epoch itself.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        KeyedStateError.__init__(
+            self,
+            f"the sockets of hosts have no safe folder: {reason}. Set TMPDIR on the executors, or "
+            f"spark.local.dir, to a folder that only the user of the executors can change. {_EMBEDDED}",
+        )
+
+
 class HostLostError(HostError):
     """A host that went away while it ran an epoch.
 

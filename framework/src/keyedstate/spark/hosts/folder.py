@@ -1,14 +1,16 @@
-"""Where the sockets of hosts lie, and who clears them away.
+"""The folder with the sockets of hosts: where it is, whether only this user can change it, and its clean-up.
 
 ::
 
-    <temporary folder>/keyedstate-<user id>/            0700, of this user
-        <pid>-<start>/                                  the hosts of one of Spark's Python daemons
+    <place>/keyedstate-<user id>/            0700, of this user
+        <pid>-<start>/                       the hosts of one of Spark's Python daemons
             <number>.sock
 
-The temporary folder, and not Spark's local one, since the path of a socket has at most 107 bytes, and since
-what an executor that was killed has left is found there by the next one.  Everything happens under a lock on
-the user's folder, which ends with the process that holds it.
+The first place is the system's temporary folder: the path of a socket has at most 107 bytes, and the next
+executor finds there what a killed one has left.  Any user can create a folder of that name there first, so
+the second place is Spark's local folder of the executor, in which only the executor's user creates files.
+All processes of an executor try the same places in the same order.  Sockets are created and removed under a
+lock on the user's folder, which ends with the process that has it.
 """
 
 from __future__ import annotations
@@ -16,19 +18,34 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keyedstate.spark.hosts.errors import HostUnavailableError
-from keyedstate.spark.hosts.processes import Process
+from keyedstate.spark.hosts.errors import HostFolderError
+from keyedstate.spark.hosts.processes import Process, user_at_other_end
+from keyedstate.spark.partition import local_folder
 
 #: What a socket's address has room for, less the null byte at its end.
 MAX_PATH_BYTES = 103 if hasattr(socket, "SO_NOSIGPIPE") else 107
 _LONGEST_NAME = "/keyedstate-4294967295/4194304-18446744073709551615/99999.sock"
+#: Where a process finds its open folders by the numbers of their descriptors; Linux only.
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+def socket_places() -> list[Path]:
+    """Return the folders in which the user's folder may be, in the order in which they are tried."""
+    places: list[Path] = []
+    with contextlib.suppress(FileNotFoundError):
+        temporary = Path(tempfile.gettempdir())
+        fits = len(os.fsencode(temporary)) + len(_LONGEST_NAME) <= MAX_PATH_BYTES
+        places.append(temporary if fits else Path("/tmp"))
+    local = local_folder()
+    return places if local is None else [*places, local]
 
 
 class HostFolder:
@@ -38,96 +55,162 @@ class HostFolder:
     ----------
     anchor : Process
         Spark's Python daemon or, where there is none, the executor.
-    parent : Path, optional
-        Where the user's folder is; by default the system's temporary folder or, where that has too long a
-        path, ``/tmp``.
+    place : Path
+        One of `socket_places`; it exists.
     """
 
-    def __init__(self, anchor: Process, parent: Path | None = None) -> None:
-        if parent is None:
-            parent = Path(tempfile.gettempdir())
-            if len(os.fsencode(parent)) + len(_LONGEST_NAME) > MAX_PATH_BYTES:
-                parent = Path("/tmp")
-        self._user = parent / f"keyedstate-{os.getuid()}"
+    def __init__(self, anchor: Process, place: Path) -> None:
+        self.place = place
+        self._user = place / f"keyedstate-{os.getuid()}"
         self.path = self._user / anchor.name
 
     def socket_path(self, number: int) -> Path:
         """Return where a host listens."""
         return self.path / f"{number}.sock"
 
-    def is_there(self) -> bool:
-        """Return whether there may be sockets; who connects to one asks first, for whoever made it gets all.
+    def connect(self, number: int) -> socket.socket | None:
+        """Return a connection to a host of this user; None where none listens.
 
         Raises
         ------
-        HostUnavailableError
-            Where the user's folder is another user's, or others may enter it.
+        HostFolderError
+            Where another user could have created the socket, or has.
+        OSError
         """
         try:
-            found = os.lstat(self._user)
+            self._refuse_foreign(os.lstat(self._user))
         except FileNotFoundError:
-            return False
-        self._refuse_foreign(found)
-        return True
-
-    def _refuse_foreign(self, found: os.stat_result) -> None:
-        if not stat.S_ISDIR(found.st_mode):
-            raise HostUnavailableError(f"{self._user} is no folder of this user (it is no folder)")
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise HostUnavailableError(
-                f"the folder {self._user} is another user's or open to others; delete it, or set TMPDIR"
-            )
+            return None
+        except OSError as error:
+            raise self._unusable(error) from error
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with self._address(number) as address:
+                connection.connect(address)
+            user = user_at_other_end(connection)
+            if user not in (None, os.getuid()):
+                raise HostFolderError(
+                    f"at {self.socket_path(number)} listens a process of {_user_name(user)}"
+                )
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            return None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock: sockets are made and removed under it.
+        """Hold the lock: sockets are created and removed under it.
 
         Raises
         ------
-        HostUnavailableError
-            Where the user's folder is another user's, or others may enter it.
-        OSError
+        HostFolderError
+            Where the user's folder cannot be created, is another user's, or others may enter it.
         """
-        descriptor = self._lock()
+        try:
+            descriptor = self._lock()
+        except OSError as error:
+            raise self._unusable(error) from error
         try:
             yield
         finally:
             os.close(descriptor)
 
     def listen(self, number: int) -> socket.socket:
-        """Return a new listening socket, in the place of one that nobody listens at; under the lock.
+        """Return a new listening socket in place of one at which no process listens; under the lock.
 
         Folders of processes that have ended are deleted before.
+
+        Raises
+        ------
+        HostFolderError
         """
-        self._delete_stale()
-        self.path.mkdir(mode=0o700, exist_ok=True)
-        path = self.socket_path(number)
-        path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(str(path))
+            self._delete_stale()
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            self.socket_path(number).unlink(missing_ok=True)
+            with self._address(number) as address:
+                listener.bind(address)
             listener.listen(128)
+        except OSError as error:
+            listener.close()
+            raise self._unusable(error) from error
         except BaseException:
             listener.close()
             raise
         return listener
 
-    def remove(self, number: int) -> None:
-        """Remove a host's socket, and every folder that is empty then; under the lock."""
-        self.socket_path(number).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self.path.rmdir()
-            self._user.rmdir()
+    def withdraw(self, number: int, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Remove a host's socket, and every folder that is empty then; returns whether that was done.
+
+        Parameters
+        ----------
+        number : int
+        unless : callable
+            Called under the lock: True keeps the socket.
+        """
+        # In a folder that is gone or another user's no task finds the socket.
+        with contextlib.suppress(HostFolderError), self.locked():
+            if unless():
+                return False
+            self.socket_path(number).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+                self._user.rmdir()
+        return True
+
+    def _refuse_foreign(self, found: os.stat_result) -> None:
+        if not stat.S_ISDIR(found.st_mode):
+            raise HostFolderError(f"{self._user} is no folder; {_user_name(found.st_uid)} has created it")
+        if found.st_uid != os.getuid():
+            raise HostFolderError(f"the folder {self._user} belongs to {_user_name(found.st_uid)}")
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & 0o077:
+            raise HostFolderError(f"the folder {self._user} is open to others (mode {mode:04o}, not 0700)")
+        if not hasattr(socket, "SO_PEERCRED"):
+            # Where the kernel does not name the user at the other end, no other user may replace the folder.
+            self._refuse_replaceable()
+
+    def _refuse_replaceable(self) -> None:
+        place = self.place.resolve()
+        for parent in (place, *place.parents):
+            found = parent.stat()
+            open_to_all = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+            if found.st_uid not in (0, os.getuid()) or open_to_all:
+                raise HostFolderError(f"other users may replace what is in {parent}, which has no sticky bit")
+
+    def _unusable(self, error: OSError) -> HostFolderError:
+        return HostFolderError(f"the folder {self.path} cannot be used ({error})")
+
+    @contextlib.contextmanager
+    def _address(self, number: int) -> Iterator[str]:
+        """Give a socket's address: through a descriptor of its folder where the path is too long for one."""
+        path = self.socket_path(number)
+        if len(os.fsencode(path)) <= MAX_PATH_BYTES or not _DESCRIPTORS.is_dir():
+            yield str(path)
+            return
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield f"{_DESCRIPTORS}/{descriptor}/{path.name}"
+        finally:
+            os.close(descriptor)
 
     def _lock(self) -> int:
         while True:
-            self._user.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Not its parents: a host that ends after Spark has deleted its local folder must not restore it.
+            with contextlib.suppress(FileExistsError):
+                self._user.mkdir(mode=0o700)
             try:
                 descriptor = os.open(self._user, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except FileNotFoundError:
+            except OSError:
+                # Where another process has just removed it, it is created again; else this says whose it is.
+                with contextlib.suppress(FileNotFoundError):
+                    self._refuse_foreign(os.lstat(self._user))
+                    raise
                 continue
-            except OSError as error:
-                raise HostUnavailableError(f"{self._user} is no folder of this user ({error})") from error
             try:
                 found = os.fstat(descriptor)
                 self._refuse_foreign(found)
@@ -146,3 +229,9 @@ class HostFolder:
             anchor = Process.named(name)
             if anchor is not None and not anchor.is_alive:
                 shutil.rmtree(self._user / name, ignore_errors=True)
+
+
+def _user_name(user: int | None) -> str:
+    with contextlib.suppress(KeyError, TypeError):
+        return f"the user {pwd.getpwuid(user)[0]!r} ({user})"  # type: ignore[arg-type]
+    return f"the user {user}"

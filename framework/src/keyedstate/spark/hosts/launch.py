@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from keyedstate.config import HOSTS_IDLE_TIME, HOSTS_MEMORY, Configuration
-from keyedstate.spark.hosts.errors import HostUnavailableError
-from keyedstate.spark.hosts.folder import HostFolder
-from keyedstate.spark.hosts.processes import Process, user_at_other_end
+from keyedstate.spark.hosts.errors import HostFolderError, HostUnavailableError
+from keyedstate.spark.hosts.folder import HostFolder, socket_places
+from keyedstate.spark.hosts.processes import Process
+
+_log = logging.getLogger(__name__)
 
 _START = "from keyedstate.spark.hosts.server import main; main()"
 
@@ -51,15 +55,15 @@ class HostStart:
         The file descriptor at which it listens.
     parents : tuple of str
         The processes whose end is its end, as `Process.name`; the first gives the folder its name.
-    folder : str or None
-        Where the user's folder is, if not in its usual place.
+    place : str
+        Where the user's folder with the sockets is: one of `socket_places`.
     settings : HostSettings
     """
 
     number: int
     listener: int
     parents: tuple[str, ...]
-    folder: str | None
+    place: str
     settings: HostSettings
 
 
@@ -72,17 +76,21 @@ class Hosts:
         As `worker_parents` returns them.
     settings : HostSettings
         For hosts that are started.
-    folder : Path, optional
-        As in `HostFolder`.
+    places : sequence of Path, optional
+        Where sockets may be, the preferred place first; by default `socket_places`.
     """
 
-    def __init__(self, parents: list[Process], settings: HostSettings, folder: Path | None = None) -> None:
+    def __init__(
+        self, parents: Sequence[Process], settings: HostSettings, places: Sequence[Path] | None = None
+    ) -> None:
         if not parents:
             raise HostUnavailableError("the processes that started this worker are gone")
         self._parents = parents
         self._settings = settings
-        self._parent_folder = folder
-        self._folder = HostFolder(parents[0], folder)
+        places = socket_places() if places is None else places
+        self._folders = [HostFolder(parents[0], place) for place in places]
+        #: Why another folder than the preferred one is used, as it was logged.
+        self._warned: set[str] = set()
 
     def connect(self, number: int) -> socket.socket:
         """Return a connection to a host, which is started if it does not run.
@@ -91,48 +99,48 @@ class Hosts:
 
         Raises
         ------
+        HostFolderError
+            Where there is no folder in which this user's sockets are safe from other users.
         HostUnavailableError
         """
-        try:
-            connection = self._try(number)
-            if connection is None:
-                with self._folder.locked():
-                    connection = self._try(number)
-                    if connection is None:
-                        self._start(number)
-                        connection = self._try(number)
-        except OSError as error:
-            raise HostUnavailableError(f"it could not be started ({error})") from error
+        refused: list[str] = []
+        for folder in self._folders:
+            try:
+                connection = self._connect_in(folder, number)
+            except HostFolderError as error:
+                refused.append(error.reason)
+            except OSError as error:
+                raise HostUnavailableError(f"it could not be started ({error})") from error
+            else:
+                if refused:
+                    self._warn(folder, "; ".join(refused))
+                return connection
+        raise HostFolderError("; ".join(refused) or "neither TMPDIR nor SPARK_LOCAL_DIRS names one")
+
+    def _warn(self, folder: HostFolder, reason: str) -> None:
+        if reason not in self._warned:
+            self._warned.add(reason)
+            _log.warning("the sockets of hosts are in %s, because %s", folder.place, reason)
+
+    def _connect_in(self, folder: HostFolder, number: int) -> socket.socket:
+        connection = folder.connect(number)
         if connection is None:
-            raise HostUnavailableError(f"nobody listens at {self._folder.socket_path(number)}")
+            with folder.locked():
+                connection = folder.connect(number)
+                if connection is None:
+                    self._start(folder, number)
+                    connection = folder.connect(number)
+        if connection is None:
+            raise HostUnavailableError(f"no process listens at {folder.socket_path(number)}")
         return connection
 
-    def _try(self, number: int) -> socket.socket | None:
-        if not self._folder.is_there():
-            return None
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        path = self._folder.socket_path(number)
-        try:
-            connection.connect(str(path))
-            user = user_at_other_end(connection)
-            if user not in (None, os.getuid()):
-                reason = f"a process of the user {user} listens at {path}; end it, or set TMPDIR"
-                raise HostUnavailableError(reason)
-        except (FileNotFoundError, ConnectionRefusedError):
-            connection.close()
-            return None
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _start(self, number: int) -> None:
-        with self._folder.listen(number) as listener:
+    def _start(self, folder: HostFolder, number: int) -> None:
+        with folder.listen(number) as listener:
             start = HostStart(
                 number=number,
                 listener=listener.fileno(),
                 parents=tuple(parent.name for parent in self._parents),
-                folder=None if self._parent_folder is None else str(self._parent_folder),
+                place=str(folder.place),
                 settings=self._settings,
             )
             subprocess.Popen(

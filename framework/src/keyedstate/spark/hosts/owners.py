@@ -28,6 +28,7 @@ from keyedstate.errors import KeyedStateError
 from keyedstate.spark.configuration import configuration_in_task, storage_in_task
 from keyedstate.spark.hosts.client import HostedEpoch
 from keyedstate.spark.hosts.door import Introduction, set_up
+from keyedstate.spark.hosts.errors import HostFolderError
 from keyedstate.spark.hosts.handshake import SECRET_BYTES, prove_task
 from keyedstate.spark.hosts.tls import TlsFiles, agree, plain_end
 from keyedstate.spark.identity import is_local
@@ -96,11 +97,11 @@ class Kept:
             if self.tls is not None:
                 connection = secured = self.tls.wrap(connection, server=False)
                 agree(secured, deadline)
-            prove_task(connection, self.secret, deadline)
+            session = prove_task(connection, self.secret, self.address, deadline)
             set_up(connection)
             if isinstance(connection, ssl.SSLSocket):
                 connection = plain_end(connection)
-            running = epoch.offer(connection, self.version, deadline)
+            running = epoch.offer(connection, session, self.version, deadline)
             if running is not None:
                 return connection, running
             reason = "it does not keep this version any more"
@@ -120,9 +121,14 @@ class Kept:
 
 
 def run_where_kept(
-    epoch: HostedEpoch, kept: Kept | None, connect: Callable[[], socket.socket]
+    epoch: HostedEpoch,
+    kept: Kept | None,
+    connect: Callable[[], socket.socket],
+    embedded: Callable[[TaskIdentity], Generator[pa.RecordBatch, None, str]],
 ) -> Generator[pa.RecordBatch, None, tuple[TaskIdentity, str]]:
     """Run an epoch at the host that keeps the partition, or where that cannot be had, on this executor.
+
+    There it runs in a host, and where no folder is safe for the sockets of hosts, in the task.
 
     Parameters
     ----------
@@ -131,6 +137,8 @@ def run_where_kept(
         None for a partition that no other executor keeps.
     connect : callable
         As in `HostedEpoch.run`: connects to a host of this executor.
+    embedded : callable
+        Runs the epoch in the task, under an identity; otherwise as `HostedEpoch.run`.
 
     Returns
     -------
@@ -153,8 +161,20 @@ def run_where_kept(
         operator, _, _ = epoch.identity.nonce.partition("-")
         identity = replace(epoch.identity, nonce=f"{operator}-{uuid.uuid4().hex}")
         epoch = replace(epoch, identity=identity)
-    path = yield from epoch.run(connect)
-    return epoch.identity, path
+    try:
+        return epoch.identity, (yield from epoch.run(connect))
+    except HostFolderError as error:
+        # Raised before the epoch has used any row.
+        _warn_of_embedded(epoch.identity.uid, str(error))
+    return epoch.identity, (yield from embedded(epoch.identity))
+
+
+@lru_cache(maxsize=64)
+def _warn_of_embedded(uid: str, reason: str) -> None:
+    # Once in each worker.
+    _log.warning(
+        "the epochs of the operator %r run in tasks, which restore the state each time: %s", uid, reason
+    )
 
 
 def remote_access(spark: SparkSession, config: Configuration, folder: str) -> RemoteAccess | None:

@@ -19,7 +19,8 @@ message, the pickled plan, or nothing.  A connection serves one attempt at one e
                                          ←    NOT_KEPT   instead of READY, to a task of another executor
 
 A task of another executor proves who it is before (`handshake`), and names the version that it looks for.  No
-plan is asked of it or taken from it: where plan or version are not there, it does without this host.
+plan is asked of it or taken from it: where plan or version are not there, it does without this host.  Without
+TLS each of its frames, and of those to it, ends with a seal (`seals`), which the length does not count.
 
 Nothing but HELLO is read from whom has not said it, and no type may be longer than its limit; PLAN alone is
 pickled, and is accepted where the caller of `FrameReader` allows it.
@@ -28,6 +29,7 @@ pickled, and is accepted where the caller of `FrameReader` allows it.
 from __future__ import annotations
 
 import enum
+import hmac
 import json
 import socket
 import struct
@@ -38,6 +40,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.spark.hosts.errors import HostProtocolError
+from keyedstate.spark.hosts.seals import SEAL_BYTES, Seals
 
 #: Of what goes over a connection; another one is refused.
 PROTOCOL = 1
@@ -184,11 +187,16 @@ class FrameReader:
         Blocking or not.
     expected : set of FrameType
         What may come; the caller changes the attribute as the connection goes on.
+    seals : Seals, optional
+        Of the frames that come, where they have seals.
     """
 
-    def __init__(self, connection: socket.socket, expected: set[FrameType]) -> None:
+    def __init__(
+        self, connection: socket.socket, expected: set[FrameType], seals: Seals | None = None
+    ) -> None:
         self.expected = expected
         self._connection = connection
+        self._seals = seals
         self._header = bytearray(_HEADER.size)
         self._type: FrameType | None = None
         self._length = 0
@@ -239,10 +247,19 @@ class FrameReader:
             # Grows with what comes: a length alone takes no memory.
             self._content.extend(bytes(min(end, self._length - end)))
         if self._type is not None and self._filled == self._length:
+            self._check_seal()
             done = Frame(self._type, self._content)
             self._type, self._filled, self._content = None, 0, bytearray()
             return done, False
         return None, False
+
+    def _check_seal(self) -> None:
+        if self._seals is None:
+            return
+        seal = bytes(self._content[-SEAL_BYTES:])
+        del self._content[-SEAL_BYTES:]
+        if not hmac.compare_digest(seal, self._seals.next((self._header, self._content))):
+            raise HostProtocolError("a frame has the wrong seal: another process has changed or repeated it")
 
     def _begin(self) -> None:
         length, number = _HEADER.unpack(self._header)
@@ -255,5 +272,6 @@ class FrameReader:
             raise HostProtocolError(
                 f"a {kind.name} frame of {length} bytes is above the limit {LIMITS[kind]}"
             )
+        length += 0 if self._seals is None else SEAL_BYTES
         self._type, self._length, self._filled = kind, length, 0
         self._content = bytearray(min(length, _FIRST_PIECE))

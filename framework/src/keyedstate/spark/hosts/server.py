@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import faulthandler
 import hashlib
-import importlib
 import json
 import logging
 import os
@@ -26,7 +25,6 @@ from typing import Any
 
 import cloudpickle
 import pyarrow as pa
-from pyspark import SparkFiles, broadcast
 
 import keyedstate
 from keyedstate.checkpoint import TaskIdentity
@@ -36,6 +34,7 @@ from keyedstate.spark.hosts.door import Door, Introduction
 from keyedstate.spark.hosts.errors import HostMemoryError, HostProtocolError
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.folder import HostFolder
+from keyedstate.spark.hosts.handshake import Session
 from keyedstate.spark.hosts.instances import instances_of_this_host
 from keyedstate.spark.hosts.launch import HostSettings, HostStart
 from keyedstate.spark.hosts.processes import Process, process_of, user_at_other_end
@@ -50,6 +49,7 @@ from keyedstate.spark.hosts.protocol import (
 )
 from keyedstate.spark.hosts.residents import Resident, ResidentKey, Residents
 from keyedstate.spark.hosts.task_context import take_on
+from keyedstate.spark.hosts.task_files import import_from, know_broadcasts
 from keyedstate.spark.partition import Beginning, PartitionPlan
 
 _log = logging.getLogger(__name__)
@@ -79,8 +79,8 @@ class _Connection:
     Attributes
     ----------
     socket : socket.socket
-    key : bytes or None
-        Of a task of another executor: the key id of the secret that it knows.
+    session : Session or None
+        Of a task of another executor: the secret that it knows, and the seals of its frames.
     executor : str or None
         That of the task, if it says so.
     resident : Resident or None
@@ -93,14 +93,25 @@ class _Connection:
         Whether its thread was interrupted.
     """
 
-    def __init__(self, connection: socket.socket, key: bytes | None = None) -> None:
+    def __init__(self, connection: socket.socket, session: Session | None = None) -> None:
         self.socket = connection
-        self.key = key
+        self.session = session
         self.executor: str | None = None
         self.resident: Resident | None = None
         self.done = False
         self.abandoned: float | None = None
         self.is_cancelled = False
+
+    def reader(self) -> FrameReader:
+        """Return what reads the task's frames, beginning with its HELLO."""
+        return FrameReader(
+            self.socket, {FrameType.HELLO}, None if self.session is None else self.session.received
+        )
+
+    def send(self, pieces: Iterable[Any]) -> None:
+        """Send a frame."""
+        for piece in pieces if self.session is None else self.session.sealed(pieces):
+            self.socket.sendall(piece)
 
     def is_stuck(self, now: float) -> bool:
         """Whether it goes on, long after the task has hung up; before that, try to interrupt it."""
@@ -140,7 +151,7 @@ class Host:
         self._idle_s = settings.idle_ms / 1000.0
         self._door = Door(self._arrive)
         #: Connections of other executors, on their way to the thread that runs `run`, and what wakes it.
-        self._arrived: queue.SimpleQueue[tuple[socket.socket, bytes]] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[tuple[socket.socket, Session]] = queue.SimpleQueue()
         self._bell, self._bell_rope = os.pipe()
 
     def run(self, parents: Sequence[Process], folder: HostFolder, number: int) -> None:
@@ -187,22 +198,19 @@ class Host:
                     # With those tasks that are still there: it may be an epoch of another query.
                     self._retired = True
                 self._residents.drop_unused(now - self._idle_s)
-                if listens and (self._retired or (not self._connections and now - last_used > self._idle_s)):
-                    with folder.locked():
-                        # A task that has connected meanwhile is served first.
-                        if self._retired or not select.select([self._listener], [], [], 0)[0]:
-                            folder.remove(number)
-                            poller.unregister(self._listener)
-                            self._listener.close()
-                            self._door.close()
-                            listens = False
+                ends = self._retired or (not self._connections and now - last_used > self._idle_s)
+                # A task that has connected meanwhile is served first.
+                if listens and ends and folder.withdraw(number, unless=self._is_wanted):
+                    poller.unregister(self._listener)
+                    self._listener.close()
+                    self._door.close()
+                    listens = False
                 if not listens and len(stuck) == len(self._connections):
                     return
         finally:
             self._door.close()
             if listens:
-                with folder.locked():
-                    folder.remove(number)
+                folder.withdraw(number)
             self._residents.close(_PATIENCE_S)
 
     def disown(self) -> None:
@@ -211,13 +219,16 @@ class Host:
         for connection in list(self._connections.values()):
             connection.socket.close()
 
-    def _arrive(self, connection: socket.socket, key: bytes) -> None:
+    def _is_wanted(self) -> bool:
+        return not self._retired and bool(select.select([self._listener], [], [], 0)[0])
+
+    def _arrive(self, connection: socket.socket, session: Session) -> None:
         """Take a connection of another executor; called in any thread."""
-        self._arrived.put((connection, key))
+        self._arrived.put((connection, session))
         os.write(self._bell_rope, b".")
 
-    def _admit(self, accepted: socket.socket, key: bytes | None = None) -> socket.socket:
-        connection = _Connection(accepted, key)
+    def _admit(self, accepted: socket.socket, session: Session | None = None) -> socket.socket:
+        connection = _Connection(accepted, session)
         self._connections[accepted.fileno()] = connection
         threading.Thread(target=self._serve, args=(connection,), name="keyedstate-task", daemon=True).start()
         return accepted
@@ -232,44 +243,45 @@ class Host:
 
     def _serve(self, connection: _Connection) -> None:
         try:
-            if connection.key is None:
+            if connection.session is None:
                 _refuse_strangers(connection.socket)
             self._converse(connection)
         except (_TaskGone, ConnectionError):
             pass
         except BaseException as error:
             with contextlib.suppress(OSError):
-                _send(connection.socket, FrameType.FAILED, Failure.of(error).to_json())
+                _send(connection, FrameType.FAILED, Failure.of(error).to_json())
         finally:
             _hang_up(connection.socket)
             connection.done = True
 
     def _converse(self, connection: _Connection) -> None:
-        reader = FrameReader(connection.socket, {FrameType.HELLO})
+        reader = connection.reader()
         hello = _read(reader).json()
         versions = {"protocol": PROTOCOL, "keyedstate": keyedstate.__version__}
         if hello != versions:
             raise HostProtocolError(f"the task speaks {hello}, and this host {versions}")
         me = process_of(os.getpid())
         assert me is not None
-        _send(connection.socket, FrameType.HELLO, {"process": me.name})
+        _send(connection, FrameType.HELLO, {"process": me.name})
         reader.expected = {FrameType.BEGIN}
         document = _read(reader).json()
         digest, identity, task = _begin(document)
         plan = self._plans.get(digest)
-        if connection.key is not None:
-            if plan is None or not self._keeps(connection.key, plan, digest, identity, document):
-                _send(connection.socket, FrameType.NOT_KEPT)
+        session = connection.session
+        if session is not None:
+            if plan is None or not self._keeps(session.name, plan, digest, identity, document):
+                _send(connection, FrameType.NOT_KEPT)
                 return
         elif plan is None:
-            plan = self._ask_for_plan(connection.socket, reader, digest)
+            plan = self._ask_for_plan(connection, reader, digest)
             while len(self._plans) >= _MAX_PLANS:
                 self._plans.pop(next(iter(self._plans)), None)
             self._plans[digest] = plan
             self._compare_settings(plan)
-        if connection.key is None:
-            _know_broadcasts(document.get("broadcasts", {}))
-        if connection.key is None and "introduction" in document:
+        if session is None:
+            know_broadcasts(document.get("broadcasts", {}))
+        if session is None and "introduction" in document:
             introduction = Introduction.from_json(document["introduction"])
             self._door.introduce(introduction, digest, plan.settings)
         executor = document.get("executor")
@@ -300,7 +312,7 @@ class Host:
             _resident_key(plan, identity), digest, str(asked.get("version"))
         )
 
-    def _ask_for_plan(self, connection: socket.socket, reader: FrameReader, digest: str) -> PartitionPlan:
+    def _ask_for_plan(self, connection: _Connection, reader: FrameReader, digest: str) -> PartitionPlan:
         _send(connection, FrameType.NEED_PLAN)
         reader.expected = {FrameType.IMPORTS}
         imports = _read(reader).json()
@@ -310,7 +322,7 @@ class Host:
             raise HostProtocolError("the plan is not the one that was announced")
         # Two threads at once trip over each other's entries in Python's cache of finders.
         with self._importing:
-            _import_from(imports)
+            import_from(imports)
             plan = cloudpickle.loads(packed)
         if not isinstance(plan, PartitionPlan) or plan.place is None:
             raise HostProtocolError("the plan is none")
@@ -341,7 +353,7 @@ class Host:
             self._residents.drop(attempt)
         else:
             self._residents.keep(attempt)
-        _send(connection.socket, FrameType.DONE, {"manifest": path})
+        _send(connection, FrameType.DONE, {"manifest": path})
 
     def _epoch(
         self,
@@ -355,14 +367,14 @@ class Host:
         take_on(task)
         partition = resident.bring(plan, beginning)
         self._check_memory()
-        _send(connection.socket, FrameType.READY, {"goes_on": beginning.goes_on})
+        _send(connection, FrameType.READY, {"goes_on": beginning.goes_on})
         encoder = BatchEncoder()
         broadcast_rows = self._rows(reader, FrameType.KEYED)
         batches = self._rows(reader, FrameType.END, broadcast_rows)
         with contextlib.closing(partition.run(beginning, broadcast_rows, batches)) as results:
             for batch in results:
                 for pieces in encoder.frames(batch):
-                    _send_pieces(connection.socket, pieces)
+                    connection.send(pieces)
         path = partition.finish(beginning, self._door.address, connection.executor)
         # Not an error any more: the epoch is complete, and a second attempt would only be another one.
         self._retired = self._retired or self._used_too_much() is not None
@@ -407,7 +419,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end)
     parents = [parent for parent in map(Process.named, start.parents) if parent is not None]
-    folder = HostFolder(parents[0], None if start.folder is None else Path(start.folder))
+    folder = HostFolder(parents[0], Path(start.place))
     try:
         with socket.socket(fileno=start.listener) as listener, instances_of_this_host():
             # Whatever programs the user's function starts: none shall listen here when this host has ended.
@@ -458,27 +470,6 @@ def _begin(document: Mapping[str, Any]) -> tuple[str, TaskIdentity, Mapping[str,
     return digest, identity, task
 
 
-def _import_from(imports: Mapping[str, Any]) -> None:
-    """Let modules be found where the task finds them, and Spark's files too."""
-    new = [entry for entry in imports.get("sys_path", ()) if isinstance(entry, str) and entry not in sys.path]
-    # As Spark's workers do: before what was there, but for the current folder.
-    sys.path[1:1] = new
-    importlib.invalidate_caches()
-    SparkFiles._root_directory = imports.get("spark_files")
-    SparkFiles._is_running_on_worker = True
-
-
-def _know_broadcasts(paths: Mapping[str, str]) -> None:
-    """Let broadcast variables be read where the task reads them: Spark may have put one elsewhere since."""
-    for number, path in paths.items():
-        known = broadcast._broadcastRegistry.get(int(number))
-        if known is None:
-            broadcast._broadcastRegistry[int(number)] = broadcast.Broadcast(path=path)
-        else:
-            # Functions have this very object.
-            known._path = path
-
-
 def _resident_bytes() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
@@ -494,13 +485,8 @@ def _read(reader: FrameReader) -> Frame:
     return received
 
 
-def _send(connection: socket.socket, kind: FrameType, content: Any = b"") -> None:
-    _send_pieces(connection, frame(kind, content))
-
-
-def _send_pieces(connection: socket.socket, pieces: Iterable[Any]) -> None:
-    for piece in pieces:
-        connection.sendall(piece)
+def _send(connection: _Connection, kind: FrameType, content: Any = b"") -> None:
+    connection.send(frame(kind, content))
 
 
 def _hang_up(connection: socket.socket) -> None:
