@@ -501,12 +501,13 @@ def test_a_broadcast_frame_that_cannot_be_used_is_refused(spark: SparkSession, b
 
 def test_a_function_and_a_frame_with_different_sides_are_refused(spark: SparkSession) -> None:
     class OneSided(KeyedProcessFunction):
-        pass
+        def process(self, row: Any, ctx: Any) -> None:
+            return None
 
-    class Lone(KeyedProcessFunction):
+    class Lone(OneSided):
         factors = Factors.factors
 
-    class Pickled(KeyedProcessFunction):
+    class Pickled(OneSided):
         objects = OperatorListState("objects", types.pickled())
 
     frame = keyed_range(spark)

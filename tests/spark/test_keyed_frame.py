@@ -30,6 +30,7 @@ from keyedstate.spark import (
     OutputDeclarationError,
     keyed,
 )
+from keyedstate.time import UnorderedTimersError
 
 SCHEMA = "k string"
 
@@ -75,21 +76,32 @@ def test_a_missing_key_column_that_looks_like_none_is_named_with_all(flights: Da
         ((), "no key column was given"),
         (("tailnum", "tailnum"), "'tailnum' is named twice"),
         (("tailnum", "TAILNUM"), "'tailnum' is named twice"),
-        (("place.x",), "'place.x' lies inside the column 'place'"),
+        ((["tailnum"], "Delay"), r"given as \['tailnum'\]"),
+        ((5,), "given as 5"),
         (("attributes",), "'attributes' has the type map<string,int>"),
         (("stops",), "'stops' has the type array<string>"),
     ],
 )
 def test_columns_that_cannot_be_keys_are_refused(
-    flights: DataFrame, columns: tuple[str, ...], said: str
+    flights: DataFrame, columns: tuple[Any, ...], said: str
 ) -> None:
     with pytest.raises(KeyColumnError, match=said):
         keyed(flights, *columns)
 
 
-def test_a_key_that_is_no_name_is_refused(flights: DataFrame) -> None:
-    with pytest.raises(KeyColumnError, match="given as Column and not by its name; for a computed key add"):
-        keyed(flights, flights.tailnum)  # type: ignore[arg-type]
+def test_expressions_that_cannot_be_keys_are_refused(flights: DataFrame) -> None:
+    for keys, said in (
+        ((f.lower("tailnum").alias("Delay"),), "named 'Delay', as a column of the DataFrame is"),
+        ((f.lower("tailnum"), f.lower("tailnum")), r"'lower\(tailnum\)' is named twice"),
+        ((f.col("tailnum"), "TAILNUM"), "'tailnum' is named twice"),
+        ((f.explode("stops"),), "Spark cannot group by"),
+        ((f.sum("Delay"),), "Spark cannot group by"),
+        ((f.col("nowhere"),), "Spark cannot group by .*nowhere"),
+        ((f.col("*"),), "name each|cannot group"),
+        ((f.col("stops"),), r"'stops' has the type array<string>"),
+    ):
+        with pytest.raises(KeyColumnError, match=said):
+            keyed(flights, *keys)
 
 
 def test_an_ambiguous_key_column_is_refused(flights: DataFrame) -> None:
@@ -212,8 +224,30 @@ def test_a_struct_type_declares_the_output_too(flights: DataFrame, one_backend: 
 
 @pytest.mark.parametrize("function", [Echo, lambda row: row, None])
 def test_what_is_no_process_function_is_refused(flights: DataFrame, function: Any) -> None:
-    with pytest.raises(InvalidFunctionError, match="not a KeyedProcessFunction"):
+    with pytest.raises(InvalidFunctionError, match=r"not a KeyedProcessFunction|did you forget \(\)"):
         keyed(flights, "tailnum").process(function, SCHEMA)
+
+
+def test_a_function_that_could_only_fail_in_a_task_is_refused_on_the_driver(flights: DataFrame) -> None:
+    class Short(Echo):
+        def process(self, row: Any) -> Any:  # type: ignore[override]
+            yield row
+
+    with pytest.raises(InvalidFunctionError, match=r"process\(self, row, ctx\)"):
+        keyed(flights, "tailnum").process(Short(), SCHEMA)
+
+
+def test_a_prefix_of_an_explicit_option_is_named_in_one_line(flights: DataFrame) -> None:
+    config = {"spark.keyedstate.checkpoint.dir": "/nowhere"}
+    with pytest.raises(UnknownOptionError, match=r"Give it as 'checkpoint\.dir'\.$") as caught:
+        keyed(flights, "tailnum", config=config).process(Echo(), SCHEMA)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 150
+
+
+def test_a_queue_of_timers_that_the_backend_lacks_is_refused_on_the_driver(flights: DataFrame) -> None:
+    config = {"backend": "heap-cow", "timers.queue": "ordered"}
+    with pytest.raises(UnorderedTimersError, match="heap-cow"):
+        keyed(flights, "tailnum", config=config).process(Echo(), SCHEMA)
 
 
 def test_a_function_that_cannot_be_pickled_is_refused_with_the_way_out(flights: DataFrame) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from types import FunctionType
 from typing import Any
 
 
@@ -43,6 +44,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(repr(candidate) for candidate in names)}?"
 
 
+def forgotten_call(given: object) -> str:
+    """Return ``"; did you forget ()?"`` for a class or a function where an object is needed, or nothing."""
+    return "; did you forget ()?" if isinstance(given, (type, FunctionType)) else ""
+
+
 class InvalidDurationError(KeyedStateError):
     """Something that says no length of time."""
 
@@ -75,7 +81,14 @@ class UnknownOptionError(ConfigError):
     def __init__(self, key: str, source: str, known: Sequence[str]) -> None:
         self.key = key
         self.source = source
-        hint = did_you_mean(key, known) or f" Known options: {', '.join(sorted(known))}."
+        bare = key.removeprefix("spark.keyedstate.")
+        if bare in known:
+            super().__init__(
+                f"unknown option {key!r} in the {source}: names have no prefix here. Give it as {bare!r}."
+            )
+            return
+        hint = did_you_mean(key, known) or did_you_mean(bare, known)
+        hint = hint or f" Known options: {', '.join(sorted(known))}."
         super().__init__(
             f"unknown option {key!r} in the {source}.{hint} Correct the name or remove it; "
             "`keyedstate doctor` lists every option."

@@ -231,7 +231,7 @@ def test_states_of_a_base_class_are_bound_too(run):
 
 
 def test_two_attributes_for_one_state_name_are_refused(run):
-    class Twice(KeyedProcessFunction):
+    class Twice(Counts):
         one = ValueState("same", types.INT64)
         two = ValueState("same", types.INT64)
 
@@ -246,7 +246,7 @@ def test_a_declared_state_says_that_it_is_not_bound():
 
 
 def test_something_else_than_a_function_is_refused(run):
-    with pytest.raises(InvalidFunctionError, match="not a KeyedProcessFunction"):
+    with pytest.raises(InvalidFunctionError, match=r"did you forget \(\)"):
         run(Counts, [batch(["k"], k=["a"])], ["k"])
 
 

@@ -394,6 +394,9 @@ def test_a_function_cannot_have_a_state_of_a_name_that_windows_use(name: str) ->
     class Declares(ProcessWindowFunction):
         mine = ValueState(name, types.INT64)
 
+        def process(self, elements: Any, ctx: Any) -> Any:
+            return None
+
     class Asks(ProcessWindowFunction):
         def __init__(self, asked: str) -> None:
             self.asked = asked

@@ -412,7 +412,7 @@ def test_a_wrong_output_names_column_type_and_key(harness):
 
 def test_something_else_than_a_function_is_refused(harness):
     for wrong in (PageViews, lambda row: row, None):
-        with pytest.raises(InvalidFunctionError, match="not a KeyedProcessFunction"):
+        with pytest.raises(InvalidFunctionError, match=r"not a KeyedProcessFunction|did you forget \(\)"):
             harness(wrong, schema=ROWS, output=VIEWS)
 
 

@@ -126,7 +126,7 @@ def test_a_row_with_other_columns_or_types_is_refused_before_any_instance_sees_i
 
 def test_columns_of_a_broadcast_side_that_is_not_there_are_refused(rules):
     with pytest.raises(HarnessSettingError, match="Plain has no broadcast side"):
-        rules(type("Plain", (KeyedProcessFunction,), {})())
+        rules(type("Plain", (KeyedProcessFunction,), {"process": Rules.process})())
     with pytest.raises(HarnessSchemaError, match=r"'broadcast': .*'factor' has the type 'lng'"):
         rules(broadcast="name string, factor lng")
     with pytest.raises(HarnessSettingError, match="was given no columns"):

@@ -186,7 +186,10 @@ def test_a_new_function_with_another_type_or_kind_is_refused_with_the_state_name
     class Text(KeyedProcessFunction):
         sum = ValueState("sum", types.STRING)
 
-    class Kind(KeyedProcessFunction):
+        def process(self, row, ctx):
+            return None
+
+    class Kind(Text):
         sum = ListState("sum", types.INT64)
 
     harness = sums()

@@ -9,8 +9,8 @@ from keyedstate.runtime.function import (
     KeyedFunction,
     KeyedProcessFunction,
     OnTimerContext,
-    check_function,
 )
+from keyedstate.runtime.function_checks import check_function
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.operator import KeyedOperator, key_serializer_for
 from keyedstate.runtime.timers import AtEnd, KeyTimers, TimeDomain, TimerBatch

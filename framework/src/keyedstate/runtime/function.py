@@ -21,7 +21,6 @@ from keyedstate.state import (
     OperatorStateHandle,
     StateDescriptor,
     StateHandle,
-    declared_operator_states,
 )
 from keyedstate.time import TimerServices
 
@@ -109,11 +108,13 @@ class Context:
         return self._key_timers
 
     @overload
-    def state(self, descriptor: StateDescriptor[H]) -> H: ...
+    def state(self, descriptor: StateDescriptor[H] | H) -> H: ...
     @overload
-    def state(self, descriptor: OperatorStateDescriptor[O]) -> O: ...
-    def state(self, descriptor: StateDescriptor[Any] | OperatorStateDescriptor[Any]) -> Any:
+    def state(self, descriptor: OperatorStateDescriptor[O] | O) -> O: ...
+    def state(self, descriptor: Any) -> Any:
         """Register a state and return its handle; for states that are not class attributes, in `open`.
+
+        A class attribute is registered already: ``ctx.state(self.count)`` is ``self.count``.
 
         Raises
         ------
@@ -122,8 +123,10 @@ class Context:
         StateError
             Where the name holds another state already, here or in the restored checkpoint.
         """
+        if isinstance(descriptor, (StateHandle, OperatorStateHandle)):
+            return descriptor
         if isinstance(descriptor, OperatorStateDescriptor):
-            _refuse_lone_broadcast_state(self._function, descriptor)
+            refuse_lone_broadcast_state(self._function, descriptor)
             return self._operator_states.get_state(descriptor)
         handle = self._backend.get_state(descriptor)
         self._states[descriptor.name] = descriptor
@@ -295,26 +298,13 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction):
         raise NotImplementedError
 
 
-def check_function(function: object) -> None:
-    """Refuse what is no process function, or declares states that it cannot have.
+def refuse_lone_broadcast_state(function: KeyedFunction, state: OperatorStateDescriptor[Any]) -> None:
+    """Refuse broadcast state in a function that has no broadcast side.
 
     Raises
     ------
     InvalidFunctionError
-    InvalidDescriptorError
-        Where two attributes declare states of one name.
     """
-    if not isinstance(function, KeyedFunction):
-        raise InvalidFunctionError(
-            repr(function),
-            "it is not a KeyedProcessFunction, KeyedCoProcessFunction or VectorizedProcessFunction; derive "
-            "its class from one of these and pass an instance",
-        )
-    for state in declared_operator_states(function):
-        _refuse_lone_broadcast_state(function, state)
-
-
-def _refuse_lone_broadcast_state(function: KeyedFunction, state: OperatorStateDescriptor[Any]) -> None:
     if state.meta.kind is OperatorStateKind.BROADCAST and not isinstance(
         function, KeyedBroadcastProcessFunction
     ):

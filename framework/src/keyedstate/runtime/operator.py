@@ -30,8 +30,8 @@ from keyedstate.runtime.function import (
     KeyedFunction,
     KeyedProcessFunction,
     OnTimerContext,
-    check_function,
 )
+from keyedstate.runtime.function_checks import check_function
 from keyedstate.runtime.output import OutputError, OutputSchema
 from keyedstate.runtime.rows import iterate_rows
 from keyedstate.runtime.runs import KeyRuns, RowsByKey

@@ -10,6 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from keyedstate.backend import Capability
 from keyedstate.checkpoint import BaseRules, CheckpointStorage, SavepointRestore
 from keyedstate.config import (
     SPARK_PREFIX,
@@ -19,6 +20,7 @@ from keyedstate.config import (
 )
 from keyedstate.plugins import Backend, PluginRegistry
 from keyedstate.state import LatencySampling
+from keyedstate.time import check_timer_queue
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,13 @@ def choose_backend(config: Configuration) -> ChosenBackend:
 
     Raises
     ------
-    PluginError, UnknownOptionError, InvalidOptionError
+    PluginError, UnknownOptionError, InvalidOptionError, UnorderedTimersError
     """
     registry = PluginRegistry(config)
     backend = registry.choose()
     options = config.plugin_options(registry.options, backend.name)
+    in_order = backend.description.level(Capability.TIMERS_IN_ORDER).usable
+    check_timer_queue(config[TIMERS_QUEUE], backend.name, in_order=in_order)
     return ChosenBackend(
         backend,
         options,

@@ -29,8 +29,9 @@ from keyedstate.spark.errors import (
 )
 from keyedstate.spark.event_time import ConnectedEventTime, EventTime
 from keyedstate.spark.heartbeat import heartbeat_ms
+from keyedstate.spark.keys import KeyColumns, with_key_columns
 from keyedstate.spark.planning import KeyedRows, task_of
-from keyedstate.spark.schema import key_columns_of, parse_output, to_arrow
+from keyedstate.spark.schema import parse_output, to_arrow
 from keyedstate.spark.task import OperatorPlan
 from keyedstate.spark.time_columns import event_time_of
 from keyedstate.spark.windows import check_event_time, output_type
@@ -41,7 +42,7 @@ from keyedstate.window.definition import WindowDefinition
 
 def keyed(
     df: DataFrame,
-    *key_columns: str,
+    *keys: KeyColumns,
     uid: str | None = None,
     config: Mapping[str, object] | None = None,
     heartbeat: Duration | None = None,
@@ -53,10 +54,12 @@ def keyed(
     df : DataFrame
         Streaming or batch.  A streaming one keeps state from epoch to epoch and over restarts; a batch one
         begins without state and keeps none.
-    key_columns : str
-        Names of one or more top-level columns of any type by which Spark can group, maps and arrays aside.
-        A null key is a key like any other, as in ``GROUP BY``, with a key group of its own right: Spark's
-        hash of null.  One column gives its value as the key, several give a tuple.
+    keys : str, Column or list of these
+        One or more, as ``groupBy`` takes them: names, ``col("user_id")``, expressions such as
+        ``lower("name").alias("name_in_lower_case")``, or one list.  Any type by which Spark can group, maps
+        and arrays aside.  What is no column yet becomes one of the rows, under its alias, or the name that
+        ``groupBy`` would give it.  A null key is a key like any other, as in ``GROUP BY``, with a key group
+        of its own right: Spark's hash of null.  One gives its value as the key, several give a tuple.
     uid : str, optional
         Name of the operator, by which its state is found again; needed for a streaming DataFrame, unless it
         is connected with another one.  Letters, digits, ``.``, ``_`` and ``-``.
@@ -87,9 +90,9 @@ def keyed(
     one; without a uid it begins anew in every micro-batch.
     """
     _refuse_connect(df)
-    columns = key_columns_of(df, key_columns)
+    rows, key_columns = with_key_columns(df, keys)
     interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
-    return KeyedFrame(KeyedRows(df, columns, uid, config, interval_ms=interval_ms))
+    return KeyedFrame(KeyedRows(rows, key_columns, uid, config, interval_ms=interval_ms))
 
 
 class KeyedFrame:

@@ -11,51 +11,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
-    StringType,
     StructField,
     StructType,
 )
 
 from keyedstate.errors import did_you_mean
 from keyedstate.runtime.aggregates import InvalidAggregateError
-from keyedstate.runtime.operator import key_serializer_for
 from keyedstate.runtime.output import OutputSchema, OutputSchemaError
 from keyedstate.spark.errors import (
-    KeyColumnError,
-    MissingKeyColumnError,
     OutputDeclarationError,
 )
-from keyedstate.spark.routing import KEY_GROUP_COLUMN
-from keyedstate.types import UnsupportedTypeError
-
-
-def key_columns_of(frame: DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the key columns by the names that the frame gives them.
-
-    Names are compared as Spark does it, by default without regard to case.
-
-    Raises
-    ------
-    KeyColumnError
-        For no column, one named twice, one that is ambiguous or nested, one of a type that cannot be a key.
-    MissingKeyColumnError
-    """
-    if not names:
-        raise KeyColumnError(None, "no key column was given; name at least one: keyed(df, 'user_id')")
-    fields = fields_by_name(frame)
-    resolved = [_resolve(frame, fields, name) for name in names]
-    for name in resolved:
-        if resolved.count(name) > 1:
-            raise KeyColumnError(name, f"the column {name!r} is named twice; name each key column once")
-    for name in resolved:
-        _check_key_type(fields[folded(frame, name)][0])
-    if any(folded(frame, name) == folded(frame, KEY_GROUP_COLUMN) for name in frame.columns):
-        raise KeyColumnError(
-            KEY_GROUP_COLUMN,
-            f"the DataFrame has a column {KEY_GROUP_COLUMN!r}, a name that keyedstate needs for itself; "
-            "drop or rename it",
-        )
-    return resolved
 
 
 def input_column_of(frame: DataFrame, aggregate: str, name: str) -> str:
@@ -91,7 +56,7 @@ def arrow_types(frame: DataFrame, names: Sequence[str]) -> dict[str, pa.DataType
     try:
         return {name: to_arrow(StructType([by_name[name]])).field(0).type for name in names}
     except (PySparkException, TypeError) as error:
-        raise InvalidAggregateError(None, f"a column has no Arrow type: {_first_line(error)}") from error
+        raise InvalidAggregateError(None, f"a column has no Arrow type: {first_line(error)}") from error
 
 
 def key_types(frame: DataFrame, key_columns: Sequence[str]) -> list[pa.DataType]:
@@ -114,13 +79,13 @@ def parse_output(spark: SparkSession, schema: str | StructType) -> tuple[StructT
             # The public way to parse a schema string that is the same in all versions.
             parsed = spark.createDataFrame([], schema).schema
         except PySparkException as error:
-            raise OutputDeclarationError(schema, _first_line(error)) from error
+            raise OutputDeclarationError(schema, first_line(error)) from error
     else:
         parsed = schema
     try:
         return parsed, OutputSchema(to_arrow(parsed))
     except (PySparkException, TypeError) as error:
-        raise OutputDeclarationError(_text(schema), _first_line(error)) from error
+        raise OutputDeclarationError(_text(schema), first_line(error)) from error
     except OutputSchemaError as error:
         raise OutputDeclarationError(_text(schema), error.reason) from error
 
@@ -147,54 +112,8 @@ def folded(frame: DataFrame, name: str) -> str:
     return name if frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
 
 
-def _resolve(frame: DataFrame, fields: dict[str, list[StructField]], name: str) -> str:
-    if not isinstance(name, str):
-        raise KeyColumnError(
-            None,
-            f"a key column is given as {type(name).__name__} and not by its name; for a computed key add the "
-            "column first, with withColumn()",
-        )
-    found = fields.get(folded(frame, name), [])
-    if len(found) > 1:
-        raise KeyColumnError(name, f"the DataFrame has {len(found)} columns {name!r}; rename all but one")
-    if found:
-        return found[0].name
-    top, dot, _ = name.partition(".")
-    if dot and folded(frame, top) in fields:
-        raise KeyColumnError(
-            name,
-            f"{name!r} lies inside the column {top!r}, and a key column must be a top-level one; add it with "
-            f"withColumn('{name.replace('.', '_')}', df['{name}'])",
-        )
-    raise MissingKeyColumnError(name, frame.columns)
-
-
-def _check_key_type(field: StructField) -> None:
-    try:
-        key_serializer_for([to_arrow(StructType([field])).field(0).type])
-    except UnsupportedTypeError as error:
-        raise KeyColumnError(field.name, f"{_described(field)}: {_one_clause(error)}") from error
-    except (PySparkException, TypeError) as error:
-        raise KeyColumnError(
-            field.name, f"{_described(field)}, which has no Arrow type; cast it, for example to a string"
-        ) from error
-    if isinstance(field.dataType, StringType) and "collate" in field.dataType.simpleString():
-        raise KeyColumnError(
-            field.name,
-            f"{_described(field)}: strings that differ would be one key to Spark and two to Python; key by "
-            "lower(column), say, cast to a plain string",
-        )
-
-
-def _described(field: StructField) -> str:
-    return f"the column {field.name!r} has the type {field.dataType.simpleString()}"
-
-
-def _one_clause(error: Exception) -> str:
-    return str(error).rstrip(".")
-
-
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return what an error says in its first line, without a full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__).rstrip(".")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from keyedstate.backend import AnyStateTable, StateKind
+from keyedstate.errors import forgotten_call
 from keyedstate.state.base import StateDescriptor, check_type
 from keyedstate.state.context import KeyContext
 from keyedstate.state.errors import InvalidDescriptorError, MergeError
@@ -116,7 +117,9 @@ class AggregatingState(StateDescriptor[AggregatingStateHandle[IN, ACC, OUT]]):
     ) -> None:
         if not isinstance(function, AggregateFunction):
             raise InvalidDescriptorError(
-                name, f"its function is {function!r}; give an AggregateFunction, then the accumulator's type"
+                name,
+                f"its function is {function!r}{forgotten_call(function)}; give an AggregateFunction, then "
+                "the accumulator's type",
             )
         check_type(name, "accumulator type", accumulator_type)
         super().__init__(name, accumulator_type, ttl)

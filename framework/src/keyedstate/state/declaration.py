@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from keyedstate.backend import TIMER_TABLES
 from keyedstate.state.errors import InvalidDescriptorError, StateNotBoundError
@@ -41,9 +41,15 @@ class Declaration(Generic[H]):
     def __get__(self: Any, instance: object | None, owner: type) -> Any:
         # Opening a function puts the handle into the instance's own dict, which wins over this method:
         # a bound state costs no more than any other attribute.
-        if instance is None:
-            return self
-        raise StateNotBoundError(self.name, self._attribute)
+        # Where nothing has bound it the declaration is what a trigger gives to its context.
+        return self
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Any:
+            if attribute.startswith("__"):  # asked for by pickle and copy, before there is a name
+                raise AttributeError(attribute)
+            raise StateNotBoundError(self.__dict__.get("name", "?"), attribute)
 
     def bind(self, instance: object, handle: H) -> None:
         """Make the attribute of one function instance the handle."""
@@ -65,8 +71,10 @@ def declarations(function: object) -> list[Declaration[Any]]:
                 found[attribute] = value
     for attribute, value in vars(function).items():
         if isinstance(value, Declaration):
-            value._attribute = attribute  # nobody calls __set_name__ for it
             found[attribute] = value
+    for attribute, value in found.items():
+        # One that was assigned later, or has several owners, is bound by the attribute that it has here.
+        value._attribute = attribute
     names: dict[str, str] = {}
     for attribute, declaration in found.items():
         other = names.setdefault(declaration.name, attribute)

@@ -142,15 +142,16 @@ class MergeError(StateError):
         )
 
 
-class StateNotBoundError(StateError):
-    """A declared state that is used before the function was opened."""
+class StateNotBoundError(StateError, AttributeError):
+    """A declared state that is used where nothing has bound it to a running operator."""
 
     def __init__(self, state: str, attribute: str) -> None:
         self.state = state
         self.attribute = attribute
         super().__init__(
-            f"the state {state!r} (attribute {attribute!r}) has no values outside a running operator. "
-            "Use it in process(), or in open() after calling super().open(ctx)."
+            f"the state {state!r} has no {attribute!r}: it is a declaration, which nothing has bound to a "
+            "running operator. Declare it as a class attribute and use it in open(), process() or on_timer() "
+            "of a running function, or register it in open() with ctx.state(...) and use what that returns."
         )
 
 

@@ -18,6 +18,7 @@ from keyedstate.time.service import (
     Timer,
     TimerService,
     TimerTarget,
+    check_timer_queue,
 )
 from keyedstate.time.services import TimerServices
 from keyedstate.time.watermarks import InputTime, bounded_out_of_orderness, watermark_of_inputs
@@ -42,5 +43,6 @@ __all__ = [
     "TimerTarget",
     "UnorderedTimersError",
     "bounded_out_of_orderness",
+    "check_timer_queue",
     "watermark_of_inputs",
 ]

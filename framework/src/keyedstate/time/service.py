@@ -35,6 +35,26 @@ EVENT_TIMERS = TIMER_TABLES + "event_"
 PROCESSING_TIMERS = TIMER_TABLES + "processing_"
 
 
+def check_timer_queue(queue: str, backend: str, *, in_order: bool) -> None:
+    """Refuse a backend that does not keep timers in order, where the option ``timers.queue`` wants that.
+
+    Parameters
+    ----------
+    queue : str
+        The option's value.
+    backend : str
+        Name of the backend.
+    in_order : bool
+        Whether it has `Capability.TIMERS_IN_ORDER`.
+
+    Raises
+    ------
+    UnorderedTimersError
+    """
+    if queue == "ordered" and not in_order:
+        raise UnorderedTimersError(backend)
+
+
 class Timer(NamedTuple):
     """A timer that is due, or is shown.
 
@@ -96,8 +116,7 @@ class TimerService:
         self._has_event_time = backend.has_event_time
         self._is_namespace = namespace_serializer.is_value
         self._canonical = namespace_serializer.canonical if namespace_serializer.needs_canonical else None
-        if backend.timer_queue == "ordered" and not backend.orders_timers:
-            raise UnorderedTimersError(backend.backend_name)
+        check_timer_queue(backend.timer_queue, backend.backend_name, in_order=backend.orders_timers)
         make = (
             OrderedTimerQueue if backend.orders_timers and backend.timer_queue != "heap" else HeapTimerQueue
         )

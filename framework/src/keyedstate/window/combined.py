@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keyedstate.durations import Duration
-from keyedstate.state import ReducingState, StateDescriptor, ValueState
+from keyedstate.errors import forgotten_call
+from keyedstate.state import ReducingState, StateDescriptor, StateHandle, ValueState
 from keyedstate.types import INT64, TypeSerializer
 from keyedstate.window.checks import check_delta, positive
 from keyedstate.window.errors import InvalidWindowError
@@ -375,7 +376,7 @@ class _Own(TriggerContext):
         if self._clearing:
             self._ctx.delete_processing_time_timer(time)
 
-    def state(self, descriptor: StateDescriptor[H]) -> H:
+    def state(self, descriptor: StateDescriptor[H] | H) -> H:
         return self._ctx.state(named_within(self._prefix, descriptor))
 
 
@@ -384,14 +385,16 @@ class _OwnOnMerge(_Own, OnMergeContext):
 
     _ctx: OnMergeContext
 
-    def merge_state(self, descriptor: StateDescriptor[Any]) -> None:
+    def merge_state(self, descriptor: StateDescriptor[Any] | StateHandle) -> None:
         self._ctx.merge_state(named_within(self._prefix, descriptor))
 
 
 def _trigger(part: str, given: object) -> Trigger[Any]:
     if not isinstance(given, Trigger):
         raise InvalidWindowError(
-            part, f"it is given {given!r}, which is no trigger", "Give one such as CountTrigger.of(100)."
+            part,
+            f"it is given {given!r}, which is no trigger{forgotten_call(given)}",
+            "Give one such as CountTrigger.of(100).",
         )
     return given
 

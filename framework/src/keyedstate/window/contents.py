@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from keyedstate.errors import forgotten_call
 from keyedstate.state import AggregateFunction, AggregatingState, ListState, ReducingState, StateDescriptor
 from keyedstate.types import TypeSerializer
 from keyedstate.window.checks import function as check_function
@@ -94,7 +95,9 @@ class AggregatedRows(WindowContents):
     ) -> None:
         if not isinstance(function, AggregateFunction):
             raise InvalidWindowError(
-                "aggregate()", f"its function is {function!r}", "Give an AggregateFunction."
+                "aggregate()",
+                f"its function is {function!r}{forgotten_call(function)}",
+                "Give an AggregateFunction.",
             )
         self._function = function
         self._descriptor = AggregatingState(CONTENTS, function, accumulator_type)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from keyedstate.durations import Duration, milliseconds
+from keyedstate.errors import forgotten_call
 from keyedstate.window.assigners import MergingWindowAssigner, WindowAssigner
 from keyedstate.window.contents import WindowContents
 from keyedstate.window.errors import InvalidWindowError
@@ -43,7 +44,7 @@ class WindowDefinition:
         if not isinstance(assigner, WindowAssigner):
             raise InvalidWindowError(
                 "the window",
-                f"it is {assigner!r}, which is no assigner",
+                f"it is {assigner!r}, which is no assigner{forgotten_call(assigner)}",
                 "Give one as Tumbling.of('1 hour').",
             )
         return cls(assigner, assigner.default_trigger(), assigner.default_evictor())
@@ -63,7 +64,9 @@ class WindowDefinition:
         """
         if not isinstance(trigger, Trigger):
             raise InvalidWindowError(
-                "the trigger", f"it is {trigger!r}, which is no trigger", "Give one as CountTrigger.of(100)."
+                "the trigger",
+                f"it is {trigger!r}, which is no trigger{forgotten_call(trigger)}",
+                "Give one as CountTrigger.of(100).",
             )
         if self.merges and not trigger.can_merge:
             raise InvalidWindowError(
@@ -83,7 +86,9 @@ class WindowDefinition:
         """
         if not isinstance(evictor, Evictor):
             raise InvalidWindowError(
-                "the evictor", f"it is {evictor!r}, which is no evictor", "Give one as CountEvictor.of(100)."
+                "the evictor",
+                f"it is {evictor!r}, which is no evictor{forgotten_call(evictor)}",
+                "Give one as CountEvictor.of(100).",
             )
         return replace(self, evictor=evictor)
 

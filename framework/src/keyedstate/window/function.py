@@ -50,7 +50,7 @@ class WindowContext(ABC):
         """
 
     @abstractmethod
-    def global_state(self, descriptor: StateDescriptor[H]) -> H:
+    def global_state(self, descriptor: StateDescriptor[H] | H) -> H:
         """Return state of the current key, which all of its windows share.
 
         Raises

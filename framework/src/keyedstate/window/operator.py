@@ -374,30 +374,38 @@ class _OperatorContext(OnMergeContext, WindowContext):
             handle.set_namespace(namespace)
         return handle
 
-    def state(self, descriptor: StateDescriptor[H]) -> H:
+    def state(self, descriptor: StateDescriptor[H] | H) -> H:
         handle: H | None = self._handles.get(TRIGGER_STATE + descriptor.name)
         if handle is None:
             return self.at(named_within(TRIGGER_STATE, descriptor), self.window)
         handle.set_namespace(self.window)
         return handle
 
-    def merge_state(self, descriptor: StateDescriptor[Any]) -> None:
+    def merge_state(self, descriptor: StateDescriptor[Any] | StateHandle) -> None:
         handle = self.state(descriptor)
         if not isinstance(handle, MergingStateHandle):
             raise InvalidWindowError(
                 f"the trigger's state {descriptor.name!r}",
-                f"it is {descriptor.kind.value} state, which does not merge",
+                "its kind does not merge",
                 "Use list, reducing or aggregating state.",
             )
         handle.merge_namespaces(self.window, self.merged)
 
     def window_state(self, descriptor: StateDescriptor[H]) -> H:
         check_state_name(descriptor.name)
+        if isinstance(descriptor, StateHandle):
+            raise InvalidWindowError(
+                f"the state {descriptor.name!r}",
+                "as a class attribute of the function it belongs to the key",
+                "Declare state of a window elsewhere, as in ctx.window_state(ValueState(...)).",
+            )
         if self._operator.merges:
             raise PerWindowStateError(descriptor.name)
         return self.at(descriptor, self.window)
 
-    def global_state(self, descriptor: StateDescriptor[H]) -> H:
+    def global_state(self, descriptor: StateDescriptor[H] | H) -> H:
+        if isinstance(descriptor, StateHandle):
+            return descriptor
         check_state_name(descriptor.name)
         return self._backend.get_state(descriptor)
 

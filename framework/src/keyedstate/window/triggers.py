@@ -17,6 +17,7 @@ from keyedstate.state import ReducingState, StateDescriptor, StateHandle
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.types import INT64, TypeSerializer
 from keyedstate.window.checks import whole
+from keyedstate.window.errors import InvalidWindowError
 
 W = TypeVar("W")
 H = TypeVar("H", bound=StateHandle)
@@ -81,8 +82,13 @@ class TriggerContext(ABC):
         """Delete a timer; nothing where there is none."""
 
     @abstractmethod
-    def state(self, descriptor: StateDescriptor[H]) -> H:
+    def state(self, descriptor: StateDescriptor[H] | H) -> H:
         """Return state of the current key and window (Flink's ``getPartitionedState``).
+
+        Parameters
+        ----------
+        descriptor : StateDescriptor
+            A class attribute of the trigger, ``ctx.state(self.count)``, or one that it keeps elsewhere.
 
         In checkpoints its name begins with ``trigger.``, so that it is no other state's.
         """
@@ -92,7 +98,7 @@ class OnMergeContext(TriggerContext):
     """A `TriggerContext` of a window that others have become."""
 
     @abstractmethod
-    def merge_state(self, descriptor: StateDescriptor[Any]) -> None:
+    def merge_state(self, descriptor: StateDescriptor[Any] | StateHandle) -> None:
         """Add the state of the windows that were merged to that of the present one.
 
         Only for list, reducing and aggregating state.
@@ -291,8 +297,20 @@ class EndOfStreamTrigger(Trigger[Any]):
         ctx.delete_event_time_timer(END_OF_TIME)
 
 
-def named_within(prefix: str, descriptor: StateDescriptor[H]) -> StateDescriptor[H]:
-    """Return the same state under a name that begins with a prefix."""
+def named_within(prefix: str, descriptor: StateDescriptor[H] | H) -> StateDescriptor[H]:
+    """Return the same state under a name that begins with a prefix.
+
+    Raises
+    ------
+    InvalidWindowError
+        For what is no declaration.
+    """
+    if not isinstance(descriptor, StateDescriptor):
+        raise InvalidWindowError(
+            "the state of a trigger",
+            f"it is {descriptor!r}, which is no declaration",
+            "Give a class attribute of the trigger, as in ctx.state(self.count).",
+        )
     renamed = copy.copy(descriptor)
     renamed.name = f"{prefix}{descriptor.name}"
     return renamed

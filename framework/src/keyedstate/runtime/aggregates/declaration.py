@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.backend import Column, array_of
+from keyedstate.errors import forgotten_call
 from keyedstate.runtime.aggregates.errors import InvalidAggregateError
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.types import TypeSerializer, UnsupportedTypeError, infer
@@ -160,7 +161,9 @@ def require_aggregate(name: str, given: object) -> Aggregate:
     """Return what is given for an output column, or refuse what is no aggregate."""
     if not isinstance(given, Aggregate):
         raise InvalidAggregateError(
-            name, f"it is {given!r}; give one of keyedstate.runtime.aggregates, such as count() or sum_('c')"
+            name,
+            f"it is {given!r}{forgotten_call(given)}; give one of keyedstate.runtime.aggregates, such as "
+            "count() or sum_('c')",
         )
     return given
 

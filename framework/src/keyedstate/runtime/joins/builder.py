@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from keyedstate.durations import Duration, milliseconds
+from keyedstate.errors import forgotten_call
+from keyedstate.runtime.function_checks import check_methods
 from keyedstate.runtime.joins.errors import InvalidJoinError
 from keyedstate.runtime.joins.function import (
     LATE_LEFT,
@@ -151,9 +153,15 @@ class IntervalJoin(Generic[T]):
         if not isinstance(function, ProcessJoinFunction):
             raise InvalidJoinError(
                 "process()",
-                f"its function is {function!r}",
+                f"its function is {function!r}{forgotten_call(function)}",
                 "Give an instance of a ProcessJoinFunction, or call join() for the columns of both rows.",
             )
+        check_methods(
+            function,
+            (ProcessJoinFunction,),
+            {"process": ("left", "right", "ctx")},
+            {"open": (), "close": ()},
+        )
         return self._made(function, schema)
 
     def join(self) -> T:

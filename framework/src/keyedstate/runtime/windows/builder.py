@@ -12,9 +12,11 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from keyedstate.durations import Duration
+from keyedstate.errors import forgotten_call
 from keyedstate.runtime.aggregates import Aggregate, InvalidAggregateError
 from keyedstate.runtime.aggregates.declaration import all_aggregates, require_aggregate
 from keyedstate.runtime.function import KeyedFunction
+from keyedstate.runtime.function_checks import check_methods
 from keyedstate.runtime.windows.aggregation import DeclaredAggregation
 from keyedstate.runtime.windows.function import (
     DROP,
@@ -305,6 +307,14 @@ def windowed(assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowe
 def _checked(method: str, function: object) -> ProcessWindowFunction:
     if not isinstance(function, ProcessWindowFunction):
         raise InvalidWindowError(
-            method, f"its function is {function!r}", "Give an instance of a ProcessWindowFunction."
+            method,
+            f"its function is {function!r}{forgotten_call(function)}",
+            "Give an instance of a ProcessWindowFunction.",
         )
+    check_methods(
+        function,
+        (ProcessWindowFunction,),
+        {"process": ("elements", "ctx")},
+        {"open": (), "clear": ("ctx",), "close": ()},
+    )
     return function

@@ -44,7 +44,9 @@ class Harness:
         It is not opened itself.  Every instance runs a copy of it, and another one in each epoch, as
         embedded tasks do; see `HarnessInstance.function`.
     key : str or sequence of str
-        The column, or columns, that make the key; as in ``keyed(df, "user")``.
+        The column, or columns, that make the key; as in ``keyed(df, "user")``.  A field of a struct,
+        ``"place.city"``, becomes a column of the rows, as on Spark; what Spark would compute is for the rows
+        to have.
     schema : str, mapping, pyarrow.Schema or StructType
         The columns of the rows: ``"user string, seconds long"``, ``{"user": types.STRING, "seconds": int}``.
     output : str, mapping, pyarrow.Schema or StructType

@@ -11,6 +11,7 @@ from typing import Any
 
 import cloudpickle
 
+from keyedstate.backend import Capability
 from keyedstate.config import (
     BACKEND,
     MAX_PARALLELISM,
@@ -20,13 +21,13 @@ from keyedstate.config import (
     Configuration,
 )
 from keyedstate.plugins import Backend, PluginRegistry
-from keyedstate.runtime import KeyedFunction, check_inputs
-from keyedstate.runtime.function import check_function
+from keyedstate.runtime import KeyedFunction, check_function, check_inputs
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.testing.harness.connected import ConnectedInputRows
 from keyedstate.testing.harness.errors import FunctionCopyError, HarnessSettingError
 from keyedstate.testing.harness.rows import KeyedInputRows
 from keyedstate.testing.harness.time import HarnessTime
+from keyedstate.time import check_timer_queue
 
 #: Options that are parameters of the harness.
 _PARAMETERS = {BACKEND: "backend", PARALLELISM: "parallelism", MAX_PARALLELISM: "max_parallelism"}
@@ -104,6 +105,8 @@ class InstancePlan:
         config = Configuration({**options, BACKEND.name: backend})
         registry = PluginRegistry(config)
         plugin = registry.choose()
+        in_order = plugin.description.level(Capability.TIMERS_IN_ORDER).usable
+        check_timer_queue(config[TIMERS_QUEUE], plugin.name, in_order=in_order)
         return cls(
             function=function,
             plugin=plugin,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keyedstate.errors import did_you_mean
 from keyedstate.murmur3 import key_groups
@@ -78,6 +79,7 @@ class KeyedInputRows(InputRows):
     ----------
     declared : str, mapping, pyarrow.Schema or StructType
     key : str or sequence of str
+        Columns, or fields of structs as ``"place.city"``, which become columns, ``city``.
     time : str or None
         The column with the event time.
     argument : str, optional
@@ -99,10 +101,31 @@ class KeyedInputRows(InputRows):
         self, declared: object, key: str | Sequence[str], time: str | None, argument: str = "schema"
     ) -> None:
         super().__init__(declared, argument)
+        paths = _key_paths(self._checked.schema, key)
+        self.key_columns = tuple(paths)
+        #: Fields of structs that are parts of the key: columns of the rows, as on Spark.
+        self._from_structs = {name: path for name, path in paths.items() if len(path) > 1}
+        self._schema = self._with_fields(self._checked.to_batch([])).schema
         self.time_column = None if time is None else _time_column(self.schema, time)
-        self.key_columns = _key_columns(self.schema, key)
         self.key_types = [_key_type(self.schema.field(name)) for name in self.key_columns]
         self.key_serializer = key_serializer_for(self.key_types)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The declared columns, and the fields of structs that are parts of the key."""
+        return self._schema
+
+    def to_batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
+        """Return rows as one batch; raises as `InputRows.to_batch`."""
+        return self._with_fields(super().to_batch(rows))
+
+    def _with_fields(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        schema, columns = batch.schema, batch.columns
+        for name, (top, *inside) in self._from_structs.items():
+            column = pc.struct_field(batch.column(top), inside)
+            schema = schema.append(pa.field(name, column.type))
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     @property
     def have_event_time(self) -> bool:
@@ -155,17 +178,35 @@ def checked_schema(declared: object, argument: str) -> OutputSchema:
         raise HarnessSchemaError(argument, error.reason) from error
 
 
-def _key_columns(schema: pa.Schema, key: str | Sequence[str]) -> tuple[str, ...]:
-    names = (key,) if isinstance(key, str) else tuple(key)
-    if not names:
+def _key_paths(schema: pa.Schema, key: str | Sequence[str]) -> dict[str, list[str]]:
+    """Return the columns of the key by name, each with the path to it: a column, or a field of a struct."""
+    keys: Any = (key,) if isinstance(key, str) else key
+    if not isinstance(keys, Sequence) or not all(isinstance(name, str) for name in keys):
+        raise HarnessSchemaError(
+            "key",
+            f"it is {key!r}; name columns, and give the rows one for what Spark would compute",
+        )
+    if not keys:
         raise HarnessSchemaError("key", "it names no column")
-    for name in names:
-        _check_is_column(schema, name, "key")
-        if names.count(name) > 1:
+    paths: dict[str, list[str]] = {}
+    for given in keys:
+        path = [given] if given in schema.names else given.split(".")
+        _check_is_column(schema, path[0] if len(path) > 1 else given, "key")
+        type_ = schema.field(path[0]).type
+        for field in path[1:]:
+            index = type_.get_field_index(field) if pa.types.is_struct(type_) else -1
+            if index < 0:
+                raise HarnessSchemaError("key", f"{given!r} names no column and no field of a struct")
+            type_ = type_.field(index).type
+        name = path[-1]
+        if name in paths:
             raise HarnessSchemaError("key", f"the column {name!r} is named twice")
+        if len(path) > 1 and name in schema.names:
+            raise HarnessSchemaError("key", f"{given!r} would be named {name!r}, as a column of the rows is")
+        paths[name] = path
     if KEY_GROUP_COLUMN in schema.names:
         raise HarnessSchemaError("schema", f"the name {KEY_GROUP_COLUMN!r} is needed for the key groups")
-    return names
+    return paths
 
 
 def _time_column(schema: pa.Schema, name: str) -> str:

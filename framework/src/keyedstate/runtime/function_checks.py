@@ -1,0 +1,179 @@
+"""What can be told of a function before a task runs it: its methods, their parameters, its states."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType, FunctionType
+
+from keyedstate.errors import closest_names
+from keyedstate.runtime.connected import KeyedCoProcessFunction
+from keyedstate.runtime.errors import InvalidFunctionError
+from keyedstate.runtime.function import (
+    KeyedBroadcastProcessFunction,
+    KeyedFunction,
+    KeyedProcessFunction,
+    refuse_lone_broadcast_state,
+)
+from keyedstate.runtime.vectorized import VectorizedProcessFunction
+from keyedstate.state import OperatorStateDescriptor, StateDescriptor, declared_operator_states
+
+_PROCESS = {"process": ("row", "ctx")}
+#: The methods without which a function of these classes does nothing, and how they are called.
+_NEEDED: tuple[tuple[type, Mapping[str, tuple[str, ...]]], ...] = (
+    (KeyedBroadcastProcessFunction, {**_PROCESS, "process_broadcast": ("row", "ctx")}),
+    (KeyedProcessFunction, _PROCESS),
+    (KeyedCoProcessFunction, {"process1": ("row", "ctx"), "process2": ("row", "ctx")}),
+    (VectorizedProcessFunction, {"process_batch": ("batch", "ctx")}),
+)
+#: The methods that it may have.
+_OPTIONAL = {
+    "on_timer": ("time", "ctx"),
+    "on_timers": ("timers", "ctx"),
+    "end_epoch": ("ctx",),
+    "open": ("ctx",),
+    "close": (),
+}
+_BASES = (KeyedFunction, *(base for base, _ in _NEEDED))
+_NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+
+
+def check_function(function: object) -> None:
+    """Refuse what is no process function, or one that could only fail in a task.
+
+    Raises
+    ------
+    InvalidFunctionError
+        For a class in place of an instance, a method that is missing or cannot be called as it is, a declared
+        state that it cannot have, and one that is used and never bound.
+    InvalidDescriptorError
+        Where two attributes declare states of one name.
+    """
+    if isinstance(function, type) and issubclass(function, KeyedFunction):
+        raise InvalidFunctionError(
+            function.__name__, "it is a class, and an instance is needed; did you forget ()?"
+        )
+    if not isinstance(function, KeyedFunction):
+        raise InvalidFunctionError(
+            repr(function),
+            "it is not a KeyedProcessFunction, KeyedCoProcessFunction or VectorizedProcessFunction; derive "
+            "its class from one of these and pass an instance",
+        )
+    needed = next((methods for base, methods in _NEEDED if isinstance(function, base)), {})
+    check_methods(function, _BASES, needed, _OPTIONAL)
+    for state in declared_operator_states(function):
+        refuse_lone_broadcast_state(function, state)
+    _refuse_loose_states(function)
+
+
+def check_methods(
+    function: object,
+    bases: Sequence[type],
+    needed: Mapping[str, tuple[str, ...]],
+    optional: Mapping[str, tuple[str, ...]],
+) -> None:
+    """Refuse a user's object that lacks a method, or has one that cannot be called as it will be.
+
+    Parameters
+    ----------
+    function : object
+    bases : sequence of type
+        The classes whose methods of these names do nothing.
+    needed, optional : mapping
+        The arguments with which each method is called, by its name.
+
+    Raises
+    ------
+    InvalidFunctionError
+    """
+    for name in needed:
+        if not _has(function, name, bases):
+            raise _missing(function, name, needed[name])
+    for name, arguments in {**optional, **needed}.items():
+        if _has(function, name, bases):
+            _check_method(function, name, arguments)
+
+
+def _has(function: object, name: str, bases: Sequence[type]) -> bool:
+    """Return whether a function has a method that is not that of a base class."""
+    own = getattr(type(function), name, None)
+    inherited = any(own is vars(base).get(name) for base in bases)
+    return name in vars(function) or (own is not None and not inherited)
+
+
+def _called(name: str, arguments: tuple[str, ...]) -> str:
+    return f"{name}({', '.join(('self', *arguments))})"
+
+
+def _missing(function: object, name: str, arguments: tuple[str, ...]) -> InvalidFunctionError:
+    own = [attribute for attribute in vars(type(function)) if not attribute.startswith("_")]
+    close = closest_names(name, own)
+    hint = f"; did you mean it by {close[0]!r}?" if close else ""
+    return InvalidFunctionError(
+        type(function).__name__, f"it has no {name}(); define {_called(name, arguments)}{hint}"
+    )
+
+
+def _check_method(function: object, name: str, arguments: tuple[str, ...]) -> None:
+    owner, method = type(function).__name__, getattr(function, name)
+    if not callable(method):
+        kind = type(method).__name__
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise InvalidFunctionError(
+            owner, f"its {name} is {article} {kind} and no method; define {_called(name, arguments)}"
+        )
+    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+        raise InvalidFunctionError(
+            owner, f"its {name}() is asynchronous, and nothing would await it; define it without async"
+        )
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # of a method that is not written in Python
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise InvalidFunctionError(
+            owner,
+            f"its {name}{signature} cannot be called as {name}({', '.join(arguments)}); define "
+            f"{_called(name, arguments)}",
+        ) from None
+
+
+def _refuse_loose_states(function: KeyedFunction) -> None:
+    """Refuse a method that reads or writes a state which is declared outside the class: nothing binds it."""
+    for owner in type(function).__mro__:
+        for method in vars(owner).values():
+            if not isinstance(method, FunctionType) or owner.__module__.startswith("keyedstate."):
+                continue
+            variables = inspect.getclosurevars(method)
+            states = {
+                name: value
+                for name, value in {**variables.globals, **variables.nonlocals}.items()
+                if isinstance(value, (StateDescriptor, OperatorStateDescriptor))
+            }
+            if not states:
+                continue
+            for name, attribute in _attributes_of(method.__code__):
+                state = states.get(name)
+                if state is not None and not hasattr(state, attribute):
+                    raise InvalidFunctionError(
+                        type(function).__name__,
+                        f"{method.__name__}() calls {name}.{attribute}(), and the state {state.name!r} is "
+                        "declared outside the class, where nothing binds it to a key; declare it as a class "
+                        "attribute and use it as an attribute of self",
+                    )
+
+
+def _attributes_of(code: CodeType) -> Iterator[tuple[str, str]]:
+    """Yield each attribute that code looks up directly on a variable: the variable's name and its own."""
+    before = None
+    for instruction in dis.get_instructions(code):
+        if before is not None and before.opname in _NAMES and instruction.opname in _ATTRIBUTES:
+            yield before.argval, instruction.argval
+        before = instruction
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _attributes_of(constant)
