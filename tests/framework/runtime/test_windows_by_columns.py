@@ -21,11 +21,7 @@ from keyedstate.window import Session, Sliding, Tumbling
 
 UTC = dt.timezone.utc
 SCHEMA = "user string, v long, ts timestamp"
-RESULT = "user: string, window_start: timestamp, window_end: timestamp, n: long, total: long, most: long"
-OUTPUT = (
-    f"output string, main struct<{RESULT}>, missing struct<user: string, v: long, ts: timestamp>, "
-    "late struct<user: string, v: long, ts: timestamp>"
-)
+OUTPUT = "user string, window_start timestamp, window_end timestamp, n long, total long, most long"
 
 
 class Statistics(AggregateFunction[Any, Any, Any]):
@@ -83,12 +79,15 @@ def declared(assigner: Any, lateness: int) -> Any:
     return windows.allowed_lateness(lateness)
 
 
-def told(outputs: list[Any]) -> tuple[list[Any], dict[Any, Any], list[Any]]:
-    """Return the rows that went aside, the last firing of each window, and which windows fired."""
-    aside = sorted(repr(row) for row in outputs if row[0] != "main")
-    fired = [row[1] for row in outputs if row[0] == "main"]
+def told(fired: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
+    """Return the last firing of each window, and which windows fired."""
     last = {(row[0], row[1], row[2]): tuple(row[3:]) for row in fired}
-    return aside, last, sorted(map(repr, last))
+    return last, sorted(map(repr, last))
+
+
+def aside(job: Harness) -> list[str]:
+    """Return the rows that went aside."""
+    return sorted(repr((name, row)) for name in ("missing", "late") for row in job.side_output(name))
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -122,14 +121,15 @@ def test_columns_and_rows_give_the_same(backend_name: str, assigner: Any, latene
                     job.rescale(3 - job.parallelism)
                 else:
                     job.end_epoch()
+            assert aside(rows) == aside(columns)
             assert told(rows.take_outputs()) == told(columns.take_outputs())
         assert rows.num_entries() == columns.num_entries() == 0
 
 
-def ended(outputs: list[Any]) -> tuple[list[Any], dict[Any, Any]]:
-    """Return the rows that went aside, and what sessions gave that did not become part of a later one."""
-    aside, last, _ = told(outputs)
-    return aside, {
+def ended(outputs: list[Any]) -> dict[Any, Any]:
+    """Return what sessions gave that did not become part of a later one."""
+    last, _ = told(outputs)
+    return {
         session: result
         for session, result in last.items()
         if not any(
@@ -195,13 +195,12 @@ def test_sessions_by_columns_and_by_rows_give_the_same(gap: int, lateness: int, 
                     job.rescale(3 - job.parallelism)
                 else:
                     job.end_epoch()
+            assert aside(rows) == aside(columns)
             by_row, by_column = rows.outputs[before[0] :], columns.outputs[before[1] :]
             if one_by_one or not lateness:
                 assert sorted(map(repr, by_row)) == sorted(map(repr, by_column))
             else:
-                aside, last, _ = told(by_row)
-                other_aside, other_last, _ = told(by_column)
-                assert aside == other_aside
+                (last, _), (other_last, _) = told(by_row), told(by_column)
                 assert {session: last.get(session) for session in other_last} == other_last
         assert ended(rows.outputs) == ended(columns.outputs)
         assert rows.num_entries() == columns.num_entries() == 0

@@ -6,8 +6,9 @@ fields of one struct column, which is null in rows of the other input.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -128,7 +129,14 @@ class KeyedCoProcessFunction(KeyedFunction):
     partitions of one: compare their times where order matters.
 
     The watermark is the least of those of both inputs.
+
+    Attributes
+    ----------
+    side_inputs : mapping of str to int
+        Which input's columns a side output has that declares None: 0 for the first, 1 for the second.
     """
+
+    side_inputs: Mapping[str, int] = MappingProxyType({})
 
     def for_inputs(self, inputs: ConnectedInputs) -> KeyedCoProcessFunction:
         """Return the function for rows of these columns; itself, unless it has to know them."""

@@ -6,13 +6,15 @@ Flink's ``KeyedProcessFunction`` and ``KeyedBroadcastProcessFunction``, under th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 import pyarrow as pa
 
 from keyedstate.backend import OperatorStateKind
 from keyedstate.runtime.errors import InvalidFunctionError
+from keyedstate.runtime.side_outputs import SideRows
 from keyedstate.runtime.timers import KeyTimers, TimeDomain
 from keyedstate.state import (
     KeyedStateBackend,
@@ -49,6 +51,7 @@ class Context:
         "_function",
         "_key_timers",
         "_operator_states",
+        "_side_rows",
         "_states",
         "_timers",
         "epoch",
@@ -65,6 +68,7 @@ class Context:
         epoch: int | None,
         task: int,
         parallelism: int,
+        side_rows: SideRows,
     ) -> None:
         self._function = function
         self._backend = backend
@@ -72,6 +76,7 @@ class Context:
         self._timers = TimerServices(backend)
         #: Rows of the epoch that were dropped, by why.
         self._dropped: Counter[str] = Counter()
+        self._side_rows = side_rows
         self._key_timers: KeyTimers | None = None
         #: The keyed states that were registered, by which their handles are told.
         self._states: dict[str, StateDescriptor[Any]] = {}
@@ -106,6 +111,21 @@ class Context:
                 "on_timers(self, timers, ctx) where it derives from VectorizedProcessFunction",
             )
         return self._key_timers
+
+    def output(self, name: str, row: Any) -> None:
+        """Put a row out to a side output, which the function declares in `KeyedFunction.side_outputs`.
+
+        Parameters
+        ----------
+        name : str
+        row : tuple, list or dict
+            Of a `VectorizedProcessFunction` a pyarrow.RecordBatch or pyarrow.Table.
+
+        Raises
+        ------
+        UndeclaredSideOutputError
+        """
+        self._side_rows.put(name, row, self.key)
 
     @overload
     def state(self, descriptor: StateDescriptor[H] | H) -> H: ...
@@ -175,6 +195,10 @@ class BroadcastContext:
         self.task = context.task
         self.parallelism = context.parallelism
 
+    def output(self, name: str, row: Any) -> None:
+        """Put a row out to a side output, as `Context.output` does; every task does so."""
+        self._context._side_rows.put(name, row, None)
+
     def apply_to_keyed_state(self, state: H, function: Callable[[Any, H], None]) -> None:
         """Call ``function(key, state)`` with each key of this task that has the state as the current key.
 
@@ -202,7 +226,16 @@ class KeyedFunction:
     States are declared as class attributes (`keyedstate.state.ValueState`, `keyedstate.state.MapState`) or
     registered in `open`.  One instance serves many keys, so anything that belongs to a key goes into
     state; anything else on ``self`` may live longer than an epoch and may be gone at any time.
+
+    Attributes
+    ----------
+    side_outputs : mapping of str to str or StructType
+        The columns of each side output by its name, for `Context.output`; None for those of the input.
+        Where there are any, the DataFrame has a column ``output`` that names the output of each row, and for
+        each output a struct column with its columns: ``main`` for the rows that the function yields.
     """
+
+    side_outputs: Mapping[str, Any] = MappingProxyType({})
 
     def for_rows(
         self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None

@@ -63,6 +63,12 @@ def check_function(function: object) -> None:
         )
     needed = next((methods for base, methods in _NEEDED if isinstance(function, base)), {})
     check_methods(function, _BASES, needed, _OPTIONAL)
+    if not isinstance(function.side_outputs, Mapping):
+        raise InvalidFunctionError(
+            type(function).__name__,
+            f"its side_outputs is {function.side_outputs!r}; give a mapping of names to columns, as in "
+            "side_outputs = {'late': 'user string, n long'}",
+        )
     for state in declared_operator_states(function):
         refuse_lone_broadcast_state(function, state)
     _refuse_loose_states(function)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,13 @@ from keyedstate.runtime.function import (
     KeyedBroadcastProcessFunction,
     KeyedFunction,
     KeyedProcessFunction,
-    OnTimerContext,
 )
 from keyedstate.runtime.function_checks import check_function
 from keyedstate.runtime.output import OutputError, OutputSchema
 from keyedstate.runtime.rows import iterate_rows
 from keyedstate.runtime.runs import KeyRuns, RowsByKey
+from keyedstate.runtime.side_outputs import MAIN, Outputs, SideRows
+from keyedstate.runtime.timer_calls import PER_RECORD, OnTimer, handles_timers
 from keyedstate.runtime.timers import USER_TIMERS, AtEnd, KeyTimers, TimeDomain
 from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction, put_together, timer_batch
 from keyedstate.state import (
@@ -44,7 +46,7 @@ from keyedstate.state import (
     declared_operator_states,
     declared_states,
 )
-from keyedstate.time import Timer, TimerService
+from keyedstate.time import TimerService
 from keyedstate.types import TypeSerializer, from_arrow_type, nullable, tuple_of
 
 #: Output rows and bytes that are gathered before they become one Arrow batch.
@@ -77,6 +79,8 @@ class KeyedOperator:
     key_group_column : str
         Name of the int32 column with each row's key group; it is not shown to the function.
     output : OutputSchema
+    side_outputs : mapping of str to OutputSchema, optional
+        Where there are any, batches of all outputs come out as `keyedstate.runtime.side_outputs` has them.
     epoch : int or None
     operator_states : OperatorStateBackend, optional
         With what the task restores; an empty one by default.
@@ -112,6 +116,7 @@ class KeyedOperator:
         key_columns: Sequence[str],
         key_group_column: str,
         output: OutputSchema,
+        side_outputs: Mapping[str, OutputSchema] = MappingProxyType({}),
         epoch: int | None,
         operator_states: OperatorStateBackend | None = None,
         task: int = 0,
@@ -127,9 +132,12 @@ class KeyedOperator:
         self._backend = backend
         self._key_columns = tuple(key_columns)
         self._key_group_column = key_group_column
-        self._output = output
+        self._outputs = Outputs(output, side_outputs)
+        self._side_rows = SideRows(self._outputs, by_columns=isinstance(function, VectorizedProcessFunction))
         self._operator_states = OperatorStateBackend() if operator_states is None else operator_states
-        self._context = Context(function, backend, self._operator_states, epoch, task, parallelism)
+        self._context = Context(
+            function, backend, self._operator_states, epoch, task, parallelism, self._side_rows
+        )
         self._timers = self._context._timers
         self.rows_dropped = self._context._dropped
         self._user_timers: TimerService | None = None
@@ -155,7 +163,7 @@ class KeyedOperator:
         for operator_state in declared_operator_states(self._function):
             operator_state.bind(self._function, self._context.state(operator_state))
         if self._has_timers:
-            on_timer = _OnTimer(self._function, self._context)
+            on_timer = OnTimer(self._function, self._context)
             self._user_timers = self._timers.service(USER_TIMERS, on_timer)
             self._context._key_timers = KeyTimers(self._user_timers)
         self._opened = True
@@ -208,7 +216,7 @@ class KeyedOperator:
         if isinstance(function, VectorizedProcessFunction):
             for batch in put_together(filled, function.batch_rows, function.batch_bytes):
                 yield from self._process_vectorized(function, batch)
-        elif isinstance(function, _PER_RECORD) and not self._operator_states.metas():
+        elif isinstance(function, PER_RECORD) and not self._operator_states.metas():
             yield from put_together(self._process_by_key(function, filled), OUTPUT_BATCH_ROWS, OUTPUT_BYTES)
         else:
             # Operator state would show in which order rows of different keys are handled.
@@ -233,6 +241,7 @@ class KeyedOperator:
             yield from self._given("end_epoch", lambda: function.end_epoch(self._context))
         if at_end is not AtEnd.NOTHING:
             yield from self.fire_timers()
+        yield from self._put_aside()
         self._backend.end_epoch()
 
     def fire_timers(self) -> Iterator[pa.RecordBatch]:
@@ -280,9 +289,11 @@ class KeyedOperator:
                 if len(keys) >= OUTPUT_BATCH_ROWS or len(out) >= OUTPUT_BATCH_ROWS:
                     if out:
                         yield self._emit(out, keys, ends)
+                    yield from self._put_aside()
                     out, keys, ends = [], [], []
         if out:
             yield self._emit(out, keys, ends)
+        yield from self._put_aside()
         backend.current.timestamp = None
 
     def _fire_together(
@@ -336,6 +347,7 @@ class KeyedOperator:
                         out = []
         if out:
             yield self._emit(out, [None], [])
+        yield from self._put_aside()
 
     def close(self) -> None:
         """Close the function; calling it again does nothing."""
@@ -353,7 +365,7 @@ class KeyedOperator:
         function = self._function
         if isinstance(function, VectorizedProcessFunction):
             yield from self._process_vectorized(function, batch)
-        elif isinstance(function, _PER_RECORD):
+        elif isinstance(function, PER_RECORD):
             self._note_event_times(batch)
             for some in self._rows.in_order(batch):
                 yield from self._process_runs(function, some)
@@ -382,14 +394,14 @@ class KeyedOperator:
         """Yield the batches that a vectorised function gives, as they are declared."""
         try:
             given = call()
-            if given is None:
-                return
             if isinstance(given, (pa.RecordBatch, pa.Table)):
                 raise TypeError(f"{step}() must yield its batches or return a list of them, not one batch")
-            for made in given:
-                for batch in self._output.conform(made):
+            for made in () if given is None else given:
+                for batch in self._outputs.main.conform(made):
                     self.rows_out += batch.num_rows
-                    yield batch
+                    yield self._outputs.tagged(MAIN, batch)
+                yield from self._put_aside()
+            yield from self._put_aside()
         except OutputError:
             raise
         except (Exception, SystemExit) as error:
@@ -454,6 +466,7 @@ class KeyedOperator:
             backend.write_held()
         if out:
             yield self._emit(out, keys, ends)
+        yield from self._put_aside()
 
     def _of_both_inputs(
         self, function: KeyedCoProcessFunction, batch: pa.RecordBatch
@@ -490,7 +503,14 @@ class KeyedOperator:
 
     def _emit(self, out: list[Any], keys: list[Any], ends: list[int]) -> pa.RecordBatch:
         self.rows_out += len(out)
-        return self._output.to_batch(out, lambda row: keys[bisect_right(ends, row)])
+        rows = self._outputs.main.to_batch(out, lambda row: keys[bisect_right(ends, row)])
+        return self._outputs.tagged(MAIN, rows)
+
+    def _put_aside(self) -> Iterator[pa.RecordBatch]:
+        """Yield what the function has put out to side outputs since the last time."""
+        for batch in self._side_rows.take():
+            self.rows_out += batch.num_rows
+            yield batch
 
     def _note_event_times(self, batch: pa.RecordBatch) -> None:
         """See the largest event time of a batch, and that of each input."""
@@ -517,42 +537,10 @@ class KeyedOperator:
             self.largest_event_times[name] = max(latest, self.largest_event_times.get(name, latest))
 
     def _failure(self, step: str, error: BaseException, time: int | None = None) -> ProcessFunctionError:
+        self._side_rows.clear()
         return ProcessFunctionError(
             type(self._function).__name__, step, self._context.key, self._context.epoch, error, time
         )
-
-
-class _OnTimer:
-    """Tells a per-record function of its timers; a vectorised one is asked for many at once."""
-
-    def __init__(self, function: KeyedFunction, context: Context) -> None:
-        self._on_timer = getattr(function, "on_timer", None)
-        self._function_context = context
-        self._context: OnTimerContext | None = None
-
-    def on_event_time(self, timer: Timer) -> Any:
-        return self._tell(timer, TimeDomain.EVENT_TIME)
-
-    def on_processing_time(self, timer: Timer) -> Any:
-        return self._tell(timer, TimeDomain.PROCESSING_TIME)
-
-    def _tell(self, timer: Timer, domain: TimeDomain) -> Any:
-        context = self._context
-        if context is None:
-            context = self._context = OnTimerContext(self._function_context)
-        context.epoch = self._function_context.epoch
-        context.key, context._time, context.time_domain = timer.key, timer.time, domain
-        assert self._on_timer is not None, "a vectorised function is asked for many timers at once"
-        return self._on_timer(timer.time, context)
-
-
-def handles_timers(function: KeyedFunction) -> bool:
-    """Return whether a function says what shall happen when a timer fires."""
-    own: Any = type(function)
-    if isinstance(function, VectorizedProcessFunction):
-        return own.on_timers is not VectorizedProcessFunction.on_timers
-    bases = (base for base in _PER_RECORD if isinstance(function, base))
-    return any(own.on_timer is not base.on_timer for base in bases)
 
 
 def _step(function: KeyedFunction, row: Any) -> str:
@@ -565,7 +553,5 @@ def _single_row(step: str, result: object) -> TypeError:
     return TypeError(f"{step}() must yield its rows or return a list of them, not {result!r}")
 
 
-#: Functions that handle one row after the other.
-_PER_RECORD = (KeyedProcessFunction, KeyedCoProcessFunction)
 #: Results that are surely one row where rows are expected: iterating over them would yield its fields.
 _SINGLE_ROWS = frozenset((tuple, dict, str, bytes))

@@ -37,14 +37,16 @@ class OutputError(KeyedStateError):
 class OutputRowError(OutputError):
     """An output row that is no row, or has not exactly the declared columns."""
 
-    def __init__(self, reason: str, row: object, columns: Sequence[str], key: object) -> None:
+    def __init__(
+        self, reason: str, row: object, columns: Sequence[str], key: object, side: str | None = None
+    ) -> None:
         self.reason = reason
         self.columns = tuple(columns)
         self.key = key
         super().__init__(
-            f"the output row {_short(row)} for the key {_short(key)} {reason}. Declared are {len(columns)} "
-            f"column(s): {', '.join(columns)}. Yield a tuple or list with one value for each in this order, "
-            "or a dict with these names."
+            f"the output row {_short(row)}{_of_side(side)} for the key {_short(key)} {reason}. Declared are "
+            f"{len(columns)} column(s): {', '.join(columns)}. Yield a tuple or list with one value for each "
+            "in this order, or a dict with these names."
         )
 
 
@@ -84,6 +86,8 @@ class OutputSchema:
     ----------
     schema : pyarrow.Schema
         A field that is not nullable refuses None.
+    side : str, optional
+        Name of the side output whose columns these are, for errors.
 
     Raises
     ------
@@ -91,7 +95,7 @@ class OutputSchema:
         For no column, a repeated name, or a type that rows of Python values cannot be checked against.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, side: str | None = None) -> None:
         names = list(schema.names)
         if not names:
             raise OutputSchemaError("it has no column")
@@ -99,17 +103,19 @@ class OutputSchema:
             if names.count(name) > 1:
                 raise OutputSchemaError(f"the column {name!r} appears {names.count(name)} times")
         self._schema = schema
+        self._side = side
         self._names = names
         self._getters = [itemgetter(index) for index in range(len(names))]
-        self._columns = [_column_of(field.type, field.nullable, field.name) for field in schema]
+        prefix = "" if side is None else f"{side}."
+        self._columns = [_column_of(field.type, field.nullable, prefix + field.name) for field in schema]
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches."""
         return self._schema
 
-    def __reduce__(self) -> tuple[type[OutputSchema], tuple[pa.Schema]]:
-        return OutputSchema, (self._schema,)
+    def __reduce__(self) -> tuple[type[OutputSchema], tuple[pa.Schema, str | None]]:
+        return OutputSchema, (self._schema, self._side)
 
     def to_batch(
         self, rows: Sequence[Any], key_of: Callable[[int], object] = lambda row: None
@@ -149,25 +155,28 @@ class OutputSchema:
             For what is no batch, has not exactly the declared columns, or cannot be cast without a change.
         """
         if not isinstance(given, (pa.RecordBatch, pa.Table)):
-            raise OutputBatchError(f"it is a {type(given).__name__}", self._names)
+            raise self._batch_error(f"it is a {type(given).__name__}")
         if given.schema.names != self._names:
             if sorted(given.schema.names) != sorted(self._names):
-                raise OutputBatchError(f"it has the column(s) {', '.join(given.schema.names)}", self._names)
+                raise self._batch_error(f"it has the column(s) {', '.join(given.schema.names)}")
             given = given.select(self._names)
         columns = []
         for field, column in zip(self._schema, given.columns, strict=True):
             if column.null_count and not field.nullable:
-                raise OutputBatchError(f"there are nulls in the column {field.name!r}", self._names)
+                raise self._batch_error(f"there are nulls in the column {field.name!r}")
             if column.type != field.type:
                 try:
                     column = column.cast(field.type)
                 except pa.ArrowException as error:
                     reason = f"its column {field.name!r} is {column.type}, declared is {field.type}: {error}"
-                    raise OutputBatchError(reason, self._names) from error
+                    raise self._batch_error(reason) from error
             columns.append(column)
         if isinstance(given, pa.RecordBatch):
             return [pa.RecordBatch.from_arrays(columns, schema=self._schema)]
         return list(pa.Table.from_arrays(columns, schema=self._schema).to_batches())
+
+    def _batch_error(self, reason: str) -> OutputBatchError:
+        return OutputBatchError(reason, self._names, self._side)
 
     def _transposed(self, rows: Sequence[Any], key_of: Callable[[int], object]) -> Sequence[Sequence[Any]]:
         plain = set(map(type, rows)) <= {tuple, list}
@@ -194,7 +203,7 @@ class OutputSchema:
                 reason = f"lacks the column(s) {', '.join(map(repr, missing))}"
         else:
             reason = f"is a {type(row).__name__} and no row"
-        raise OutputRowError(reason, row, names, key_of(index))
+        raise OutputRowError(reason, row, names, key_of(index), self._side)
 
 
 class OutputSchemaError(KeyedStateError, ValueError):
@@ -222,13 +231,13 @@ class OutputSizeError(KeyedStateError):
 class OutputBatchError(OutputError):
     """What a vectorised function gives, where it is no batch of the declared columns."""
 
-    def __init__(self, reason: str, columns: Sequence[str]) -> None:
+    def __init__(self, reason: str, columns: Sequence[str], side: str | None = None) -> None:
         self.reason = reason
         self.columns = tuple(columns)
         self.key = None
         super().__init__(
-            f"an output batch cannot be used: {reason}. Declared are {len(columns)} column(s): "
-            f"{', '.join(columns)}. Yield pyarrow.RecordBatch or pyarrow.Table with these."
+            f"an output batch{_of_side(side)} cannot be used: {reason}. Declared are {len(columns)} "
+            f"column(s): {', '.join(columns)}. Yield pyarrow.RecordBatch or pyarrow.Table with these."
         )
 
 
@@ -470,6 +479,10 @@ def _column_of(arrow_type: pa.DataType, nullable: bool, path: str) -> _Column:
     raise OutputSchemaError(
         f"the column {path!r} has the type {arrow_type}, which process functions cannot give"
     )
+
+
+def _of_side(side: str | None) -> str:
+    return "" if side is None else f" of the side output {side!r}"
 
 
 def _short(value: object, limit: int = 100) -> str:

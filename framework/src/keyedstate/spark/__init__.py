@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from keyedstate.spark.metrics import EpochListener, epoch_metrics, metrics_of
     from keyedstate.spark.registration import register
     from keyedstate.spark.savepoint import create_savepoint, fork_savepoint
+    from keyedstate.spark.side_outputs import SplitOutputs, split
     from keyedstate.spark.stopping import stop_with_savepoint
-    from keyedstate.spark.windows import SplitOutputs, split
 
 #: What is imported when it is asked for, and where it is.
 _WITH_SPARK = {
@@ -47,7 +47,7 @@ _WITH_SPARK = {
     "EpochListener": "keyedstate.spark.metrics",
     "KeyedFrame": "keyedstate.spark.frame",
     "SavepointEdit": "keyedstate.spark.editing",
-    "SplitOutputs": "keyedstate.spark.windows",
+    "SplitOutputs": "keyedstate.spark.side_outputs",
     "connect": "keyedstate.spark.connected",
     "create_savepoint": "keyedstate.spark.savepoint",
     "edit": "keyedstate.spark.editing",
@@ -57,7 +57,7 @@ _WITH_SPARK = {
     "metrics_of": "keyedstate.spark.metrics",
     "new_savepoint": "keyedstate.spark.editing",
     "register": "keyedstate.spark.registration",
-    "split": "keyedstate.spark.windows",
+    "split": "keyedstate.spark.side_outputs",
     "stop_with_savepoint": "keyedstate.spark.stopping",
 }
 

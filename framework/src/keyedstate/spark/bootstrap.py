@@ -52,6 +52,9 @@ class _NoOutput(OutputSchema):
     ) -> pa.RecordBatch:
         return pa.record_batch([pa.nulls(0)], schema=self.schema)
 
+    def conform(self, given: Any) -> list[pa.RecordBatch]:
+        return []
+
 
 NO_OUTPUT = _NoOutput()
 

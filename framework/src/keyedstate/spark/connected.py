@@ -113,6 +113,10 @@ class ConnectedFrame:
             raise MissingUidError()
         return self._uid
 
+    @property
+    def _schemas(self) -> list[StructType]:
+        return [frame.rows.df.schema for frame in self._frames]
+
     def process(
         self,
         function: KeyedCoProcessFunction,
@@ -156,7 +160,7 @@ class ConnectedFrame:
         """
         event_time, columns = self._event_time(time, delay, idle)
         bound, frame = self._together(function, columns)
-        return frame.run(bound, schema, event_time)
+        return frame.run(bound, schema, event_time, self._schemas)
 
     def interval_join(
         self,
@@ -203,7 +207,7 @@ class ConnectedFrame:
             left, right = (frame.rows.df for frame in self._frames)
             schema = join_output_type(left, right, inputs, output, by_itself=function.joins_by_itself)
             bound, frame = self._together(function, columns)
-            return frame.run(bound, schema, event_time)
+            return frame.run(bound, schema, event_time, self._schemas)
 
         return IntervalJoin(
             lower,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +31,8 @@ from keyedstate.spark.event_time import ConnectedEventTime, EventTime
 from keyedstate.spark.heartbeat import heartbeat_ms
 from keyedstate.spark.keys import KeyColumns, with_key_columns
 from keyedstate.spark.planning import KeyedRows, task_of
-from keyedstate.spark.schema import parse_output, to_arrow
+from keyedstate.spark.schema import to_arrow
+from keyedstate.spark.side_outputs import declared_outputs
 from keyedstate.spark.task import OperatorPlan
 from keyedstate.spark.time_columns import event_time_of
 from keyedstate.spark.windows import check_event_time, output_type
@@ -166,7 +167,8 @@ class KeyedFrame:
         ----------
         function : KeyedProcessFunction or VectorizedProcessFunction
         schema : str or StructType
-            Columns of the rows that the function yields: ``"app_id string, views long"``.
+            Columns of the rows that the function yields: ``"app_id string, views long"``.  Those of its side
+            outputs are in its `side_outputs`.
         time : str, optional
             Name of the column with each row's event time, a timestamp or a date: for states that expire in
             event time, and for `Context.timestamp`.
@@ -218,12 +220,21 @@ class KeyedFrame:
         function: KeyedFunction,
         schema: str | StructType,
         event_time: EventTime | ConnectedEventTime | None,
+        inputs: Sequence[StructType] = (),
     ) -> DataFrame:
-        """Run a process function, as `process` does, with event times from where it is said."""
+        """Run a process function, as `process` does, with event times from where it is said.
+
+        Parameters
+        ----------
+        function, schema, event_time
+        inputs : sequence of StructType, optional
+            The columns of two inputs, where the rows are their union.
+        """
         check_function(function)
         self.rows.check_sides(function)
-        declared, output = parse_output(self.rows.df.sparkSession, schema)
-        plan, rows = self.rows.planned(function, output, event_time, keeps_state=True)
+        df = self.rows.df
+        declared, output, sides = declared_outputs(df, schema, function, inputs or [df.schema])
+        plan, rows = self.rows.planned(function, output, sides, event_time, keeps_state=True)
         return rows.mapInArrow(task_of(plan), declared)
 
     def aggregate(
@@ -388,7 +399,8 @@ class KeyedFrame:
         self._refuse_streaming()
         check_function(function)
         self.rows.check_sides(function)
-        return self.rows.planned(function, NO_OUTPUT, event_time, keeps_state=False)
+        sides = dict.fromkeys(function.side_outputs, NO_OUTPUT)
+        return self.rows.planned(function, NO_OUTPUT, sides, event_time, keeps_state=False)
 
     def bootstrap_rows(self) -> tuple[DataFrame, list[str], int, int]:
         """Return the rows, the key columns, parallelism and max parallelism of state without a function."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from pathlib import Path
@@ -111,6 +111,7 @@ class PartitionPlan:
     event_time : EventTime or ConnectedEventTime or None
     connected : ConnectedInputs or None
         The inputs of a function that has two; their columns are then those of their union.
+    side_outputs : mapping of str to OutputSchema
     """
 
     function: bytes
@@ -124,6 +125,7 @@ class PartitionPlan:
     place: StatePlace | None
     event_time: EventTime | ConnectedEventTime | None
     connected: ConnectedInputs | None = None
+    side_outputs: Mapping[str, OutputSchema] = field(default_factory=dict)
 
     def key_groups(self, partition: int) -> KeyGroupRange:
         """Return the key groups of a partition."""
@@ -183,6 +185,7 @@ class PartitionPlan:
             key_columns=[name for name, _ in self.key_columns],
             key_group_column=KEY_GROUP_COLUMN,
             output=self.output,
+            side_outputs=self.side_outputs,
             epoch=epoch,
             operator_states=operator_states,
             task=partition,

@@ -65,8 +65,17 @@ def key_types(frame: DataFrame, key_columns: Sequence[str]) -> list[pa.DataType]
     return list(to_arrow(StructType([by_name[name] for name in key_columns])).types)
 
 
-def parse_output(spark: SparkSession, schema: str | StructType) -> tuple[StructType, OutputSchema]:
+def parse_output(
+    spark: SparkSession, schema: str | StructType, side: str | None = None
+) -> tuple[StructType, OutputSchema]:
     """Return the declared output as Spark's type and as what rows are checked against.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    schema : str or StructType
+    side : str, optional
+        Name of the side output that it is declared for.
 
     Raises
     ------
@@ -83,11 +92,27 @@ def parse_output(spark: SparkSession, schema: str | StructType) -> tuple[StructT
     else:
         parsed = schema
     try:
-        return parsed, OutputSchema(to_arrow(parsed))
+        return parsed, OutputSchema(to_arrow(parsed), side)
     except (PySparkException, TypeError) as error:
         raise OutputDeclarationError(_text(schema), first_line(error)) from error
     except OutputSchemaError as error:
         raise OutputDeclarationError(_text(schema), error.reason) from error
+
+
+def distinct(frame: DataFrame, columns: StructType) -> StructType:
+    """Return columns of which no two have one name.
+
+    Raises
+    ------
+    OutputDeclarationError
+    """
+    names = [folded(frame, name) for name in columns.names]
+    for name in names:
+        if names.count(name) > 1:
+            raise OutputDeclarationError(
+                columns.simpleString(), f"two columns are named {name!r}; rename one"
+            )
+    return columns
 
 
 def to_arrow(schema: StructType) -> pa.Schema:

@@ -7,8 +7,8 @@ two inputs.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from keyedstate.durations import Duration, milliseconds
@@ -24,7 +24,8 @@ from keyedstate.runtime.joins.function import (
     JoinedRow,
     ProcessJoinFunction,
 )
-from keyedstate.runtime.windows.function import DROP, FAIL, MAIN, MISSING
+from keyedstate.runtime.side_outputs import SideOutputNameError, check_name
+from keyedstate.runtime.windows.function import DROP, FAIL, MISSING
 
 T = TypeVar("T")
 
@@ -40,14 +41,9 @@ class JoinOutput:
     ----------
     schema : object
         The declared columns; None for those of `keyedstate.runtime.joins.joined_columns`.
-    sides : mapping
-        The declared columns of each side output by its name; None for those of the input whose rows it has.
-        Where there are any, `schema` is a struct column ``main`` beside them, and the column ``output`` says
-        which is meant.
     """
 
     schema: object
-    sides: Mapping[str, object] = field(default_factory=dict)
 
 
 class IntervalJoin(Generic[T]):
@@ -121,14 +117,14 @@ class IntervalJoin(Generic[T]):
 
         Raises
         ------
-        InvalidJoinError
+        SideOutputNameError
             For a name that another output has.
+        InvalidJoinError
+            Where its columns are not said.
         """
-        taken = (MAIN, LATE_LEFT, LATE_RIGHT, MISSING_LEFT, MISSING_RIGHT)
-        if not name or name in taken or name in self._sides:
-            raise InvalidJoinError(
-                f"the side output {name!r}", "its name is empty or taken", "Give it another name."
-            )
+        check_name(name)
+        if name in IntervalJoinFunction.side_inputs or name in self._sides:
+            raise SideOutputNameError(name, "there is one of that name")
         if schema is None:
             raise InvalidJoinError(
                 f"the side output {name!r}", "its columns are not said", "Give them, as in 'id long'."
@@ -176,10 +172,10 @@ class IntervalJoin(Generic[T]):
             self._lower_ms,
             self._upper_ms,
             function,
-            side_outputs=tuple(self._sides),
+            side_outputs=self._sides,
             missing=self._missing,
         )
-        return self._finish(made, JoinOutput(schema, self._sides))
+        return self._finish(made, JoinOutput(schema))
 
 
 def interval_join(

@@ -7,16 +7,17 @@ A timer takes a time out of a buffer when the watermark has passed all times tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any
 
 from keyedstate.runtime.connected import ConnectedInputs, KeyedCoProcessFunction
 from keyedstate.runtime.errors import InvalidFunctionError
 from keyedstate.runtime.function import Context
 from keyedstate.runtime.joins.errors import InvalidJoinError, MissingJoinTimeError
-from keyedstate.runtime.windows.function import DROP, FAIL, LATE, MAIN, TIMELESS
+from keyedstate.runtime.windows.function import DROP, FAIL, LATE, TIMELESS
 from keyedstate.state import MapState, StateDescriptor, declared_states
 from keyedstate.time import Timer
 from keyedstate.types import INT64, STRING, infer, list_of, tuple_of
@@ -46,11 +47,10 @@ class JoinContext:
         The event times of the two rows in milliseconds since 1970 UTC.
     """
 
-    __slots__ = ("_context", "_output", "key", "left_timestamp", "right_timestamp")
+    __slots__ = ("_context", "key", "left_timestamp", "right_timestamp")
 
-    def __init__(self, context: Context, output: Callable[[str, Any], None]) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._output = output
         self.key: Any = None
         self.left_timestamp = self.right_timestamp = 0
 
@@ -69,10 +69,9 @@ class JoinContext:
 
         Raises
         ------
-        InvalidJoinError
-            For a side output that was not declared.
+        UndeclaredSideOutputError
         """
-        self._output(name, row)
+        self._context.output(name, row)
 
 
 class ProcessJoinFunction:
@@ -189,13 +188,15 @@ def _taking(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
 class IntervalJoinFunction(KeyedCoProcessFunction):
     """Joins rows of two inputs by their key and their event times; made by `interval_join`."""
 
+    side_inputs = MappingProxyType({LATE_LEFT: 0, MISSING_LEFT: 0, LATE_RIGHT: 1, MISSING_RIGHT: 1})
+
     def __init__(
         self,
         lower_ms: int,
         upper_ms: int,
         function: ProcessJoinFunction,
         *,
-        side_outputs: tuple[str, ...],
+        side_outputs: Mapping[str, Any],
         missing: str,
     ) -> None:
         self.side_outputs = side_outputs
@@ -251,7 +252,7 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         assert self._inputs is not None, "it has buffers"
         self._compound_key = len(self._inputs.first.key_columns) > 1
         self._timers = ctx._timers.service(TIMERS, self, _TIMERS_OF)
-        self._pair = JoinContext(ctx, self._output)
+        self._pair = JoinContext(ctx)
         self._out = []
         function.open()
 
@@ -270,12 +271,14 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
     def _process(self, row: Any, ctx: Context, *, of_right: bool) -> Iterable[Any] | None:
         time, key = ctx.timestamp, ctx.key
         if time is None:
-            return self._without_time(row, ctx, of_right)
+            self._without_time(row, ctx, of_right)
+            return None
         if key is None or (self._compound_key and None in key):
             ctx._dropped[NULL_KEY] += 1
             return None
         if time < ctx.watermark:
-            return self._late(row, ctx, of_right)
+            self._late(row, ctx, of_right)
+            return None
         mine, others = (self._right, self._left) if of_right else (self._left, self._right)
         lower, upper = self._bounds[of_right]
         # Not in place: a snapshot that is being written may hold the list.
@@ -287,7 +290,7 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         if not found:
             return None
         found.sort(key=_TIME)
-        if self.joins_by_itself and not self.side_outputs:
+        if self.joins_by_itself:
             return self._joined(row, found, of_right)
         pair, process = self._pair, self._function.process
         pair.key = key
@@ -328,22 +331,20 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
 
     # -- output -------------------------------------------------------------------------------------------
 
-    def _without_time(self, row: Any, ctx: Context, of_right: bool) -> list[Any] | None:
+    def _without_time(self, row: Any, ctx: Context, of_right: bool) -> None:
         if self._missing == FAIL:
             raise MissingJoinTimeError(RIGHT if of_right else LEFT)
         if self._missing == DROP:
             ctx._dropped[TIMELESS] += 1
-            return None
-        self._output(MISSING_RIGHT if of_right else MISSING_LEFT, row)
-        return self._taken()
+        else:
+            ctx.output(MISSING_RIGHT if of_right else MISSING_LEFT, row)
 
-    def _late(self, row: Any, ctx: Context, of_right: bool) -> list[Any] | None:
+    def _late(self, row: Any, ctx: Context, of_right: bool) -> None:
         name = LATE_RIGHT if of_right else LATE_LEFT
-        if name not in self.side_outputs:
+        if name in self.side_outputs:
+            ctx.output(name, row)
+        else:
             ctx._dropped[LATE] += 1
-            return None
-        self._output(name, row)
-        return self._taken()
 
     def _taken(self) -> list[Any]:
         taken, self._out = self._out, []
@@ -354,20 +355,4 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
             return
         if isinstance(rows, (tuple, dict, str, bytes)):
             raise TypeError(f"process() must yield its rows or return a list of them, not {rows!r}")
-        if not self.side_outputs:
-            self._out.extend(rows)
-            return
-        nothing = (None,) * len(self.side_outputs)
-        self._out.extend((MAIN, tuple(row) if isinstance(row, list) else row, *nothing) for row in rows)
-
-    def _output(self, name: str, row: Any) -> None:
-        if name not in self.side_outputs:
-            known = ", ".join(map(repr, self.side_outputs)) or "none"
-            raise InvalidJoinError(
-                f"the side output {name!r}",
-                f"it was not declared; declared are: {known}",
-                "Declare it with side_output(name, schema).",
-            )
-        columns: list[Any] = [None] * len(self.side_outputs)
-        columns[self.side_outputs.index(name)] = tuple(row) if isinstance(row, list) else row
-        self._out.append((name, None, *columns))
+        self._out.extend(rows)

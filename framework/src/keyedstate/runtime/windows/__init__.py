@@ -2,18 +2,14 @@
 
 from keyedstate.runtime.windows.builder import Windowed, WindowOutput, windowed
 from keyedstate.runtime.windows.function import (
-    MAIN,
     MISSING,
-    OUTPUT,
     WINDOW_END,
     WINDOW_START,
     WindowedFunction,
 )
 
 __all__ = [
-    "MAIN",
     "MISSING",
-    "OUTPUT",
     "WINDOW_END",
     "WINDOW_START",
     "WindowOutput",

@@ -49,13 +49,13 @@ class DeclaredAggregation(KeyedFunction):
         self,
         definition: WindowDefinition,
         aggregates: Mapping[str, Aggregate],
-        side_outputs: tuple[str, ...],
+        side_outputs: Mapping[str, Any],
         late: str | None,
         missing: str,
     ) -> None:
         self._definition = definition
         self._aggregates = dict(aggregates)
-        self._side_outputs = side_outputs
+        self.side_outputs = side_outputs
         self._late = late
         self._missing = missing
 
@@ -73,7 +73,7 @@ class DeclaredAggregation(KeyedFunction):
             if name in bounds:
                 raise InvalidAggregateError(name, "the window's bounds are named so; give it another name")
         aggregation = self.bound_to(schema, key_columns)
-        sides: Any = {"side_outputs": self._side_outputs, "late": self._late, "missing": self._missing}
+        sides: Any = {"side_outputs": self.side_outputs, "late": self._late, "missing": self._missing}
         if by_columns(self._definition):
             if time_column is None:
                 raise MissingTimestampError(self._definition.assigner.name)
@@ -144,7 +144,7 @@ class WindowedAggregation(ColumnarWindows):
 
     def _add(self, batch: KeyedBatch, rows: Times, times: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
         rows, starts, late = self._assigned(times, rows, ctx.watermark)
-        yield from self._too_late(batch.rows, late, ctx)
+        self._too_late(batch.rows, late, ctx)
         if len(rows):
             yield from self._add_to(batch, rows, starts, ctx)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -17,11 +17,11 @@ from keyedstate.runtime.aggregates import Aggregate, InvalidAggregateError
 from keyedstate.runtime.aggregates.declaration import all_aggregates, require_aggregate
 from keyedstate.runtime.function import KeyedFunction
 from keyedstate.runtime.function_checks import check_methods
+from keyedstate.runtime.side_outputs import SideOutputNameError, check_name
 from keyedstate.runtime.windows.aggregation import DeclaredAggregation
 from keyedstate.runtime.windows.function import (
     DROP,
     FAIL,
-    MAIN,
     MISSING,
     WindowedFunction,
     WindowRow,
@@ -49,15 +49,11 @@ class WindowOutput:
     with_window : bool
         Whether the key columns, and the window's start and end where `bounded`, come before these.
     bounded : bool
-    sides : mapping
-        The declared columns of each side output by its name; None for those of the input.  Where there are
-        any, `schema` is a struct column ``main`` beside them, and the column ``output`` says which is meant.
     """
 
     schema: object
     with_window: bool
     bounded: bool
-    sides: Mapping[str, object] = field(default_factory=dict)
 
 
 class Windowed(Generic[T]):
@@ -133,7 +129,9 @@ class Windowed(Generic[T]):
         Raises
         ------
         InvalidWindowError
-            For windows by the clock, and for a name that another output has.
+            For windows by the clock.
+        SideOutputNameError
+            For a name that another output has.
         """
         self._definition.refuse_processing_time("a side output of late rows")
         other = self.side_output(name, None)
@@ -151,13 +149,12 @@ class Windowed(Generic[T]):
 
         Raises
         ------
-        InvalidWindowError
+        SideOutputNameError
             For a name that another output has.
         """
-        if not name or name == MAIN or name in self._sides:
-            raise InvalidWindowError(
-                f"the side output {name!r}", "its name is empty or taken", "Give it another name."
-            )
+        check_name(name)
+        if name in self._sides:
+            raise SideOutputNameError(name, "there is one of that name")
         other = copy.copy(self)
         other._sides = {**self._sides, name: schema}
         return other
@@ -228,7 +225,7 @@ class Windowed(Generic[T]):
             raise InvalidAggregateError(None, "there is none; name at least one, as in aggregate(n=count())")
         for name, aggregate in chosen.items():
             require_aggregate(name, aggregate)
-        made = DeclaredAggregation(self._definition, chosen, tuple(self._sides), self._late, self._missing)
+        made = DeclaredAggregation(self._definition, chosen, self._sides, self._late, self._missing)
         return self._finish(made, self._output(made.result_fields, True))
 
     def aggregate_with(
@@ -277,14 +274,14 @@ class Windowed(Generic[T]):
             self._definition,
             contents,
             function,
-            side_outputs=tuple(self._sides),
+            side_outputs=self._sides,
             late=self._late,
             missing=self._missing,
         )
         return self._finish(made, self._output(schema, with_window))
 
     def _output(self, schema: object, with_window: bool) -> WindowOutput:
-        return WindowOutput(schema, with_window, has_bounds(self._definition), self._sides)
+        return WindowOutput(schema, with_window, has_bounds(self._definition))
 
 
 def windowed(assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowed[Any]:

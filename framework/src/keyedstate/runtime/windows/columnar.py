@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,7 @@ from keyedstate.runtime.windows.function import (
     DROP,
     FAIL,
     LATE,
-    MAIN,
     MISSING,
-    OUTPUT,
     TIMELESS,
     WINDOW_END,
     WINDOW_START,
@@ -49,7 +47,7 @@ class ColumnarWindows(VectorizedProcessFunction):
         schema: pa.Schema,
         time_column: str,
         *,
-        side_outputs: tuple[str, ...],
+        side_outputs: Mapping[str, Any],
         late: str | None,
         missing: str,
     ) -> None:
@@ -57,7 +55,7 @@ class ColumnarWindows(VectorizedProcessFunction):
         self._lateness = definition.allowed_lateness
         self._aggregation = aggregation
         self._key_columns = aggregation.key_columns
-        self._side_outputs = side_outputs
+        self.side_outputs = side_outputs
         self._time_column = time_column
         self._late = late
         self._missing = missing
@@ -65,8 +63,6 @@ class ColumnarWindows(VectorizedProcessFunction):
         fields = list(aggregation.output)
         bounds = [pa.field(WINDOW_START, _INSTANT), pa.field(WINDOW_END, _INSTANT)]
         self._main = pa.schema([*fields[:keys], *bounds, *fields[keys:]])
-        structs = [pa.field(name, pa.struct(list(schema))) for name in side_outputs]
-        self._tagged = pa.schema([(OUTPUT, pa.string()), (MAIN, pa.struct(list(self._main))), *structs])
 
     # -- rows ---------------------------------------------------------------------------------------------
 
@@ -75,7 +71,7 @@ class ColumnarWindows(VectorizedProcessFunction):
         times, missing = event_time_array(batch.column(self._time_column))
         rows: Times = np.arange(len(times))
         if missing is not None:
-            yield from self._without_time(batch.rows, np.flatnonzero(missing), ctx)
+            self._without_time(batch.rows, np.flatnonzero(missing), ctx)
             rows = np.flatnonzero(~missing)
         yield from self._add(batch, rows, times, ctx)
 
@@ -83,21 +79,21 @@ class ColumnarWindows(VectorizedProcessFunction):
         """Bring those rows into state that have an event time."""
         raise NotImplementedError
 
-    def _without_time(self, batch: pa.RecordBatch, rows: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
+    def _without_time(self, batch: pa.RecordBatch, rows: Times, ctx: Context) -> None:
         if self._missing == FAIL:
             raise MissingTimestampError(self._assigner_name)
         if self._missing == DROP:
             ctx._dropped[TIMELESS] += len(rows)
         else:
-            yield self._aside(MISSING, batch, rows)
+            ctx.output(MISSING, batch.take(pa.array(rows)))
 
-    def _too_late(self, batch: pa.RecordBatch, rows: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
+    def _too_late(self, batch: pa.RecordBatch, rows: Times, ctx: Context) -> None:
         if not len(rows):
             return
         if self._late is None:
             ctx._dropped[LATE] += len(rows)
         else:
-            yield self._aside(self._late, batch, rows)
+            ctx.output(self._late, batch.take(pa.array(rows)))
 
     # -- output -------------------------------------------------------------------------------------------
 
@@ -130,25 +126,7 @@ class ColumnarWindows(VectorizedProcessFunction):
                 *bounds,
                 *(column[some] for column in results),
             ]
-            if not self._side_outputs:
-                yield pa.RecordBatch.from_arrays(columns, schema=self._main)
-            else:
-                main = pa.StructArray.from_arrays(columns, fields=list(self._main))
-                yield self._with_tag(MAIN, main)
-
-    def _aside(self, name: str, batch: pa.RecordBatch, rows: Times) -> pa.RecordBatch:
-        taken = batch.take(pa.array(rows))
-        type_ = self._tagged.field(name).type
-        columns = [taken.column(field.name) for field in type_]
-        return self._with_tag(name, pa.StructArray.from_arrays(columns, fields=list(type_)))
-
-    def _with_tag(self, name: str, rows: pa.StructArray) -> pa.RecordBatch:
-        columns = [
-            rows if field.name == name else pa.nulls(len(rows), field.type)
-            for field in list(self._tagged)[1:]
-        ]
-        tag = pa.repeat(pa.scalar(name, pa.string()), len(rows))
-        return pa.RecordBatch.from_arrays([tag, *columns], schema=self._tagged)
+            yield pa.RecordBatch.from_arrays(columns, schema=self._main)
 
 
 def _instants(times: Times) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from keyedstate.runtime.function import Context, KeyedProcessFunction
 from keyedstate.state import StateDescriptor, declared_states
 from keyedstate.time import Timer
 from keyedstate.types import TIME_WINDOW, TimeWindow, infer
-from keyedstate.window import InvalidWindowError, MissingTimestampError
+from keyedstate.window import MissingTimestampError
 from keyedstate.window.contents import ReducedRows, WindowContents
 from keyedstate.window.definition import WindowDefinition
 from keyedstate.window.function import ProcessWindowFunction, WindowContext
@@ -22,8 +22,6 @@ from keyedstate.window.operator import TIMERS, WindowOperator, check_state_name
 
 #: The columns of a window's start and end.
 WINDOW_START, WINDOW_END = "window_start", "window_end"
-#: With side outputs: the column that says which output a row is of, and the output of the function itself.
-OUTPUT, MAIN = "output", "main"
 #: What may be done with a row without event time; the last one puts it out to the side output of that name.
 FAIL, DROP, MISSING = "fail", "drop", "missing"
 #: Why rows are dropped, in the metrics of an epoch.
@@ -40,7 +38,7 @@ class WindowedFunction(KeyedProcessFunction):
         contents: WindowContents,
         function: ProcessWindowFunction,
         *,
-        side_outputs: tuple[str, ...],
+        side_outputs: Mapping[str, Any],
         late: str | None,
         missing: str,
     ) -> None:
@@ -85,6 +83,7 @@ class WindowedFunction(KeyedProcessFunction):
         function.open()
         self._out = []
         self._dropped = ctx._dropped
+        self._output = ctx.output
         self._operator = WindowOperator(
             self.definition,
             self._contents,
@@ -92,8 +91,8 @@ class WindowedFunction(KeyedProcessFunction):
             infer(self._schema),
             backend=ctx._backend,
             timers=ctx._timers,
-            emit=self._emit_tagged if self.side_outputs else self._emit,
-            output=self._output,
+            emit=self._emit,
+            output=ctx.output,
             late=self._late,
         )
         # What the timers of windows give is to be put out.
@@ -134,22 +133,6 @@ class WindowedFunction(KeyedProcessFunction):
 
     def _emit(self, rows: Iterable[Any]) -> None:
         self._out.extend(rows)
-
-    def _emit_tagged(self, rows: Iterable[Any]) -> None:
-        nothing = (None,) * len(self.side_outputs)
-        self._out.extend((MAIN, tuple(row) if isinstance(row, list) else row, *nothing) for row in rows)
-
-    def _output(self, name: str, row: Any) -> None:
-        if name not in self.side_outputs:
-            known = ", ".join(map(repr, self.side_outputs)) or "none"
-            raise InvalidWindowError(
-                f"the side output {name!r}",
-                f"it was not declared; declared are: {known}",
-                "Declare it with side_output(name, schema).",
-            )
-        columns: list[Any] = [None] * len(self.side_outputs)
-        columns[self.side_outputs.index(name)] = tuple(row) if isinstance(row, list) else row
-        self._out.append((name, None, *columns))
 
     def _late(self, row: Any) -> None:
         if self._late_output is None:

@@ -105,7 +105,7 @@ class SessionAggregation(ColumnarWindows):
         late = self._late_rows(by_key.codes, times, stored, ctx.watermark)
         codes = by_key.codes
         if late.any():
-            yield from self._too_late(chosen, np.flatnonzero(late), ctx)
+            self._too_late(chosen, np.flatnonzero(late), ctx)
             if late.all():
                 return
             chosen, codes, times = chosen.take(pa.array(np.flatnonzero(~late))), codes[~late], times[~late]

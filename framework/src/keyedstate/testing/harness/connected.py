@@ -89,6 +89,18 @@ class ConnectedInputRows:
         """Whether the rows of both inputs have event times."""
         return self.connected.have_event_time
 
+    def side_columns(self, name: str, function: KeyedFunction) -> pa.Schema:
+        """Return the columns of a side output that has those of an input.
+
+        Raises
+        ------
+        HarnessSchemaError
+        """
+        assert isinstance(function, KeyedCoProcessFunction), "checked before"
+        if name not in function.side_inputs:
+            raise HarnessSchemaError("side_outputs", f"{name!r} does not say its columns")
+        return self._inputs[function.side_inputs[name]].schema
+
     def bind(self, function: KeyedFunction) -> KeyedFunction:
         """Return a function for these rows."""
         assert isinstance(function, KeyedCoProcessFunction), "checked before"

@@ -51,6 +51,7 @@ class Harness:
         The columns of the rows: ``"user string, seconds long"``, ``{"user": types.STRING, "seconds": int}``.
     output : str, mapping, pyarrow.Schema or StructType
         The columns of what the function yields; as in ``process(function, "user string, views long")``.
+        Rows of side outputs are in `side_output`.
     time : str, optional
         The column with each row's event time, a timestamp or a date; as in ``process(..., time="ts")``.
     delay : str, timedelta or int, optional
@@ -125,7 +126,7 @@ class Harness:
         )
         self._time = HarnessTime(clock, delays, idle)
         self._max_parallelism = max_parallelism
-        plan = InstancePlan.of(
+        self._plan = InstancePlan.of(
             function,
             self._rows,
             checked_schema(output, "output"),
@@ -136,7 +137,7 @@ class Harness:
         )
         self._broadcast_rows = _broadcast_rows(function, broadcast)
         self._outputs: list[tuple[Any, ...]] = []
-        self._running = RunningInstances(plan, parallelism, restore)
+        self._running = RunningInstances(self._plan, parallelism, restore)
         #: Locates the keys of all instances: which key group, and with it which instance.
         self._keys = KeyContext(
             self._rows.key_serializer, KeyGroupRange(0, max_parallelism - 1), max_parallelism
@@ -256,9 +257,26 @@ class Harness:
         """Everything that the function yielded since the beginning or the last `take_outputs`."""
         return list(self._outputs)
 
+    def side_output(self, name: str) -> list[tuple[Any, ...]]:
+        """Return the rows that were put out to a side output since the beginning or the last `take_outputs`.
+
+        Raises
+        ------
+        HarnessSettingError
+            For one that the function does not declare.
+        """
+        declared = self._plan.outputs.sides
+        if name not in declared:
+            known = ", ".join(map(repr, declared)) or "none"
+            raise HarnessSettingError(
+                f"the side output {name!r}", "is not declared", f"Declared are: {known}."
+            )
+        return list(self._plan.side_rows.get(name, ()))
+
     def take_outputs(self) -> list[tuple[Any, ...]]:
-        """Return `outputs` and forget them."""
+        """Return `outputs` and forget them, and those of side outputs."""
         taken, self._outputs = self._outputs, []
+        self._plan.side_rows.clear()
         return taken
 
     @property

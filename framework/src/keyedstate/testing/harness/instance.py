@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.runtime import AtEnd, KeyedOperator
 from keyedstate.runtime.rows import iterate_rows
+from keyedstate.runtime.side_outputs import MAIN
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 from keyedstate.testing.harness.plan import InstancePlan, copy_of
 from keyedstate.testing.harness.rows import KEY_GROUP_COLUMN
@@ -80,7 +81,8 @@ class HarnessInstance:
             self.backend,
             key_columns=self._plan.rows.key_columns,
             key_group_column=KEY_GROUP_COLUMN,
-            output=self._plan.output,
+            output=self._plan.outputs.main,
+            side_outputs=self._plan.outputs.sides,
             epoch=epoch,
             operator_states=self.operator_states,
             task=self._index,
@@ -106,7 +108,7 @@ class HarnessInstance:
         """Run the function over rows of this instance and return its output."""
         assert self._operator is not None
         try:
-            return list(_rows(self._operator.process_batch(batch)))
+            return self._rows(self._operator.process_batch(batch))
         finally:
             self._plan.time.saw(self._plan.rows.largest_event_times(self._operator))
             # What a test does next happens at the time of no row.
@@ -116,21 +118,21 @@ class HarnessInstance:
     def process_broadcast(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """Run the function over rows of the broadcast side and return its output."""
         assert self._operator is not None
-        return list(_rows(self._operator.process_broadcast([batch])))
+        return self._rows(self._operator.process_broadcast([batch]))
 
     def fire_timers(self) -> list[tuple[Any, ...]]:
         """Let the states see the present time, fire the timers that are due and return what they give."""
         self.show_time()
         assert self._operator is not None
         try:
-            return list(_rows(self._operator.fire_timers()))
+            return self._rows(self._operator.fire_timers())
         finally:
             self.backend.current.timestamp = None
 
     def end_input(self) -> list[tuple[Any, ...]]:
         """Fire all timers, as at the end of a bounded input, and return what they give."""
         assert self._operator is not None
-        return list(_rows(self._operator.end_epoch(AtEnd.INPUT)))
+        return self._rows(self._operator.end_epoch(AtEnd.INPUT))
 
     def end_epoch(self) -> list[tuple[Any, ...]]:
         """End the epoch as a task does, close the function, and return what the end and timers give."""
@@ -138,7 +140,7 @@ class HarnessInstance:
         if operator is None:
             return []
         try:
-            return list(_rows(operator.end_epoch()))
+            return self._rows(operator.end_epoch())
         finally:
             self._plan.rows_dropped.update(operator.rows_dropped)
             operator.close()
@@ -155,7 +157,11 @@ class HarnessInstance:
             self.operator_states.close()
             self.backend.close()
 
-
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    for batch in batches:
-        yield from iterate_rows(batch.schema.names, batch.columns)
+    def _rows(self, batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+        """Return the rows that the function has yielded, and keep those of side outputs."""
+        found: list[tuple[Any, ...]] = []
+        for batch in batches:
+            for name, rows in self._plan.outputs.separate(batch):
+                of_output = found if name == MAIN else self._plan.side_rows.setdefault(name, [])
+                of_output += iterate_rows(rows.schema.names, rows.columns)
+        return found

@@ -23,9 +23,10 @@ from keyedstate.config import (
 from keyedstate.plugins import Backend, PluginRegistry
 from keyedstate.runtime import KeyedFunction, check_function, check_inputs
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.side_outputs import Outputs, check_name
 from keyedstate.testing.harness.connected import ConnectedInputRows
 from keyedstate.testing.harness.errors import FunctionCopyError, HarnessSettingError
-from keyedstate.testing.harness.rows import KeyedInputRows
+from keyedstate.testing.harness.rows import KeyedInputRows, checked_schema
 from keyedstate.testing.harness.time import HarnessTime
 from keyedstate.time import check_timer_queue
 
@@ -49,11 +50,13 @@ class InstancePlan:
     timer_queue : str
         The option ``timers.queue``.
     rows : KeyedInputRows or ConnectedInputRows
-    output : OutputSchema
+    outputs : Outputs
     max_parallelism : int
     time : HarnessTime
     rows_dropped : Counter of str
         Of epochs that are over.
+    side_rows : dict of str to list
+        What all instances have put out to each side output.
     """
 
     function: KeyedFunction
@@ -62,10 +65,11 @@ class InstancePlan:
     generic_types: bool
     timer_queue: str
     rows: KeyedInputRows | ConnectedInputRows
-    output: OutputSchema
+    outputs: Outputs
     max_parallelism: int
     time: HarnessTime
     rows_dropped: Counter[str] = field(default_factory=Counter)
+    side_rows: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -85,6 +89,8 @@ class InstancePlan:
         InvalidFunctionError, FunctionCopyError
         HarnessSettingError
             For an option that is a parameter of the harness.
+        SideOutputNameError, HarnessSchemaError
+            For the side outputs of the function.
         ConfigError, PluginError
         """
         check_function(function)
@@ -114,10 +120,21 @@ class InstancePlan:
             generic_types=config[TYPES_GENERIC] == "allow",
             timer_queue=config[TIMERS_QUEUE],
             rows=rows,
-            output=output,
+            outputs=Outputs(output, _side_outputs(function, rows)),
             max_parallelism=max_parallelism,
             time=time,
         )
+
+
+def _side_outputs(
+    function: KeyedFunction, rows: KeyedInputRows | ConnectedInputRows
+) -> dict[str, OutputSchema]:
+    found = {}
+    for name, columns in function.side_outputs.items():
+        check_name(name)
+        declared = rows.side_columns(name, function) if columns is None else columns
+        found[name] = checked_schema(declared, f"side_outputs[{name!r}]", name)
+    return found
 
 
 def copy_of(function: KeyedFunction) -> KeyedFunction:

@@ -132,6 +132,10 @@ class KeyedInputRows(InputRows):
         """Whether the rows have event times."""
         return self.time_column is not None
 
+    def side_columns(self, name: str, function: KeyedFunction) -> pa.Schema:
+        """Return the columns of a side output that has those of the input."""
+        return self.schema
+
     def bind(self, function: KeyedFunction) -> KeyedFunction:
         """Return a function for these rows."""
         return function.for_rows(self.schema, self.key_columns, self.time_column)
@@ -170,10 +174,10 @@ def routed(
             yield int(owners[start]), batch.slice(start, end - start)
 
 
-def checked_schema(declared: object, argument: str) -> OutputSchema:
-    """Return what checks rows of Python values against declared columns."""
+def checked_schema(declared: object, argument: str, side: str | None = None) -> OutputSchema:
+    """Return what checks rows of Python values against declared columns, which may be a side output's."""
     try:
-        return OutputSchema(arrow_schema(declared, argument))
+        return OutputSchema(arrow_schema(declared, argument), side)
     except OutputSchemaError as error:
         raise HarnessSchemaError(argument, error.reason) from error
 
