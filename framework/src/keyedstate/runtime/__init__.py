@@ -10,7 +10,7 @@ from keyedstate.runtime.function import (
     KeyedProcessFunction,
     OnTimerContext,
 )
-from keyedstate.runtime.function_checks import check_function
+from keyedstate.runtime.function_checks import check_function, check_row_classes
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.operator import KeyedOperator, key_serializer_for
 from keyedstate.runtime.timers import AtEnd, KeyTimers, TimeDomain, TimerBatch
@@ -38,5 +38,6 @@ __all__ = [
     "VectorizedProcessFunction",
     "check_function",
     "check_inputs",
+    "check_row_classes",
     "key_serializer_for",
 ]

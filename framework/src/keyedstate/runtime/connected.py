@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from keyedstate.runtime.errors import InvalidFunctionError
 from keyedstate.runtime.function import Context, KeyedFunction, OnTimerContext
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    R1 = TypeVarWithDefault("R1", default=Any)
+    R2 = TypeVarWithDefault("R2", default=Any)
+else:
+    R1, R2 = TypeVar("R1"), TypeVar("R2")
 
 #: The struct columns with the rows of the first and of the second input.
 FIRST_COLUMN, SECOND_COLUMN = "__keyedstate_first", "__keyedstate_second"
@@ -120,7 +128,7 @@ class ConnectedInputs:
         return of_second.to_pylist(), (parts[0], parts[1])
 
 
-class KeyedCoProcessFunction(KeyedFunction):
+class KeyedCoProcessFunction(KeyedFunction, Generic[R1, R2]):
     """Reads the rows of two inputs, which share the state of a key, and yields output rows.
 
     Flink's ``KeyedCoProcessFunction``: for two streams of different columns, such as orders and payments.
@@ -128,7 +136,8 @@ class KeyedCoProcessFunction(KeyedFunction):
     Spark that says nothing about rows of one micro-batch that are of different inputs, or come from different
     partitions of one: compare their times where order matters.
 
-    The watermark is the least of those of both inputs.
+    The watermark is the least of those of both inputs.  ``KeyedCoProcessFunction[Order, Payment]`` names
+    classes of rows, as `KeyedProcessFunction` does.
 
     Attributes
     ----------
@@ -142,7 +151,7 @@ class KeyedCoProcessFunction(KeyedFunction):
         """Return the function for rows of these columns; itself, unless it has to know them."""
         return self
 
-    def process1(self, row: Any, ctx: Context) -> Iterable[Any] | None:
+    def process1(self, row: R1, ctx: Context) -> Iterable[Any] | None:
         """Handle one row of the first input.
 
         Parameters
@@ -157,7 +166,7 @@ class KeyedCoProcessFunction(KeyedFunction):
         """
         raise NotImplementedError
 
-    def process2(self, row: Any, ctx: Context) -> Iterable[Any] | None:
+    def process2(self, row: R2, ctx: Context) -> Iterable[Any] | None:
         """Handle one row of the second input, as `process1` does those of the first."""
         raise NotImplementedError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 
@@ -25,6 +25,15 @@ from keyedstate.state import (
     StateHandle,
 )
 from keyedstate.time import TimerServices
+
+if TYPE_CHECKING:
+    # With defaults, which the typing module has from Python 3.13 on.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    R = TypeVarWithDefault("R", default=Any)
+    B = TypeVarWithDefault("B", default=Any)
+else:
+    R, B = TypeVar("R"), TypeVar("B")
 
 H = TypeVar("H", bound=StateHandle)
 O = TypeVar("O", bound=OperatorStateHandle)  # noqa: E741 - the handle of an operator state
@@ -258,14 +267,17 @@ class KeyedFunction:
         """Clean up; called once after the last row and after an error."""
 
 
-class KeyedProcessFunction(KeyedFunction):
+class KeyedProcessFunction(KeyedFunction, Generic[R]):
     """Reads the rows of one key after the other, keeps state per key, and yields output rows.
 
     The rows of one key come in the order in which they reached the task, those of different keys in any
     order, unless the function has operator state, which would show it.
+
+    ``KeyedProcessFunction[Visit]`` is given rows that are instances of `Visit`, a dataclass or NamedTuple
+    with a field for each column that it needs; names and types are checked when the job is built.
     """
 
-    def process(self, row: Any, ctx: Context) -> Iterable[Any] | None:
+    def process(self, row: R, ctx: Context) -> Iterable[Any] | None:
         """Handle one row.
 
         Parameters
@@ -304,15 +316,17 @@ class KeyedProcessFunction(KeyedFunction):
         raise NotImplementedError
 
 
-class KeyedBroadcastProcessFunction(KeyedProcessFunction):
+class KeyedBroadcastProcessFunction(KeyedProcessFunction[R], Generic[R, B]):
     """Reads the rows of one key after the other, and every row of a second, small DataFrame.
 
     The second one is the broadcast side: rules, prices, a list of sensors.  Every task runs
     `process_broadcast` for each of its rows, so what that puts into `keyedstate.state.BroadcastState` is the
     same everywhere; `process` reads it, and cannot change it.
+
+    ``KeyedBroadcastProcessFunction[Visit, Rule]`` names the classes of rows with keys and of the others.
     """
 
-    def process_broadcast(self, row: Any, ctx: BroadcastContext) -> Iterable[Any] | None:
+    def process_broadcast(self, row: B, ctx: BroadcastContext) -> Iterable[Any] | None:
         """Handle one row of the broadcast side.
 
         Whatever it does must depend on nothing but the row and the broadcast state: the tasks would differ.

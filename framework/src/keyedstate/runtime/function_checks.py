@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 
+import pyarrow as pa
+
 from keyedstate.errors import closest_names
-from keyedstate.runtime.connected import KeyedCoProcessFunction
+from keyedstate.runtime.connected import INPUTS, KeyedCoProcessFunction
 from keyedstate.runtime.errors import InvalidFunctionError
 from keyedstate.runtime.function import (
     KeyedBroadcastProcessFunction,
@@ -16,9 +18,12 @@ from keyedstate.runtime.function import (
     KeyedProcessFunction,
     refuse_lone_broadcast_state,
 )
+from keyedstate.runtime.row_classes import RowClass, row_class_of
 from keyedstate.runtime.vectorized import VectorizedProcessFunction
 from keyedstate.state import OperatorStateDescriptor, StateDescriptor, declared_operator_states
 
+#: The sorts of rows that a function reads, beside those of each of two inputs.
+ROWS, BROADCAST = "rows", "broadcast"
 _PROCESS = {"process": ("row", "ctx")}
 #: The methods without which a function of these classes does nothing, and how they are called.
 _NEEDED: tuple[tuple[type, Mapping[str, tuple[str, ...]]], ...] = (
@@ -72,6 +77,41 @@ def check_function(function: object) -> None:
     for state in declared_operator_states(function):
         refuse_lone_broadcast_state(function, state)
     _refuse_loose_states(function)
+
+
+def row_classes(function: KeyedFunction) -> dict[str, RowClass]:
+    """Return the classes that a function names for its rows, by the sort of rows; none for plain ones.
+
+    Raises
+    ------
+    RowClassError
+    """
+    found: dict[str, RowClass | None] = {}
+    if isinstance(function, KeyedProcessFunction):
+        found[ROWS] = row_class_of(function, KeyedProcessFunction)
+    if isinstance(function, KeyedBroadcastProcessFunction):
+        found[BROADCAST] = row_class_of(function, KeyedBroadcastProcessFunction, 1)
+    if isinstance(function, KeyedCoProcessFunction):
+        for place, name in enumerate(INPUTS):
+            found[name] = row_class_of(function, KeyedCoProcessFunction, place)
+    return {name: row_class for name, row_class in found.items() if row_class is not None}
+
+
+def check_row_classes(function: KeyedFunction, columns_of: Callable[[str], pa.Schema]) -> None:
+    """Refuse a function that names a class for its rows which does not fit their columns.
+
+    Parameters
+    ----------
+    function : KeyedFunction
+    columns_of : callable
+        Returns the columns of a sort of rows: `ROWS`, `BROADCAST` or one of two inputs.
+
+    Raises
+    ------
+    RowClassError
+    """
+    for name, row_class in row_classes(function).items():
+        row_class.check(columns_of(name))
 
 
 def check_methods(

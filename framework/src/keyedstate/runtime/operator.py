@@ -31,9 +31,9 @@ from keyedstate.runtime.function import (
     KeyedFunction,
     KeyedProcessFunction,
 )
-from keyedstate.runtime.function_checks import check_function
+from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_function, row_classes
 from keyedstate.runtime.output import OutputError, OutputSchema
-from keyedstate.runtime.rows import iterate_rows
+from keyedstate.runtime.row_classes import rows_from
 from keyedstate.runtime.runs import KeyRuns, RowsByKey
 from keyedstate.runtime.side_outputs import MAIN, Outputs, SideRows
 from keyedstate.runtime.timer_calls import PER_RECORD, OnTimer, handles_timers
@@ -144,7 +144,15 @@ class KeyedOperator:
         self._opened = False
         #: Whether the timers that are due when an epoch begins have fired.
         self._began = False
-        self._rows = RowsByKey(key_columns, key_group_column, time_column, whole=connected is not None)
+        #: Of rows with keys, of each of two inputs, of those of the broadcast side.
+        self._row_classes = row_classes(function)
+        self._rows = RowsByKey(
+            key_columns,
+            key_group_column,
+            time_column,
+            whole=connected is not None,
+            row_class=self._row_classes.get(ROWS),
+        )
         self._time_column = time_column
         self._input_column = input_column
         self._connected = connected
@@ -329,12 +337,13 @@ class KeyedOperator:
         if not isinstance(function, KeyedBroadcastProcessFunction):
             return
         context = BroadcastContext(self._context)
+        row_class = self._row_classes.get(BROADCAST)
         self._context.key = None
         self._backend.current.clear()
         out: list[Any] = []
         with self._operator_states.broadcast_side():
             for batch in batches:
-                for row in iterate_rows(batch.schema.names, batch.columns):
+                for row in rows_from(row_class, batch.schema.names, batch.columns):
                     try:
                         result = function.process_broadcast(row, context)
                         if result.__class__ in _SINGLE_ROWS:
@@ -479,7 +488,10 @@ class KeyedOperator:
         """
         assert self._connected is not None, "checked when the operator was made"
         of_second, parts = self._connected.separate(batch, self._key_columns)
-        rows = [iterate_rows(part.input.schema.names, part.columns) for part in parts]
+        rows = [
+            rows_from(self._row_classes.get(name), part.input.schema.names, part.columns)
+            for name, part in zip(INPUTS, parts, strict=True)
+        ]
         times = [self._event_times_of(name, part) for name, part in zip(INPUTS, parts, strict=True)]
         both_times = None
         if self._connected.have_event_time:

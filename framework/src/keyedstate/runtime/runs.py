@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from keyedstate.runtime.event_time import event_times
 from keyedstate.runtime.grouping import GroupedRows, keys_of
-from keyedstate.runtime.rows import row_values, rows_of
+from keyedstate.runtime.row_classes import RowClass, rows_from
 from keyedstate.state import KeysInTurn
 from keyedstate.types import from_arrow_type, infer
 
@@ -37,6 +37,8 @@ class KeyRuns:
         Key columns, with one object for all rows of a key.
     names : sequence of str
         The columns that a function sees.
+    row_class : RowClass or None
+        The class of rows, where the function names one.
     """
 
     keys: KeysInTurn
@@ -44,14 +46,13 @@ class KeyRuns:
     batch: pa.RecordBatch
     key_values: Mapping[str, list[Any]]
     names: Sequence[str]
+    row_class: RowClass | None
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
+    def rows(self) -> Iterator[Any]:
         """Iterate over the rows as Python objects."""
         found = self.key_values
-        columns = [
-            found[name] if name in found else row_values(self.batch.column(name)) for name in self.names
-        ]
-        return rows_of(self.names, columns)
+        columns = [found[name] if name in found else self.batch.column(name) for name in self.names]
+        return rows_from(self.row_class, self.names, columns)
 
     def times(self, time_column: str | None) -> Iterator[int | None] | None:
         """Iterate over the event times of the rows; None where they have none."""
@@ -70,6 +71,7 @@ class RowsByKey:
         Stays in each `KeyRuns.batch`.
     whole : bool, default False
         Whether all other columns stay there, too.
+    row_class : RowClass, optional
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class RowsByKey:
         time_column: str | None,
         *,
         whole: bool = False,
+        row_class: RowClass | None = None,
     ) -> None:
         self._key_columns = tuple(key_columns)
         self._key_group_column = key_group_column
         self._time_column = time_column
         self._whole = whole
+        self._row_class = row_class
 
     def grouped(self, batch: pa.RecordBatch) -> Iterator[KeyRuns]:
         """Yield the rows with all those of one key together, in the order in which they came.
@@ -123,6 +127,7 @@ class RowsByKey:
                     for name, values in shared.items()
                 },
                 names,
+                self._row_class,
             )
 
     def in_order(self, batch: pa.RecordBatch) -> Iterator[KeyRuns]:
@@ -133,7 +138,7 @@ class RowsByKey:
             keys = keys_of([some.column(name) for name in self._key_columns])
             key_groups = some.column(self._key_group_column).to_numpy().tolist()
             in_turn = KeysInTurn(keys, key_groups, False)
-            yield KeyRuns(in_turn, [1] * len(keys), some.select(names), {}, names)
+            yield KeyRuns(in_turn, [1] * len(keys), some.select(names), {}, names, self._row_class)
 
     def _shown(self, batch: pa.RecordBatch) -> list[str]:
         return [name for name in batch.schema.names if name != self._key_group_column]

@@ -37,7 +37,10 @@ from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedFunction,
     check_inputs,
+    check_row_classes,
 )
+from keyedstate.runtime.connected import INPUTS
+from keyedstate.runtime.function_checks import BROADCAST, ROWS
 from keyedstate.runtime.joins import IntervalJoinFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.windows import WindowedFunction
@@ -55,7 +58,7 @@ from keyedstate.spark.preflight import check_executors
 from keyedstate.spark.reporters import reporters_of
 from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
-from keyedstate.spark.schema import key_types
+from keyedstate.spark.schema import key_types, to_arrow
 from keyedstate.spark.task import Acknowledging, OperatorPlan
 from keyedstate.state import MissingEventTimeError, TtlClock, declared_operator_states, declared_states
 from keyedstate.types import refuse_generic
@@ -137,6 +140,25 @@ class KeyedRows:
                 ".broadcast()",
             )
 
+    def check_row_classes(self, function: KeyedFunction) -> None:
+        """Refuse a function that names a class for its rows which does not fit their columns.
+
+        Raises
+        ------
+        RowClassError
+        """
+
+        def columns_of(sort: str) -> pa.Schema:
+            if sort == ROWS:
+                return to_arrow(self.df.schema)
+            if sort == BROADCAST:
+                assert self.broadcast is not None, "checked"
+                return to_arrow(self.broadcast.schema)
+            assert self.connected is not None, "checked"
+            return (self.connected.first, self.connected.second)[INPUTS.index(sort)].schema
+
+        check_row_classes(function, columns_of)
+
     def planned(
         self,
         function: KeyedFunction,
@@ -149,6 +171,7 @@ class KeyedRows:
         """Return what the tasks run, and their rows, routed to them."""
         if self.df.isStreaming:
             self.required_uid()
+        self.check_row_classes(function)
         spark = self.df.sparkSession
         packed = pack_function(function)
         variables = tuple(spark.sparkContext._pickled_broadcast_vars)

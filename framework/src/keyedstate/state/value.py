@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
 
 from keyedstate.backend import AnyStateTable, ColumnTable, StateKind
 from keyedstate.state.base import StateDescriptor, StateHandle, check_type, check_value, stretches
@@ -14,10 +14,11 @@ from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import TypeSerializer, ValueTypeError, value_checker
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class ValueStateHandle(StateHandle, Generic[T]):
-    """One value per key and namespace."""
+    """One value per key and namespace; `T` is what there is, with None where the state has no default."""
 
     __slots__ = ("_default", "_is_value", "_serializer")
 
@@ -175,8 +176,19 @@ class ValueState(StateDescriptor[ValueStateHandle[T]]):
 
     kind = StateKind.VALUE
 
+    @overload
     def __init__(
-        self, name: str, type: TypeSerializer[T], default: T | None = None, *, ttl: Ttl | None = None
+        self: ValueState[V | None],
+        name: str,
+        type: TypeSerializer[V],
+        default: None = None,
+        *,
+        ttl: Ttl | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(self, name: str, type: TypeSerializer[T], default: T, *, ttl: Ttl | None = None) -> None: ...
+    def __init__(
+        self, name: str, type: TypeSerializer[Any], default: Any = None, *, ttl: Ttl | None = None
     ) -> None:
         check_type(name, "type", type)
         super().__init__(name, type, ttl)

@@ -171,7 +171,7 @@ def _words(keyed: KeyedInstances, word: str) -> KeyedStateBackend:
     return backend
 
 
-def _read_words(keyed: KeyedInstances, handles: Sequence[SegmentHandle]) -> dict[int, str]:
+def _read_words(keyed: KeyedInstances, handles: Sequence[SegmentHandle]) -> dict[int, str | None]:
     """Restore and read everything: a backend may read a file when it is asked for an entry."""
     backend = keyed.open(handles)
     return dict(zip(KEYS, backend.get_state(WORDS).get_many(KEYS), strict=True))

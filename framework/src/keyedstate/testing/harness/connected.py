@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from keyedstate.durations import Duration
 from keyedstate.runtime import ConnectedInput, ConnectedInputs, KeyedCoProcessFunction, KeyedFunction
-from keyedstate.runtime.connected import FIRST_COLUMN, SECOND_COLUMN
+from keyedstate.runtime.connected import FIRST_COLUMN, INPUTS, SECOND_COLUMN
 from keyedstate.runtime.operator import KeyedOperator
 from keyedstate.testing.harness.errors import HarnessSchemaError, HarnessSettingError
 from keyedstate.testing.harness.rows import KeyedInputRows, routed
@@ -88,6 +88,11 @@ class ConnectedInputRows:
     def have_event_time(self) -> bool:
         """Whether the rows of both inputs have event times."""
         return self.connected.have_event_time
+
+    @property
+    def columns_by_input(self) -> dict[str, pa.Schema]:
+        """The columns of each input."""
+        return dict(zip(INPUTS, (rows.schema for rows in self._inputs), strict=True))
 
     def side_columns(self, name: str, function: KeyedFunction) -> pa.Schema:
         """Return the columns of a side output that has those of an input.

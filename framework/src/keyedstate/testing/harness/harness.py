@@ -126,6 +126,7 @@ class Harness:
         )
         self._time = HarnessTime(clock, delays, idle)
         self._max_parallelism = max_parallelism
+        self._broadcast_rows = _broadcast_rows(function, broadcast)
         self._plan = InstancePlan.of(
             function,
             self._rows,
@@ -134,8 +135,8 @@ class Harness:
             options or {},
             max_parallelism,
             self._time,
+            self._broadcast_rows,
         )
-        self._broadcast_rows = _broadcast_rows(function, broadcast)
         self._outputs: list[tuple[Any, ...]] = []
         self._running = RunningInstances(self._plan, parallelism, restore)
         #: Locates the keys of all instances: which key group, and with it which instance.

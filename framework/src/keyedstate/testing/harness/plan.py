@@ -21,12 +21,13 @@ from keyedstate.config import (
     Configuration,
 )
 from keyedstate.plugins import Backend, PluginRegistry
-from keyedstate.runtime import KeyedFunction, check_function, check_inputs
+from keyedstate.runtime import KeyedFunction, check_function, check_inputs, check_row_classes
+from keyedstate.runtime.function_checks import BROADCAST, ROWS
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import Outputs, check_name
 from keyedstate.testing.harness.connected import ConnectedInputRows
 from keyedstate.testing.harness.errors import FunctionCopyError, HarnessSettingError
-from keyedstate.testing.harness.rows import KeyedInputRows, checked_schema
+from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.time import HarnessTime
 from keyedstate.time import check_timer_queue
 
@@ -81,6 +82,7 @@ class InstancePlan:
         options: Mapping[str, object],
         max_parallelism: int,
         time: HarnessTime,
+        broadcast: InputRows | None = None,
     ) -> InstancePlan:
         """Choose the backend and check the options and the function.
 
@@ -95,6 +97,10 @@ class InstancePlan:
         """
         check_function(function)
         check_inputs(function, connected=rows.connected is not None)
+        columns = {ROWS: rows.schema} if rows.connected is None else rows.columns_by_input
+        if broadcast is not None:
+            columns[BROADCAST] = broadcast.schema
+        check_row_classes(function, columns.__getitem__)
         function = rows.bind(function)
         try:
             cloudpickle.dumps(function)
