@@ -23,6 +23,7 @@ from keyedstate.testing.harness.connected import ConnectedInputRows, SecondInput
 from keyedstate.testing.harness.errors import HarnessSettingError, StateNotRegisteredError
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.instances import RunningInstances
+from keyedstate.testing.harness.outputs import HarnessOutputs
 from keyedstate.testing.harness.plan import InstancePlan
 from keyedstate.testing.harness.rows import ONLY_INPUT, InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
@@ -35,7 +36,7 @@ H = TypeVar("H", bound=StateHandle)
 DEFAULT_MAX_PARALLELISM = 128
 
 
-class Harness:
+class Harness(HarnessOutputs):
     """Runs a process function over rows that a test gives it.
 
     Parameters
@@ -127,7 +128,7 @@ class Harness:
         self._time = HarnessTime(clock, delays, idle)
         self._max_parallelism = max_parallelism
         self._broadcast_rows = _broadcast_rows(function, broadcast)
-        self._plan = InstancePlan.of(
+        plan = InstancePlan.of(
             function,
             self._rows,
             checked_schema(output, "output"),
@@ -137,8 +138,8 @@ class Harness:
             self._time,
             self._broadcast_rows,
         )
-        self._outputs: list[tuple[Any, ...]] = []
-        self._running = RunningInstances(self._plan, parallelism, restore)
+        super().__init__(plan.outputs, plan.side_rows)
+        self._running = RunningInstances(plan, parallelism, restore)
         #: Locates the keys of all instances: which key group, and with it which instance.
         self._keys = KeyContext(
             self._rows.key_serializer, KeyGroupRange(0, max_parallelism - 1), max_parallelism
@@ -252,33 +253,6 @@ class Harness:
             )
         batch = self._broadcast_rows.to_batch(list(rows))
         return self._collect(instance.process_broadcast(batch) for instance in instances)
-
-    @property
-    def outputs(self) -> list[tuple[Any, ...]]:
-        """Everything that the function yielded since the beginning or the last `take_outputs`."""
-        return list(self._outputs)
-
-    def side_output(self, name: str) -> list[tuple[Any, ...]]:
-        """Return the rows that were put out to a side output since the beginning or the last `take_outputs`.
-
-        Raises
-        ------
-        HarnessSettingError
-            For one that the function does not declare.
-        """
-        declared = self._plan.outputs.sides
-        if name not in declared:
-            known = ", ".join(map(repr, declared)) or "none"
-            raise HarnessSettingError(
-                f"the side output {name!r}", "is not declared", f"Declared are: {known}."
-            )
-        return list(self._plan.side_rows.get(name, ()))
-
-    def take_outputs(self) -> list[tuple[Any, ...]]:
-        """Return `outputs` and forget them, and those of side outputs."""
-        taken, self._outputs = self._outputs, []
-        self._plan.side_rows.clear()
-        return taken
 
     @property
     def rows_dropped(self) -> dict[str, int]:
@@ -491,12 +465,6 @@ class Harness:
             return sum(instance.backend.num_entries() for instance in self._running.open)
         name = state.name if isinstance(state, StateDescriptor) else state
         return sum(instance.backend.entries_by_state().get(name, 0) for instance in self._running.open)
-
-    def _collect(self, outputs: Iterable[list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
-        """Return the outputs of one call, and keep them once all are there."""
-        found = [row for output in outputs for row in output]
-        self._outputs += found
-        return found
 
     def _check_event_time(self) -> None:
         if not self._rows.have_event_time:
