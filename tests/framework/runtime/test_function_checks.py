@@ -200,6 +200,17 @@ def test_a_state_declared_outside_the_class_cannot_be_used_directly() -> None:
             check_function(function)
 
 
+def test_a_variable_that_has_no_value_yet_is_no_reason_to_refuse() -> None:
+    class Refers(KeyedProcessFunction):
+        def process(self, row: Any, ctx: Any) -> Any:
+            yield row.k, later
+
+    function = Refers()
+    check_function(function)
+    later = 5
+    assert run(function) == [("a", 5), ("a", 5)]
+
+
 def test_a_state_declared_outside_the_class_may_be_registered() -> None:
     class Registers(KeyedProcessFunction):
         def open(self, ctx: Any) -> None:

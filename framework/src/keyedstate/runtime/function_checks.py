@@ -194,7 +194,10 @@ def _refuse_loose_states(function: KeyedFunction) -> None:
         for method in vars(owner).values():
             if not isinstance(method, FunctionType) or owner.__module__.startswith("keyedstate."):
                 continue
-            variables = inspect.getclosurevars(method)
+            try:
+                variables = inspect.getclosurevars(method)
+            except ValueError:  # of one that refers to a variable without a value
+                continue
             states = {
                 name: value
                 for name, value in {**variables.globals, **variables.nonlocals}.items()
