@@ -20,7 +20,7 @@ HOOKS = [name for name in vars(hooks) if name.startswith("keyedstate_")]
 
 @pytest.fixture
 def context(tmp_path: Path) -> BackendContext:
-    return BackendContext(KeyGroupRange(0, 3), max_parallelism=8, options={}, local_dir=tmp_path)
+    return BackendContext(KeyGroupRange(0, 3), max_parallelism=8, options={}, local_base=tmp_path)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import pickle
 import signal
@@ -702,13 +703,38 @@ def test_the_databases_of_a_killed_host_are_deleted_by_the_next(
     killed, other = job.host(0), job.host(1)
     killed.kill(signal.SIGKILL)
     wait_until(lambda: not killed.is_alive)
-    assert list(local.glob(f"keyedstate-{killed.name}/*/db"))
+    assert sorted(owners_of_databases(local)) == sorted([killed.pid, other.pid])
     assert job.epoch(1, ["a"]) == [("a", 2)]
-    kept = {path.name for path in local.glob("keyedstate-*")}
-    assert kept == {f"keyedstate-{host.name}" for host in (job.host(0), other)}
+    assert sorted(owners_of_databases(local)) == sorted([job.host(0).pid, other.pid])
     job.parent.kill()
     job.parent.wait()
     wait_until(lambda: not job.processes() and not list(local.glob("keyedstate-*")))
+
+
+def owners_of_databases(local: Path) -> list[int]:
+    marks = [path.with_name(".keyedstate-work") for path in local.glob("keyedstate-work-*/db")]
+    return [json.loads(mark.read_text())["pid"] for mark in marks]
+
+
+def test_the_databases_of_a_killed_executor_are_deleted_by_a_host_of_the_next(
+    start: Callable[..., HostedJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the standalone cluster has it: each executor has folders of its own, which its JVM deletes."""
+    first, second = (tmp_path / f"spark-{n}" / f"executor-{n}" / f"blockmgr-{n}" for n in range(2))
+    for folder in (first, second):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(first))
+    job = start(backend="rocksdb")
+    job.epoch(0, ["a"])
+    host = job.host(0)
+    host.kill(signal.SIGKILL)
+    job.parent.kill()
+    wait_until(lambda: not host.is_alive)
+    assert owners_of_databases(first) == [host.pid]
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(second))
+    job = start(backend="rocksdb")
+    job.epoch(0, ["a"])
+    assert owners_of_databases(first) == [] and owners_of_databases(second) == [job.host(0).pid]
 
 
 def test_tasks_that_come_at_once_start_one_host(start: Callable[..., HostedJob]) -> None:

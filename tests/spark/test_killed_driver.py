@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, read_operator_state
+from keyedstate.spark.hosts.processes import process_of
 from keyedstate.state import BroadcastState, OperatorListState, OperatorStateBackend
 
 JOB = Path(__file__).with_name("fragile_job.py")
@@ -145,3 +146,38 @@ def test_a_killed_driver_loses_and_doubles_nothing_of_operator_and_broadcast_sta
     assert [dict(task.get_state(rules).items()) for task in tasks] == [{"epoch": 3, "times": 4}] * 3
     used = {path for part in metadata.parts for path in part.data_files}
     assert used <= set(folder.data_files())
+
+
+def test_databases_of_a_killed_driver_are_deleted_by_its_next_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM cannot delete its local folder, and the workers that have the databases die with it."""
+    monkeypatch.setenv("KEYEDSTATE_HOST", "embedded")
+    write_input(tmp_path)
+    log = tmp_path / "log"
+    killed = start(tmp_path, "rocksdb")
+    try:
+        wait_for(tmp_path / "waiting", killed, log)
+    finally:
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+    databases = list((tmp_path / "local").glob("blockmgr-*/keyedstate-work-*/db"))
+    assert databases, "the killed run was to leave some"
+    for database in databases:
+        worker = json.loads((database.parent / ".keyedstate-work").read_text())["pid"]
+        wait_for_the_end(worker)
+
+    restarted = start(tmp_path, "rocksdb")
+    try:
+        assert restarted.wait(DEADLINE_S) == 0, log.read_text()[-4000:]
+    finally:
+        if restarted.poll() is None:
+            os.killpg(restarted.pid, signal.SIGKILL)
+    assert not list((tmp_path / "local").glob("blockmgr-*/keyedstate-*"))
+
+
+def wait_for_the_end(process: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while process_of(process) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

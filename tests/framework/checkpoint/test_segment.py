@@ -184,7 +184,7 @@ def test_neighbouring_key_groups_are_read_at_once(local: CheckpointStorage, jobs
 def test_what_was_written_restores_through_the_contract(local: CheckpointStorage) -> None:
     """The full restore of the contract gets every key group of its range, and no other."""
     segment = write(local, CONTENT)
-    context = BackendContext(KeyGroupRange(5, 6), 16, {}, local_dir=None)  # type: ignore[arg-type]
+    context = BackendContext(KeyGroupRange(5, 6), 16, {}, local_base=None)  # type: ignore[arg-type]
     restored: dict[str, list[tuple[int, int]]] = {}
 
     class Table:

@@ -20,7 +20,6 @@ class SqliteStore(OrderedStore):
     """
 
     def __init__(self, context: BackendContext) -> None:
-        context.local_dir.mkdir(parents=True, exist_ok=True)
         self._path = context.local_dir / "state.sqlite"
         self._connection = _connected(self._path)
         self._connection.execute("PRAGMA synchronous = OFF")

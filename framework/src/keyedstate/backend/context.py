@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from keyedstate.backend.working_folder import WorkingFolder
 from keyedstate.keygroups import KeyGroupRange
 
 
@@ -26,8 +28,8 @@ class BackendContext:
     options : mapping
         The values of the plugin's own options by their full name (``heap-cow.page-buckets``), typed
         and with defaults filled in.
-    local_dir : Path
-        A private folder on a local disk, made on first use by the plugin and deleted with the instance.
+    local_base : Path
+        Where the instance may have its private folder.
     resources : dict
         The plugin's own scratch space: what its tables share (an open database, a memory budget).
     closing : ExitStack
@@ -37,6 +39,29 @@ class BackendContext:
     key_groups: KeyGroupRange
     max_parallelism: int
     options: Mapping[str, Any]
-    local_dir: Path
+    local_base: Path
     resources: dict[str, Any] = field(default_factory=dict)
     closing: ExitStack = field(default_factory=ExitStack)
+
+    def __post_init__(self) -> None:
+        # First, and so after whatever a plugin registers: what uses the folder is closed by then.
+        self.closing.callback(self._remove_folder)
+
+    @property
+    def local_dir(self) -> Path:
+        """A private folder on a local disk, made when it is first asked for and deleted with the instance.
+
+        Raises
+        ------
+        OSError
+            Where it cannot be made.
+        """
+        return self._folder.path
+
+    @cached_property
+    def _folder(self) -> WorkingFolder:
+        return WorkingFolder(self.local_base)
+
+    def _remove_folder(self) -> None:
+        if "_folder" in self.__dict__:
+            self._folder.remove()

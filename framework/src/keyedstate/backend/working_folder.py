@@ -45,6 +45,8 @@ _own: set[WorkingFolder] = set()
 class WorkingFolder:
     """A new private folder of this process; as a context manager it is deleted at the end.
 
+    The first one that a process makes in a base deletes those of dead processes there.
+
     Parameters
     ----------
     base : Path, optional
@@ -62,6 +64,7 @@ class WorkingFolder:
 
     def __init__(self, base: Path | None = None) -> None:
         base = Path(tempfile.gettempdir()) if base is None else base
+        _sweep_once(base)
         self.path = base / f"keyedstate-work-{uuid.uuid4().hex}"
         self._process = os.getpid()
         make_private(self.path)
@@ -100,6 +103,9 @@ def sweep_working_folders(base: Path) -> None:
             if _NAME.fullmatch(name):
                 with contextlib.suppress(OSError):
                     _delete_dead(base / name)
+
+
+_sweep_once = lru_cache(maxsize=16)(sweep_working_folders)
 
 
 def make_private(path: Path) -> None:

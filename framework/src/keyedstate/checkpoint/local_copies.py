@@ -38,6 +38,8 @@ from keyedstate.config import CHECKPOINT_LOCAL_COPIES, CHECKPOINT_LOCAL_COPIES_D
 
 _log = logging.getLogger(__name__)
 
+#: Where copies are below a task's local folder, if ``checkpoint.local-copies-dir`` is not set.
+DEFAULT_FOLDER = "keyedstate-copies"
 _PIECE_BYTES = 4 << 20
 
 
@@ -66,7 +68,7 @@ def with_local_copies(
     given = config.get(CHECKPOINT_LOCAL_COPIES_DIR)
     if given is None and default_folder is None:
         return operator
-    folder = Path(given) if given is not None else Path(str(default_folder), "keyedstate-copies")
+    folder = Path(given) if given is not None else Path(str(default_folder), DEFAULT_FOLDER)
     return LocalCopies(folder, operator, epoch).open(operator, restore_point)
 
 

@@ -169,8 +169,6 @@ class StoredNativeHandle(NativeHandle):
     def _opened(self) -> dict[str, TableSnapshot[Any, Any, Any]]:
         if self._snapshots is None:
             with contextlib.ExitStack() as opened:
-                folder = tempfile.mkdtemp(prefix="keyedstate-native-")
-                opened.callback(shutil.rmtree, folder, ignore_errors=True)
                 config = Configuration({"backend": self.backend})
                 registry = PluginRegistry(config)
                 backend, options = registry.choose(), config.plugin_options(registry.options, self.backend)
@@ -178,7 +176,7 @@ class StoredNativeHandle(NativeHandle):
                     self.key_groups.intersection(self._wanted),
                     self._base.max_parallelism,
                     options,
-                    Path(folder, "instance"),
+                    Path(tempfile.gettempdir()),
                 )
                 opened.callback(context.closing.close)
                 tables = backend.create_restore_operation([self], context).restore()

@@ -7,13 +7,11 @@ acknowledged; so an attempt may die anywhere, and may live on as a zombie.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, islice
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -55,6 +53,7 @@ from keyedstate.spark.configuration import (
 from keyedstate.spark.errors import DuplicateUidError, FunctionTransportError, KeyColumnsReorderedError
 from keyedstate.spark.event_time import ConnectedEventTime, EventTime, inputs_at_start
 from keyedstate.spark.identity import operator_of
+from keyedstate.spark.local_folders import local_folder, sweep_once
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.saving import SavedState, StateWriter
 from keyedstate.state import BEFORE_TIME, KeyedStateBackend, OperatorStateBackend, system_clock
@@ -65,8 +64,6 @@ from keyedstate.time.epoch_clock import EpochClock
 _SHARE_OF_BASE = 0.1
 #: Changes of another process that are applied together.
 _CHANGES_AT_ONCE = 16_384
-#: Where backends have their files, in a process that has a folder for them; set once, before the first.
-_instances: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +138,7 @@ class PartitionPlan:
     ) -> KeyedStateBackend:
         """Open the keyed state of some key groups, empty or restored; raises as `KeyedStateBackend.open`."""
         chosen = backend_in_task(self.settings)
+        sweep_once()
         return KeyedStateBackend.open(
             chosen.backend,
             key_serializer=key_serializer_for(self.key_types),
@@ -148,7 +146,7 @@ class PartitionPlan:
             max_parallelism=self.max_parallelism,
             options=chosen.options,
             handles=handles,
-            local_base=_instances or local_folder(),
+            local_base=local_folder(),
             track_changes=track_changes,
             clock=clock,
             generic_types=chosen.generic_types,
@@ -581,20 +579,6 @@ def evaluate(
         raise
     if not stays:
         operator.close()
-
-
-def local_folder() -> Path | None:
-    """Return Spark's first local folder on this executor; None where it names none that is there."""
-    for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
-        if folder and os.path.isdir(folder):
-            return Path(folder)
-    return None
-
-
-def instances_below(folder: Path) -> None:
-    """Let the backends of this process have their files in a folder, which need not be there yet."""
-    global _instances
-    _instances = folder
 
 
 def _deltas_since(written: AttemptManifest, part: AttemptManifest) -> tuple[SegmentFile, ...] | None:

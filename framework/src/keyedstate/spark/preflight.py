@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 import keyedstate
 from keyedstate import types
+from keyedstate.backend.working_folder import WorkingFolder
 from keyedstate.checkpoint.errors import StorageError
 from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage import CheckpointStorage
@@ -223,13 +224,11 @@ def _check_versions(probe: Probe) -> None:
 
 def _check_backend(probe: Probe) -> None:
     """Write, read, snapshot and restore a few entries, in a file of the local disk."""
-    import tempfile
-
     chosen = backend_in_task(probe.settings)
     state = ValueState("probe", types.INT64)
     expected = {f"key {number}": number for number in range(_PROBE_ENTRIES)}
 
-    with tempfile.TemporaryDirectory(prefix="keyedstate-preflight-") as folder:
+    with WorkingFolder() as folder:
         local = CheckpointStorage.open(folder)
         keyed = _open(chosen, [])
         try:

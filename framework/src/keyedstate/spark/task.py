@@ -29,7 +29,8 @@ from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.owners import RemoteAccess, kept_elsewhere, run_where_kept
 from keyedstate.spark.hosts.processes import worker_parents
 from keyedstate.spark.identity import attempt_identity, task_context
-from keyedstate.spark.partition import Beginning, Partition, PartitionPlan, evaluate, local_folder
+from keyedstate.spark.local_folders import local_folder
+from keyedstate.spark.partition import Beginning, Partition, PartitionPlan, evaluate
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.spool import BatchSpool
 from keyedstate.spark.worker_process import read_at_once, spare_the_collector

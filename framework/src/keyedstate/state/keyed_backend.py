@@ -6,10 +6,8 @@ which do not (Flink's ``AbstractKeyedStateBackend``).
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -170,10 +168,7 @@ class KeyedStateBackend:
             Where the restored state has keys of another type.
         """
         base = Path(tempfile.gettempdir()) if local_base is None else local_base
-        context = BackendContext(
-            key_groups, max_parallelism, options, base / f"keyedstate-{uuid.uuid4().hex}"
-        )
-        context.closing.callback(shutil.rmtree, context.local_dir, ignore_errors=True)
+        context = BackendContext(key_groups, max_parallelism, options, base)
         try:
             for meta in (meta for handle in handles for meta in handle.states):
                 check_keys(meta, key_serializer)

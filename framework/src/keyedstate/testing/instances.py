@@ -109,7 +109,7 @@ def open_instance(
         Where the backend cannot be chosen.
     """
     backend, own_options = chosen_backend(name, options or {})
-    context = BackendContext(key_groups, max_parallelism, own_options, folder / f"instance-{next(_numbers)}")
+    context = BackendContext(key_groups, max_parallelism, own_options, folder)
     try:
         tables = backend.create_restore_operation(list(handles), context).restore()
         return Instance(backend, context, tables, backend.create_snapshot_strategy(context))

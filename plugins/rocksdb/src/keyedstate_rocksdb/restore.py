@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from keyedstate.backend import (
     AnyStateTable,
@@ -143,14 +141,7 @@ def _outside(held: KeyGroupRange, wanted: KeyGroupRange) -> list[KeyGroupRange]:
 @contextmanager
 def _opened(handle: NativeHandle, context: BackendContext) -> Iterator[RocksStore]:
     """Open the files of a handle as a database of their own, which is deleted afterwards."""
-    folder = Path(context.local_dir, "other")
-    other = BackendContext(handle.key_groups, context.max_parallelism, context.options, folder)
-    try:
-        handle.fetch(folder / DATABASE)
-        store = RocksStore(other)
-        try:
-            yield store
-        finally:
-            store.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    other = BackendContext(handle.key_groups, context.max_parallelism, context.options, context.local_dir)
+    with other.closing:
+        handle.fetch(other.local_dir / DATABASE)
+        yield store_of(other, RocksStore)

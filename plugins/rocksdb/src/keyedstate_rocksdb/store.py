@@ -63,7 +63,6 @@ class RocksStore(OrderedStore):
     """
 
     def __init__(self, context: BackendContext) -> None:
-        context.local_dir.mkdir(parents=True, exist_ok=True)
         self._tuning = Tuning(context.options)
         self._small_files: int = context.options[SMALL_FILES.name]
         self.path: Path = context.local_dir / DATABASE

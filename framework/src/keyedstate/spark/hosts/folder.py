@@ -28,7 +28,7 @@ from pathlib import Path
 
 from keyedstate.spark.hosts.errors import HostFolderError
 from keyedstate.spark.hosts.processes import Process, user_at_other_end
-from keyedstate.spark.partition import local_folder
+from keyedstate.spark.local_folders import local_folder
 
 #: What a socket's address has room for, less the null byte at its end.
 MAX_PATH_BYTES = 103 if hasattr(socket, "SO_NOSIGPIPE") else 107

@@ -35,7 +35,6 @@ from keyedstate.spark.hosts.errors import HostMemoryError, HostProtocolError
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.folder import HostFolder
 from keyedstate.spark.hosts.handshake import Session
-from keyedstate.spark.hosts.instances import instances_of_this_host
 from keyedstate.spark.hosts.launch import HostSettings, HostStart
 from keyedstate.spark.hosts.processes import Process, process_of, user_at_other_end
 from keyedstate.spark.hosts.protocol import (
@@ -50,6 +49,7 @@ from keyedstate.spark.hosts.protocol import (
 from keyedstate.spark.hosts.residents import Resident, ResidentKey, Residents
 from keyedstate.spark.hosts.task_context import take_on
 from keyedstate.spark.hosts.task_files import import_from, know_broadcasts
+from keyedstate.spark.local_folders import working_folders_of_this_host
 from keyedstate.spark.partition import Beginning, PartitionPlan
 
 _log = logging.getLogger(__name__)
@@ -421,7 +421,7 @@ def main() -> None:
     parents = [parent for parent in map(Process.named, start.parents) if parent is not None]
     folder = HostFolder(parents[0], Path(start.place))
     try:
-        with socket.socket(fileno=start.listener) as listener, instances_of_this_host():
+        with socket.socket(fileno=start.listener) as listener, working_folders_of_this_host():
             # Whatever programs the user's function starts: none shall listen here when this host has ended.
             listener.set_inheritable(False)
             host = Host(listener, start.settings)

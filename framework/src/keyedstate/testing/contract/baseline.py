@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from keyedstate import types
 from keyedstate.backend import AnyStateTable, StateKind, StateMeta
+from keyedstate.backend.working_folder import WorkingFolder
 from keyedstate.checkpoint.segment import SegmentHandle
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups as key_groups_of
@@ -101,9 +101,9 @@ def measure(
         "restore": f"{_PYARROW} reading them into a dict",
     }
     seconds: dict[str, tuple[list[float], list[float]]] = {operation: ([], []) for operation in floors}
-    with tempfile.TemporaryDirectory(prefix="keyedstate-baseline-") as made:
+    with WorkingFolder() as made:
         for number in range(rounds):
-            folder = Path(made) / str(number)
+            folder = made / str(number)
             folder.mkdir()
             own, floor = _BackendSteps(work, backend, options, folder), _FloorSteps(work, folder)
             try:

@@ -8,12 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeAlias
 
+from keyedstate.backend.working_folder import WorkingFolder
 from keyedstate.errors import KeyedStateError
 from keyedstate.testing.contract import outcomes
 from keyedstate.testing.contract.outcomes import Outcome, OutcomeReader
@@ -94,8 +93,7 @@ def run_contract(
     ContractRunError
         If pytest could not run.
     """
-    with tempfile.TemporaryDirectory(prefix="keyedstate-contract-") as made:
-        folder = Path(made)
+    with WorkingFolder() as folder:
         tests, settings, found = folder / "test_contract.py", folder / "pytest.ini", folder / "outcomes.jsonl"
         tests.write_text(
             "from keyedstate.testing import BackendContract\n\n\n"
@@ -105,7 +103,17 @@ def run_contract(
             encoding="utf-8",
         )
         settings.write_text("[pytest]\n", encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", str(tests), "-c", str(settings), "--rootdir", made, "-q"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            str(tests),
+            "-c",
+            str(settings),
+            "--rootdir",
+            str(folder),
+            "-q",
+        ]
         command += ["-p", "no:cacheprovider", "--basetemp", str(folder / "work")]
         command += ["-p", outcomes.__name__, f"{outcomes.OUTCOMES_OPTION}={found}"]
         if importlib.util.find_spec("pytest_timeout") is not None:

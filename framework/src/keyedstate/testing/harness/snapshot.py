@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from keyedstate.backend import RestoredOperatorState
+from keyedstate.backend.working_folder import WorkingFolder
 from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.operator_state import (
     OperatorStateFile,
@@ -65,8 +64,8 @@ class HarnessSnapshot:
         states: Sequence[tuple[KeyedStateBackend, OperatorStateBackend]],
     ) -> HarnessSnapshot:
         """Take the snapshot of each instance and write it, one after the other."""
-        folder = tempfile.mkdtemp(prefix="keyedstate-harness-")
-        storage = CheckpointStorage.open(folder)
+        folder = WorkingFolder()
+        storage = CheckpointStorage.open(folder.path)
         try:
             segments = tuple(
                 _write_keyed(storage, f"instance-{index}.seg", keyed, number)
@@ -77,7 +76,7 @@ class HarnessSnapshot:
                 for index, (_, operator) in enumerate(states)
             )
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
             raise
         snapshot = cls(
             epoch,
@@ -89,7 +88,7 @@ class HarnessSnapshot:
             operator_files,
             storage,
         )
-        weakref.finalize(snapshot, shutil.rmtree, folder, ignore_errors=True)
+        weakref.finalize(snapshot, folder.remove)
         return snapshot
 
     @property
