@@ -246,6 +246,13 @@ CHECKPOINT_TIMEOUT = duration(
     "Spark commits the epoch with it.",
     low_ms=10,
 )
+CHECKPOINT_PERMISSIONS = choice(
+    "checkpoint.permissions",
+    "owner",
+    ("owner", "group", "umask"),
+    "Who may use new files and folders of checkpoints and savepoints on a local disk. `owner`: their user "
+    "(0600, 0700). `group`: their group too (0660, 0770). `umask`: whom the umask of the process lets.",
+)
 CHECKPOINT_COMPRESSION = choice(
     "checkpoint.compression", "zstd", ("zstd", "lz4", "none"), "Compression inside segment files."
 )
@@ -411,6 +418,22 @@ HOSTS_CONNECT_TIMEOUT = duration(
     "files, and how long a stranger may take to prove who it is.",
     low_ms=100,
 )
+HOSTS_TLS_CERTIFICATE = string(
+    "hosts.tls-certificate",
+    None,
+    "Certificate of an executor, as a PEM file on its machine. With it and the two options below, what goes "
+    "between executors is encrypted, and both sides show a certificate.",
+    "a path on every executor",
+)
+HOSTS_TLS_KEY = string(
+    "hosts.tls-key", None, "Key of that certificate, without a password.", "a path on every executor"
+)
+HOSTS_TLS_CA = string(
+    "hosts.tls-ca",
+    None,
+    "Certificates of the authorities that vouch for executors.",
+    "a path on every executor",
+)
 METRICS_OPTIONS = pairs(
     "metrics.options",
     "What plugins that report metrics need (hook keyedstate_metric_reporter): names and values that they "
@@ -438,22 +461,6 @@ METRICS_LATENCY_STATE_NAMES = boolean(
     "metrics.latency-state-names",
     True,
     "Whether each state has samples of its own; otherwise the states of a kind have them together.",
-)
-HOSTS_TLS_CERTIFICATE = string(
-    "hosts.tls-certificate",
-    None,
-    "Certificate of an executor, as a PEM file on its machine. With it and the two options below, what goes "
-    "between executors is encrypted, and both sides show a certificate.",
-    "a path on every executor",
-)
-HOSTS_TLS_KEY = string(
-    "hosts.tls-key", None, "Key of that certificate, without a password.", "a path on every executor"
-)
-HOSTS_TLS_CA = string(
-    "hosts.tls-ca",
-    None,
-    "Certificates of the authorities that vouch for executors.",
-    "a path on every executor",
 )
 TYPES_GENERIC = choice(
     "types.generic",

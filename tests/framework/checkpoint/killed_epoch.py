@@ -44,7 +44,7 @@ def main(folder: str, run: str, epoch: int, step: str) -> None:
     elif step == "published":
         retention.prune = die  # type: ignore[assignment]
     elif step == "deleting":
-        CheckpointStorage.delete_dir = die  # type: ignore[method-assign]
+        CheckpointStorage.delete_file = die  # type: ignore[method-assign]
     words = []
     for identity in identities:
         state = job.begin(identity)

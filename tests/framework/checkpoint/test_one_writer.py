@@ -146,7 +146,8 @@ def test_a_lock_that_is_not_let_go_is_an_error_that_names_the_file(job: Any) -> 
     with (
         exclusive(job.folder),
         pytest.raises(
-            StorageError, match=r"cannot lock .*views/_lock: another process has held it for 0\.01"
+            StorageError,
+            match=rf"cannot lock .*views/_lock: the process {os.getpid()} of .* has held it for 0\.01",
         ),
         exclusive(job.folder, timeout=0.01),
     ):

@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ from keyedstate.checkpoint.errors import (
     MissingFileError,
     UnsafeNameError,
 )
+from keyedstate.checkpoint.local_disk import permissions_like
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
 from keyedstate.checkpoint.native_base import owner_path
 from keyedstate.checkpoint.storage import CheckpointStorage
@@ -293,7 +294,12 @@ class OperatorFolder:
     def write_hold(self, epoch: int, expires_ms: int, nonce: str, data_files: Collection[str]) -> HoldFile:
         """Write down that a reader needs the data files of a checkpoint until a time."""
         path = f"holds/{epoch}.{expires_ms}.{nonce}"
-        self._write(path, "hold", {"data_files": sorted(data_files)})
+        document = encode_document("hold", FORMAT_VERSION, {"data_files": sorted(data_files)})
+        storage = self.storage
+        if storage.is_local:
+            # A reader has options of its own, and clean-up stops at a hold that the query cannot read.
+            storage = replace(storage, permissions=permissions_like(storage.root))
+        storage.write_atomic(path, document)
         return HoldFile(path, epoch, expires_ms)
 
     def holds(self) -> list[HoldFile]:

@@ -114,7 +114,7 @@ class LocalCopies:
         remote = operator.storage
         opened = copy(operator)
         opened.storage = CopyingStorage(
-            remote.filesystem, remote.root, remote.uri, remote.retry, self, described
+            remote.filesystem, remote.root, remote.uri, remote.retry, remote.permissions, self, described
         )
         return opened
 
@@ -202,7 +202,7 @@ class CopyingStorage(CheckpointStorage):
 
     def child(self, *parts: str) -> CheckpointStorage:
         """Return the storage whose root is a folder below this one; it has no copies."""
-        return CheckpointStorage(self.filesystem, self.root, self.uri, self.retry).child(*parts)
+        return _without_copies(self).child(*parts)
 
     def open_output(self, path: str) -> OutputFile:
         """Begin a new file and its copy."""
@@ -247,7 +247,7 @@ class _LocalFirst(InputFile):
     """Reads a verified copy, and the file itself from the moment on at which the copy cannot be read."""
 
     def __init__(self, storage: CopyingStorage, path: str, source: InputFile, local: Path) -> None:
-        self._remote = CheckpointStorage(storage.filesystem, storage.root, storage.uri, storage.retry)
+        self._remote = _without_copies(storage)
         self._path = path
         self._source = source
         self._copy: Path | None = local
@@ -268,6 +268,12 @@ class _LocalFirst(InputFile):
 
     def close(self) -> None:
         self._source.close()
+
+
+def _without_copies(storage: CopyingStorage) -> CheckpointStorage:
+    return CheckpointStorage(
+        storage.filesystem, storage.root, storage.uri, storage.retry, storage.permissions
+    )
 
 
 def _verified(local: Path, described: SegmentFile | StoredNativeFile) -> InputFile:

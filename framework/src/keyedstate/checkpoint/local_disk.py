@@ -1,19 +1,53 @@
-"""Writing on a local disk so that what was written is there after a crash of the machine too."""
+"""Writing on a local disk: files survive a crash of the machine, and only certain users may read them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import uuid
+from dataclasses import dataclass
+from typing import BinaryIO
 
 
-def write_atomic(target: str, data: bytes, *, durable: bool = True) -> None:
+@dataclass(frozen=True)
+class Permissions:
+    """Modes of new folders and files.
+
+    Attributes
+    ----------
+    folders, files : int
+    exact : bool
+        Whether they have these modes whatever the umask is.
+    """
+
+    folders: int
+    files: int
+    exact: bool = True
+
+
+#: By the values of the option ``checkpoint.permissions``.
+PERMISSIONS = {
+    "owner": Permissions(0o700, 0o600),
+    "group": Permissions(0o770, 0o660),
+    "umask": Permissions(0o777, 0o666, exact=False),
+}
+OWNER_ONLY = PERMISSIONS["owner"]
+
+
+def permissions_like(folder: str) -> Permissions:
+    """Return the permissions with which what is added to a folder is as open as the folder is."""
+    mode = stat.S_IMODE(os.stat(folder).st_mode) & 0o777
+    return Permissions(mode, mode & 0o666)
+
+
+def write_atomic(target: str, data: bytes, permissions: Permissions, *, durable: bool = True) -> None:
     """Write a file under another name in its folder, sync it unless it need not be durable, and rename it."""
     folder, name = os.path.split(target)
-    make_folder(folder)
+    make_folder(folder, permissions)
     temporary = os.path.join(folder, temporary_name(name))
     try:
-        with open(temporary, "xb") as stream:
+        with create(temporary, permissions) as stream:
             stream.write(data)
             if durable:
                 stream.flush()
@@ -32,18 +66,42 @@ def temporary_name(name: str) -> str:
     return f".{name}.{uuid.uuid4().hex}.tmp"
 
 
-def make_folder(folder: str) -> None:
-    """Make a folder and those above it, each durable in the one that names it."""
+def create(path: str, permissions: Permissions, buffering: int = -1) -> BinaryIO:
+    """Create a file that does not exist, for writing."""
+
+    def opener(path: str, flags: int) -> int:
+        # Not more than this at any moment, and where the umask takes something away, exactly this.
+        descriptor = os.open(path, flags | os.O_CLOEXEC, permissions.files)
+        if permissions.exact:
+            _set_mode(descriptor, permissions.files)
+        return descriptor
+
+    return open(path, "xb", buffering=buffering, opener=opener)
+
+
+def make_folder(folder: str, permissions: Permissions) -> None:
+    """Make a folder and those above it that do not exist, each durable in the one that names it."""
     if os.path.isdir(folder):
         return
     parent = os.path.dirname(folder)
-    make_folder(parent)
+    make_folder(parent, permissions)
     try:
-        os.mkdir(folder)
+        os.mkdir(folder, permissions.folders)
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
+    else:
+        if permissions.exact:
+            _set_mode(folder, permissions.folders)
     sync_folder(parent)
+
+
+def _set_mode(target: int | str, mode: int) -> None:
+    found = os.stat(target).st_mode
+    if found & 0o777 != mode:
+        # Some file systems have no modes. A folder keeps the bit by which its files get its group.
+        with contextlib.suppress(OSError):
+            os.chmod(target, mode | found & stat.S_ISGID)
 
 
 def sync_folder(folder: str) -> None:

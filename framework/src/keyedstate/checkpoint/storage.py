@@ -30,7 +30,7 @@ from keyedstate.checkpoint import local_disk
 from keyedstate.checkpoint.errors import MissingFileError, StorageError, UnsafePathError
 from keyedstate.checkpoint.retry import DEFAULT, RetryPolicy, is_transient
 from keyedstate.checkpoint.schemes import open_filesystem, reason_of, scheme_of, without_password
-from keyedstate.config import Configuration
+from keyedstate.config import CHECKPOINT_PERMISSIONS, Configuration
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -88,6 +88,8 @@ class CheckpointStorage:
         the URI, which may hold credentials; `location` hides them.
     retry : RetryPolicy
         What is done after a transient error.
+    permissions : Permissions
+        Of new files and folders on a local disk; others have rules of their own.
 
     Notes
     -----
@@ -98,6 +100,7 @@ class CheckpointStorage:
     root: str
     uri: str
     retry: RetryPolicy = DEFAULT
+    permissions: local_disk.Permissions = local_disk.OWNER_ONLY
 
     def __repr__(self) -> str:
         return f"CheckpointStorage({self.location()!r})"
@@ -110,7 +113,8 @@ class CheckpointStorage:
         ----------
         uri : str or path
         config : Configuration, optional
-            Read for the options ``storage.*`` and ``plugins.*``; by default that of the environment alone.
+            Read for ``checkpoint.permissions``, ``storage.*`` and ``plugins.*``; by default that of the
+            environment alone.
 
         Raises
         ------
@@ -120,18 +124,18 @@ class CheckpointStorage:
             Where the file system cannot be opened.
         """
         config = Configuration(environ=os.environ) if config is None else config
-        retry = RetryPolicy.of(config)
+        retry, permissions = RetryPolicy.of(config), local_disk.PERMISSIONS[config[CHECKPOINT_PERMISSIONS]]
         text = os.fspath(uri)
         scheme = scheme_of(text)
         if scheme is None:
             path = os.path.abspath(text)
-            return cls(pafs.LocalFileSystem(), path, path, retry)
+            return cls(pafs.LocalFileSystem(), path, path, retry, permissions)
         filesystem, root = open_filesystem(text, config)
         if isinstance(filesystem, pafs.LocalFileSystem):
             root = os.path.abspath(root)
             if scheme == "file":
                 text = root
-        return cls(filesystem, root, text, retry)
+        return cls(filesystem, root, text, retry, permissions)
 
     @classmethod
     def at(cls, place: Place) -> CheckpointStorage:
@@ -161,7 +165,8 @@ class CheckpointStorage:
         """
         target = self._resolve(path)
         if self.is_local:
-            self._run("write", path, lambda: local_disk.write_atomic(target, data, durable=durable))
+            write, how = local_disk.write_atomic, self.permissions
+            self._run("write", path, lambda: write(target, data, how, durable=durable))
         elif _publishes_with_close(self.filesystem):
             self._run("write", path, lambda: self._write(target, data))
         else:
@@ -397,8 +402,9 @@ class OutputFile:
             self._unsent_bytes = 0
 
     def _open_local(self) -> Any:
-        local_disk.make_folder(os.path.dirname(self._target))
-        return open(self._target, "xb", buffering=_WRITE_BUFFER_BYTES)
+        permissions = self._storage.permissions
+        local_disk.make_folder(os.path.dirname(self._target), permissions)
+        return local_disk.create(self._target, permissions, _WRITE_BUFFER_BYTES)
 
     def _open_remote(self) -> Any:
         return self._storage._remote_output(self._target)

@@ -303,7 +303,9 @@ def _parent(storage: CheckpointStorage) -> CheckpointStorage:
     address, mark, query = storage.uri.partition("?")
     above = address.rstrip("/").rpartition("/")[0] or "/"
     root = storage.root.rstrip("/").rpartition("/")[0] or ("/" if storage.is_local else "")
-    return CheckpointStorage(storage.filesystem, root, f"{above}{mark}{query}", storage.retry)
+    return CheckpointStorage(
+        storage.filesystem, root, f"{above}{mark}{query}", storage.retry, storage.permissions
+    )
 
 
 def _last_part(storage: CheckpointStorage) -> str:

@@ -20,6 +20,8 @@ from collections.abc import Collection, Iterator
 
 from keyedstate.checkpoint.errors import StateFolderOwnedError, StorageError, SupersededRunError
 from keyedstate.checkpoint.folder import OperatorFolder
+from keyedstate.checkpoint.local_disk import make_folder
+from keyedstate.checkpoint.lock_file import holders, open_lock
 from keyedstate.checkpoint.manifest import AttemptManifest, Owner
 
 LOCK = "_lock"
@@ -109,8 +111,8 @@ def write_attempt(folder: OperatorFolder, manifest: AttemptManifest, shared: Col
 def _open(folder: OperatorFolder) -> int:
     path = os.path.join(folder.storage.root, LOCK)
     try:
-        os.makedirs(folder.storage.root, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        make_folder(folder.storage.root, folder.storage.permissions)
+        return open_lock(path)
     except OSError as error:
         raise StorageError(folder.storage.location(LOCK), "lock", error.strerror or str(error)) from error
 
@@ -127,7 +129,10 @@ def _lock(descriptor: int, folder: OperatorFolder, timeout: float, kind: int) ->
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
                 raise StorageError(folder.storage.location(LOCK), "lock", str(error.strerror)) from error
         if time.monotonic() >= deadline:
-            reason = f"another process has held it for {timeout:g} s, which takes it moments otherwise"
+            reason = (
+                f"{holders(descriptor)} has held it for {timeout:g} s, where moments are enough; "
+                "end that process if it hangs"
+            )
             raise StorageError(folder.storage.location(LOCK), "lock", reason)
         time.sleep(pause)
         pause = min(2 * pause, 0.1)

@@ -48,7 +48,8 @@ _INSTALL = (
 )
 _SHARE = (
     "Set the option 'checkpoint.dir' to a folder that the driver and every executor reach under one name: a "
-    "shared file system or an object store; a local path will do on one machine only."
+    "shared file system or an object store; a local path will do on one machine only. Where executors run as "
+    "another user than the driver, 'checkpoint.permissions' decides what each may read."
 )
 
 _PYTHON = (

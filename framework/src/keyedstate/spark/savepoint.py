@@ -162,6 +162,8 @@ def savepoint_of(
 ) -> Savepoint:
     """Make a savepoint of operators' folders; as `create_savepoint`, which finds them."""
     with contextlib.ExitStack() as stack:
+        if not isinstance(place, CheckpointStorage):
+            place = replace(CheckpointStorage.open(place), permissions=folders[0].storage.permissions)
         writer = stack.enter_context(SavepointWriter(place))
         holds = contextlib.ExitStack()
         stack.enter_context(holds)
