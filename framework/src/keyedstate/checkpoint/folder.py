@@ -38,7 +38,7 @@ from keyedstate.checkpoint.errors import (
     MissingFileError,
     UnsafeNameError,
 )
-from keyedstate.checkpoint.local_disk import permissions_like
+from keyedstate.checkpoint.local_disk import permissions_like, remove_empty_folders
 from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
 from keyedstate.checkpoint.native_base import owner_path
 from keyedstate.checkpoint.storage import CheckpointStorage
@@ -335,10 +335,14 @@ class OperatorFolder:
     def _delete_own(self, folder: str, is_own: Callable[[str], bool]) -> None:
         names = self.storage.list(folder)
         own = [name for name in names if is_own(name) or _TEMPORARY.fullmatch(name)]
-        if len(own) == len(names):
+        if len(own) == len(names) and not self.storage.is_local:
+            # One request for all, and object stores may have an empty object for the folder.
             self.storage.delete_dir(folder)
-        else:
-            self.storage.for_each(self.storage.delete_file, [f"{folder}/{name}" for name in own])
+            return
+        self.storage.for_each(self.storage.delete_file, [f"{folder}/{name}" for name in own])
+        if self.storage.is_local:
+            # What comes into it since it was listed keeps it.
+            remove_empty_folders(f"{self.storage.root}/{folder}")
 
 
 def _built(location: str, kind: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T:

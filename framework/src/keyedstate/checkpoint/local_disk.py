@@ -96,6 +96,13 @@ def make_folder(folder: str, permissions: Permissions) -> None:
     sync_folder(parent)
 
 
+def remove_empty_folders(folder: str) -> None:
+    """Remove a folder and those in it, each only if no file is in it or below it."""
+    for parent, _, _ in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(parent)
+
+
 def _set_mode(target: int | str, mode: int) -> None:
     found = os.stat(target).st_mode
     if found & 0o777 != mode:

@@ -36,6 +36,7 @@ from keyedstate.checkpoint.errors import (
 )
 from keyedstate.checkpoint.folder import FORMAT_VERSION as METADATA_VERSION
 from keyedstate.checkpoint.folder import METADATA, OWNER, OperatorFolder
+from keyedstate.checkpoint.local_disk import remove_empty_folders
 from keyedstate.checkpoint.manifest import CheckpointMetadata
 from keyedstate.checkpoint.savepoint_errors import (
     NotASavepointError,
@@ -454,8 +455,11 @@ def _delete_own(root: CheckpointStorage) -> tuple[str, ...]:
     foreign = tuple(path for path in files if not _OWN.fullmatch(path) or path.partition("/")[0] in claimed)
     _delete_files(root, [path for path in files if path not in foreign and path != UNFINISHED])
     root.delete_file(UNFINISHED)
-    # Not a whole bucket, where the savepoint has one to itself.
-    if not foreign and "/" in root.root.strip("/"):
+    if root.is_local:
+        # What comes into it since it was listed keeps it.
+        remove_empty_folders(root.root)
+    elif not foreign and "/" in root.root.strip("/"):
+        # Not a whole bucket, where the savepoint has one to itself.
         root.delete_dir("")
     return foreign
 

@@ -23,6 +23,7 @@ from keyedstate.checkpoint import (
     TaskIdentity,
     Writing,
 )
+from keyedstate.checkpoint.folder import is_data_path
 from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.runtime import KeyedOperator
 from keyedstate.runtime.output import OutputSchema
@@ -138,6 +139,6 @@ def metadata_of(manifests: Iterable[AttemptManifest], storage: CheckpointStorage
     """Return the metadata of an operator whose parts are complete; files of other attempts are deleted."""
     metadata = CheckpointMetadata.of(list(manifests))
     used = {path for part in metadata.parts for path in part.data_files}
-    written = [f"data/{name}" for name in storage.list("data")]
+    written = [path for name in storage.list("data") if is_data_path(path := f"data/{name}")]
     storage.for_each(storage.delete_file, [path for path in written if path not in used])
     return metadata

@@ -10,7 +10,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from keyedstate.checkpoint import (
     CheckpointError,
@@ -34,7 +34,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.canonical import CopyProgress, bytes_of, write_whole
 from keyedstate.checkpoint.savepoint import Progress
-from keyedstate.checkpoint.storage import Place
+from keyedstate.checkpoint.storage import OutputFile, Place
 from keyedstate.checkpoint.stored import operators_in
 from keyedstate.spark.query_location import QueryLocation
 
@@ -219,8 +219,9 @@ def fork_savepoint(
     origin = Savepoint.open(savepoint)
     if origin.spark is None:
         raise NotForkableError(origin.location)
-    location = QueryLocation.open(spark_checkpoint_location)
-    storage = CheckpointStorage.at(checkpoint_dir)
+    written: list[Callable[[], None]] = []
+    location = QueryLocation(_noting(QueryLocation.open(spark_checkpoint_location).storage, written))
+    storage = _noting(CheckpointStorage.at(checkpoint_dir), written)
     folders = [OperatorFolder(storage, uid) for uid in origin.operators]
     for target, what in ((location.storage, "query"), *((folder.storage, "state") for folder in folders)):
         files = target.files()
@@ -235,12 +236,33 @@ def fork_savepoint(
         location.write(files_of_spark, fork.query_id)
     except BaseException:
         with contextlib.suppress(CheckpointError):
-            # What makes the rest count goes first.
-            location.storage.delete_file("metadata")
-            for target in (location.storage, *(folder.storage for folder in folders)):
-                target.for_each(target.delete_file, target.files())
+            # The last first: it is what makes the others count.
+            for delete in reversed(written):
+                delete()
         raise
     return fork
+
+
+@dataclass(frozen=True)
+class _NotingStorage(CheckpointStorage):
+    """Notes how each file that is written through it is deleted again: another fork may write here too."""
+
+    written: list[Callable[[], None]] = field(default_factory=list)
+
+    def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        super().write_atomic(path, data, durable=durable)
+        self.written.append(lambda: self.delete_file(path))
+
+    def open_output(self, path: str) -> OutputFile:
+        output = super().open_output(path)
+        self.written.append(lambda: self.delete_file(path))
+        return output
+
+
+def _noting(storage: CheckpointStorage, written: list[Callable[[], None]]) -> _NotingStorage:
+    return _NotingStorage(
+        storage.filesystem, storage.root, storage.uri, storage.retry, storage.permissions, written
+    )
 
 
 def _fork_operator(origin: Savepoint, folder: OperatorFolder, fork: Fork, progress: CopyProgress) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,8 @@ OPERATORS = ("aircraft", "origins")
 POLL_SECONDS = 0.02
 #: A folder without this file is not the demo's and is left alone.
 _MARK = ".keyedstate-demo"
+_FOLDERS = ("flights", "output", "spark", "state", "warehouse")
+_LOG = re.compile(r"(?:job-[0-9]+|verify)\.log")
 
 
 class DemoFolderError(KeyedStateError):
@@ -201,7 +204,12 @@ def _prepare(work: Path) -> None:
     if work.exists() and any(work.iterdir()):
         if not (work / _MARK).exists():
             raise DemoFolderError(work)
-        shutil.rmtree(work)
+        # And nothing that the user may have put there since.
+        for path in work.iterdir():
+            if path.is_dir() and path.name in _FOLDERS:
+                shutil.rmtree(path)
+            elif _LOG.fullmatch(path.name):
+                path.unlink()
     work.mkdir(parents=True, exist_ok=True)
     (work / _MARK).touch()
 
