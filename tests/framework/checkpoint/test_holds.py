@@ -173,7 +173,9 @@ def test_a_hold_that_comes_while_metadata_is_being_deleted_keeps_the_data_or_say
     """Clean-up has looked for holds, found none and is about to delete the metadata."""
     run(job, coordinator, 0, 1)
     taken: list[Any] = []
-    intruder = Intruding(monkeypatch, "delete_file", "chk-0/", lambda: taken.append(hold(job.folder, 0, YEAR)))
+    intruder = Intruding(
+        monkeypatch, "delete_file", "chk-0/", lambda: taken.append(hold(job.folder, 0, YEAR))
+    )
     run(job, coordinator, 2)
     clean(job, 2)
     assert intruder.ran and job.read(taken[0].metadata) == job.state_of(0)

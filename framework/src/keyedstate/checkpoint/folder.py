@@ -298,7 +298,8 @@ class OperatorFolder:
         storage = self.storage
         if storage.is_local:
             # A reader has options of its own, and clean-up stops at a hold that the query cannot read.
-            storage = replace(storage, permissions=permissions_like(storage.root))
+            permissions = permissions_like(storage.root, storage.permissions)
+            storage = replace(storage, permissions=permissions)
         storage.write_atomic(path, document)
         return HoldFile(path, epoch, expires_ms)
 

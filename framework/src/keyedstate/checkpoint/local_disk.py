@@ -35,9 +35,12 @@ PERMISSIONS = {
 OWNER_ONLY = PERMISSIONS["owner"]
 
 
-def permissions_like(folder: str) -> Permissions:
-    """Return the permissions with which what is added to a folder is as open as the folder is."""
-    mode = stat.S_IMODE(os.stat(folder).st_mode) & 0o777
+def permissions_like(folder: str, otherwise: Permissions) -> Permissions:
+    """Return permissions by which what is added to a folder is as open as the folder is, if it exists."""
+    try:
+        mode = os.stat(folder).st_mode & 0o777 | 0o700
+    except OSError:
+        return otherwise
     return Permissions(mode, mode & 0o666)
 
 
