@@ -77,7 +77,7 @@ def test_a_fork_that_fails_deletes_only_what_it_wrote(job: Any, tmp_path: Path) 
     for name in ("metadata", "offsets/0", "commits/0"):
         file = spark / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text('{"id": "query-1"}' if name == "metadata" else "v1\n{}")
+        file.write_text('{"id": "query-1"}' if name == "metadata" else 'v1\n{}\n{"offset": 0}')
     job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
     create_savepoint(tmp_path / "savepoint", Path(job.folder.location).parent, spark)
     targets = tmp_path / "fork" / "spark", tmp_path / "fork" / "state"

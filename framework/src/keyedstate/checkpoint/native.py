@@ -201,7 +201,7 @@ def fetch(storage: CheckpointStorage, base: NativeBase, folder: Path) -> None:
     CorruptSegmentError, StorageError
         The file is named, and nothing is left in the folder.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(mode=0o700, parents=True)
     try:
         target = CheckpointStorage.open(folder)
         copies = [FileCopy(file.path, file.name) for file in base.files]
