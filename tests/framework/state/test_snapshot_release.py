@@ -114,7 +114,6 @@ def test_a_closed_instance_leaves_nothing_in_its_local_folder(instances: Any, tm
         local_base=tmp_path,
     )
     folder = backend._context.local_dir
-    folder.mkdir()
     (folder / "database").write_bytes(b"files of a backend")
     assert folder.parent == tmp_path
     backend.close()

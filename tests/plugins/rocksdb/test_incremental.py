@@ -419,7 +419,7 @@ def test_an_upload_that_fails_leaves_nothing_and_the_next_one_goes_on(
     monkeypatch.undo()
     assert job.stored == before
     (private,) = (path for path in tmp_path.iterdir() if path.name.startswith("keyedstate-"))
-    assert [path.name for path in private.iterdir()] == ["db"]
+    assert {path.name for path in private.iterdir()} == {"db", ".keyedstate-work"}
     job.restart()
     job.run(count(2))
     job.restart()
