@@ -39,7 +39,6 @@ class LmdbStore(OrderedStore):
     """
 
     def __init__(self, context: BackendContext) -> None:
-        context.local_dir.mkdir(parents=True, exist_ok=True)
         self.size = context.options[MAP_SIZE.name]
         self.environment: Any = lmdb.open(
             str(context.local_dir / "lmdb"),
