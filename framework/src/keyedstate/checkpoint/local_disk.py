@@ -47,7 +47,6 @@ def permissions_like(folder: str, otherwise: Permissions) -> Permissions:
 def write_atomic(target: str, data: bytes, permissions: Permissions, *, durable: bool = True) -> None:
     """Write a file under another name in its folder, sync it unless it need not be durable, and rename it."""
     folder, name = os.path.split(target)
-    make_folder(folder, permissions)
     temporary = os.path.join(folder, temporary_name(name))
     try:
         with create(temporary, permissions) as stream:
@@ -70,7 +69,8 @@ def temporary_name(name: str) -> str:
 
 
 def create(path: str, permissions: Permissions, buffering: int = -1) -> BinaryIO:
-    """Create a file that does not exist, for writing."""
+    """Create a file that does not exist, for writing, and the folders above it that do not exist."""
+    make_folder(os.path.dirname(path), permissions)
 
     def opener(path: str, flags: int) -> int:
         # Not more than this at any moment, and where the umask takes something away, exactly this.

@@ -89,7 +89,7 @@ class CheckpointStorage:
     retry : RetryPolicy
         What is done after a transient error.
     permissions : Permissions
-        Of new files and folders on a local disk; others have rules of their own.
+        Of new files and folders on a local disk.
 
     Notes
     -----
@@ -113,8 +113,7 @@ class CheckpointStorage:
         ----------
         uri : str or path
         config : Configuration, optional
-            Read for ``checkpoint.permissions``, ``storage.*`` and ``plugins.*``; by default that of the
-            environment alone.
+            Read for ``checkpoint.permissions``, ``storage.*``, ``plugins.*``; the environment's by default.
 
         Raises
         ------
@@ -160,13 +159,12 @@ class CheckpointStorage:
     def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a small file so that a reader sees all of it or nothing, replacing one that is there.
 
-        Where `durable` is False, a crash of the machine that holds a local disk may lose it; a crash of the
-        process may not.
+        Unless `durable`, a crash of the machine may lose it on a local disk; one of the process may not.
         """
         target = self._resolve(path)
         if self.is_local:
-            write, how = local_disk.write_atomic, self.permissions
-            self._run("write", path, lambda: write(target, data, how, durable=durable))
+            how = self.permissions
+            self._run("write", path, lambda: local_disk.write_atomic(target, data, how, durable=durable))
         elif _publishes_with_close(self.filesystem):
             self._run("write", path, lambda: self._write(target, data))
         else:
@@ -247,9 +245,8 @@ class CheckpointStorage:
     def modified_ms(self, path: str) -> int | None:
         """Return when a file was written, by the storage's clock; None where it tells none."""
         target = self._resolve(path)
-        return _stored_file(
-            self._run("look up", path, lambda: self.filesystem.get_file_info(target))
-        ).modified_ms
+        info = self._run("look up", path, lambda: self.filesystem.get_file_info(target))
+        return _stored_file(info).modified_ms
 
     def delete_file(self, path: str) -> None:
         """Delete a file; that it is missing is fine."""
@@ -402,9 +399,7 @@ class OutputFile:
             self._unsent_bytes = 0
 
     def _open_local(self) -> Any:
-        permissions = self._storage.permissions
-        local_disk.make_folder(os.path.dirname(self._target), permissions)
-        return local_disk.create(self._target, permissions, _WRITE_BUFFER_BYTES)
+        return local_disk.create(self._target, self._storage.permissions, _WRITE_BUFFER_BYTES)
 
     def _open_remote(self) -> Any:
         return self._storage._remote_output(self._target)
