@@ -12,7 +12,7 @@ import pytest
 
 from faults import harness, processes
 from faults.chaos import endings, plans, run
-from faults.plans import CLUSTER, LOCAL, TWO_HOSTS
+from faults.plans import CLUSTER, INSIDE, LOCAL, TWO_HOSTS, Plan
 
 NO_FLIGHTS = pa.table(
     {
@@ -113,3 +113,28 @@ def test_a_driver_that_commits_nothing_fails_its_run(tmp_path: Path, monkeypatch
 def test_a_driver_that_uses_up_the_input_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run_with("pass", tmp_path, monkeypatch)
     assert result.survived and result.lives == 1 and result.endings == {"used up the input": 1}
+
+
+@pytest.mark.spark
+def test_a_late_second_driver_rolls_no_state_back(tmp_path: Path) -> None:
+    plan = Plan(
+        seed=1,
+        number=1,
+        master=LOCAL,
+        storage="local",
+        sink=INSIDE,
+        operators=["aircraft"],
+        first_flight=0,
+        flights=2_000,
+        ahead=0.1,
+        lives=[(2, "heap-cow")],
+        settings={"spark.keyedstate.host": "embedded"},
+        backends=plans.BACKENDS,
+        epochs=8,
+        faults=[
+            {"id": "0", "name": plans.LATE_DRIVER, "epoch": 0, "after": {"epochs": None, "seconds": 0.0}}
+        ],
+    )
+    result = run.execute(plan, tmp_path / "run-0001", harness.load_flights())
+    assert result.survived, (result.verdict, result.problems, result.log)
+    assert result.endings == {"used up the input": 2, "overtaken by another run": 1}

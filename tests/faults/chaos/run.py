@@ -35,6 +35,8 @@ _PLAIN_STARTS = 2
 _OVERTAKEN = 4
 #: An event may end two drivers, and a driver that is started right then may meet what they left.
 _STARTS_PER_EVENT = 4
+#: How long an event looks for what it strikes: an idle driver has perhaps no workers.
+_SEARCH_S = 20.0
 _DUMP_S = 3.0
 
 
@@ -84,6 +86,7 @@ class _Run(Harness):
         self._problems: list[str] = []
         self._endings: Counter[str] = Counter()
         self._disturbed = len(self.files) - _LAST_FILES
+        self._given = 0
         self._at_rest = folder / "at-rest"
         self._progress = (0, 0, time.monotonic())
 
@@ -123,6 +126,10 @@ class _Run(Harness):
             self._until(self._all_run)
 
     # -- drivers -----------------------------------------------------------------------------------
+
+    def _give(self, files: int) -> None:
+        self._given = max(self._given, files)
+        self.give(files)
 
     def _begin(self, **more: Any) -> _Driver:
         # What a killed driver has left running writes for a while, too.
@@ -189,7 +196,9 @@ class _Run(Harness):
     def _watch(self) -> None:
         """Kill what stands still; a machine with much to do is given more time."""
         now, seen = time.monotonic(), (answer.committed_epochs(self.folder), self._endings.total())
-        if seen != self._progress[:2] or self._stopped or not self._drivers:
+        is_idle = seen[0] >= self._given and self._all_run() and not self._at_rest.exists()
+        sleeps = any(due < float("inf") for due, _ in self._stopped)
+        if seen != self._progress[:2] or is_idle or sleeps or not self._drivers:
             self._progress = (*seen, now)
             return
         patience = _STANDSTILL_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
@@ -214,7 +223,7 @@ class _Run(Harness):
         before = answer.committed_epochs(self.folder)
         if event["since"] == "session":
             self._until(self._all_run)
-        self.give(files)
+        self._give(files)
         if event["since"] == "commit" and before < files:
             self._until(lambda: answer.committed_epochs(self.folder) > before)
         due = time.monotonic() + event["delay"]
@@ -224,7 +233,7 @@ class _Run(Harness):
         return bool(self._drivers) and all(driver.runs for driver in self._drivers)
 
     def _strike(self, event: dict[str, Any]) -> None:
-        """Do what an event says as soon as there is something that it can strike."""
+        """Do what an event says, if there is something that it can strike."""
         if event["name"] == SECOND_DRIVER:
             self._until(lambda: 0 < len(self._drivers) < _MOST_DRIVERS)
             self._mark(event, f"beside {len(self._drivers)}")
@@ -237,9 +246,11 @@ class _Run(Harness):
             struck[:] = [(driver, pids) for driver, pids in found if pids]
             return bool(struck)
 
-        self._until(find)
-        driver, pids = struck[int(event["pick"] * len(struck))]
-        self._send(event, driver, pids)
+        due = time.monotonic() + _SEARCH_S
+        self._until(lambda: find() or time.monotonic() > due)
+        if struck:
+            driver, pids = struck[int(event["pick"] * len(struck))]
+            self._send(event, driver, pids)
 
     def _send(self, event: dict[str, Any], driver: _Driver, pids: list[int]) -> None:
         driver.struck.add(event["name"])
@@ -284,7 +295,7 @@ class _Run(Harness):
     def _start_late_driver(self, event: dict[str, Any]) -> None:
         """Have a second driver plan the first one's micro-batch, and get its executors when that is over."""
         until, offsets = self.folder / "executors", self.folder / "spark" / "offsets"
-        self.give(event["epoch"] + _OVERTAKEN)
+        self._give(event["epoch"] + _OVERTAKEN)
         first = self._begin()
 
         def at_epoch() -> bool:
@@ -323,12 +334,12 @@ class _Run(Harness):
         for stop in list(self._stopped):
             self._wake(stop)
         self._note("undisturbed from here on")
-        self.give(self._disturbed)
+        self._give(self._disturbed)
         self._until(lambda: not self._drivers)
 
     def _finish(self) -> bool:
         """Start drivers that nothing disturbs until the input is used up; False where it is not."""
-        self.give(len(self.files))
+        self._give(len(self.files))
         for number in range(_PLAIN_STARTS):
             if number > 0:
                 self.end()
