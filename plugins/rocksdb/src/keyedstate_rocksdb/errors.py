@@ -8,6 +8,11 @@ from pathlib import Path
 
 from keyedstate.errors import KeyedStateError
 
+_OPEN_FILES = (
+    "Raise the limit on open files of the executors (ulimit -Hn; LimitNOFILE of a service), spread the "
+    "partitions over more hosts, or set rocksdb.max-open-files."
+)
+
 
 class RocksError(KeyedStateError):
     """RocksDB refuses something.
@@ -25,7 +30,8 @@ class RocksError(KeyedStateError):
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
         self.reason = reason
-        super().__init__(f"{self.what(path)}: {reason}. {self.way_out}")
+        way_out = _OPEN_FILES if "Too many open files" in reason else self.way_out
+        super().__init__(f"{self.what(path)}: {reason}. {way_out}")
 
     @staticmethod
     def what(path: str) -> str:

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import queue
-import resource
 import select
 import signal
 import socket
@@ -36,6 +35,7 @@ from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.folder import HostFolder
 from keyedstate.spark.hosts.handshake import Session
 from keyedstate.spark.hosts.launch import HostSettings, HostStart
+from keyedstate.spark.hosts.limits import allow_open_files, resident_bytes
 from keyedstate.spark.hosts.processes import Process, process_of, user_at_other_end
 from keyedstate.spark.hosts.protocol import (
     PROTOCOL,
@@ -62,7 +62,6 @@ _SHORT_MS = 100
 _MAX_PLANS = 64
 #: A task has hung up; Linux says so while there are bytes to be read, too.
 _HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class _TaskGone(Exception):
@@ -187,7 +186,7 @@ class Host:
                         os.read(self._bell, 1)
                         poller.register(self._admit(*self._arrived.get()), _HUNG_UP)
                     elif listens and descriptor == self._listener.fileno():
-                        poller.register(self._admit(self._listener.accept()[0]), _HUNG_UP)
+                        self._accept(poller)
                 now = time.monotonic()
                 if self._connections:
                     last_used = now
@@ -218,6 +217,16 @@ class Host:
         self._listener.close()
         for connection in list(self._connections.values()):
             connection.socket.close()
+
+    def _accept(self, poller: select.poll) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError as error:
+            # The task waits until there is a file descriptor again; other tasks' epochs must not be lost.
+            _log.warning("no further task is served for now: %s", error)
+            time.sleep(_SHORT_MS / 1000.0)
+        else:
+            poller.register(self._admit(accepted), _HUNG_UP)
 
     def _is_wanted(self) -> bool:
         return not self._retired and bool(select.select([self._listener], [], [], 0)[0])
@@ -405,7 +414,7 @@ class Host:
     def _used_too_much(self) -> int | None:
         """Return how much memory the host takes where it is more than it may."""
         limit = self._settings.memory_bytes
-        used = _resident_bytes() if limit else 0
+        used = resident_bytes() if limit else 0
         return used if used > limit else None
 
 
@@ -418,6 +427,7 @@ def main() -> None:
     # Spark's daemon ignores it, and what it starts has that from it: the user's own processes would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end)
+    allow_open_files()
     parents = [parent for parent in map(Process.named, start.parents) if parent is not None]
     folder = HostFolder(parents[0], Path(start.place))
     try:
@@ -468,14 +478,6 @@ def _begin(document: Mapping[str, Any]) -> tuple[str, TaskIdentity, Mapping[str,
     except (KeyError, TypeError, KeyedStateError) as error:
         raise HostProtocolError(f"a BEGIN frame is malformed ({error})") from error
     return digest, identity, task
-
-
-def _resident_bytes() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    except OSError:
-        # In bytes on macOS, where there is no such file: the largest that it ever was.
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _read(reader: FrameReader) -> Frame:
