@@ -28,6 +28,7 @@ from keyedstate.state.errors import (
     StateValueError,
     UnknownChangesError,
     UnorderedKeyError,
+    WorkingFolderError,
 )
 from keyedstate.state.keyed_backend import KeyedStateBackend
 from keyedstate.state.latency import LatencySampling
@@ -107,6 +108,7 @@ __all__ = [
     "ValueState",
     "ValueStateHandle",
     "Visibility",
+    "WorkingFolderError",
     "declared_operator_states",
     "declared_states",
     "system_clock",

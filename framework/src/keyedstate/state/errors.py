@@ -11,6 +11,24 @@ class StateError(KeyedStateError):
     state: str
 
 
+class WorkingFolderError(KeyedStateError):
+    """A folder on the local disk that a backend cannot make or write.
+
+    Attributes
+    ----------
+    path, reason : str
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"the working folder {path} cannot be used: {reason}. Make room on its disk, or have tasks work "
+            "on another one: on Spark's local folders (spark.local.dir), or TMPDIR outside of it. The query "
+            "goes on from its last checkpoint then."
+        )
+
+
 class InvalidDescriptorError(StateError):
     """A declaration that no state can have."""
 

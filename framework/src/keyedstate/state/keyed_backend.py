@@ -40,6 +40,7 @@ from keyedstate.state.errors import (
     NullNamespaceError,
     StateKindMismatchError,
     StateMigrationError,
+    WorkingFolderError,
 )
 from keyedstate.state.latency import LatencySampling, LatencyTracker
 from keyedstate.state.restored_types import with_one_type_each
@@ -166,6 +167,8 @@ class KeyedStateBackend:
         ------
         StateMigrationError
             Where the restored state has keys of another type.
+        WorkingFolderError
+            Where the backend's folder on the local disk cannot be made or written.
         """
         base = Path(tempfile.gettempdir()) if local_base is None else local_base
         context = BackendContext(key_groups, max_parallelism, options, base)
@@ -185,6 +188,10 @@ class KeyedStateBackend:
                 latency,
                 timer_queue,
             )
+        except OSError as error:
+            context.closing.close()
+            path, reason = error.filename or context.local_dir, error.strerror or str(error)
+            raise WorkingFolderError(str(path), reason) from error
         except BaseException:
             context.closing.close()
             raise
