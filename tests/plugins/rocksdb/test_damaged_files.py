@@ -122,7 +122,7 @@ def test_a_damaged_file_of_a_checkpoint_is_named_or_not_needed(job: Job, tmp_pat
     assert len(intact) == 60 and {len(seen) for _, seen in intact.values()} == {1, 2, 3}
     metadata = job.folder.read_metadata(2)
     assert metadata is not None
-    # What no other file tells; the metadata of a checkpoint is made again out of the attempts where it is gone.
+    # What no other file tells: missing metadata is made again out of the attempts.
     needed = {folder / name for name in metadata.data_files}
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     assert needed <= set(files)
