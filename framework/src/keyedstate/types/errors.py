@@ -185,8 +185,7 @@ class UnknownSerializerError(KeyedStateError):
         if newest is None:
             message = (
                 f"unknown serializer type {name!r}.{did_you_mean(name, known)} Install the keyedstate "
-                "version or the plugin that provides it, name the plugin's module in the option "
-                "'plugins.modules', or register it with register_serializer_type."
+                "version or the plugin that provides it, or register it with register_serializer_type."
                 f"{''.join(f' Not asked: {refusal}' for refusal in not_asked)}"
             )
         else:
