@@ -190,7 +190,7 @@ class KeyedStateBackend:
             )
         except OSError as error:
             context.closing.close()
-            path, reason = error.filename or context.local_dir, error.strerror or str(error)
+            path, reason = error.filename or base, error.strerror or str(error)
             raise WorkingFolderError(str(path), reason) from error
         except BaseException:
             context.closing.close()
