@@ -247,3 +247,27 @@ def test_places_are_the_temporary_folder_and_sparks_own(
     assert socket_places() == [Path("/tmp"), local]
     folder = HostFolder(Process(4194304, str(2**64 - 1)), Path("/tmp"))
     assert len(os.fsencode(folder.socket_path(9999))) <= MAX_PATH_BYTES
+
+
+def test_sockets_of_a_living_host_in_another_container_stay(place: Path) -> None:
+    """Its processes are not to be seen here, and it listens all the same."""
+    unseen = HostFolder(Process(4_194_304, "1"), place)
+    with unseen.locked():
+        living, dead = unseen.listen(0), unseen.listen(1)
+    dead.close()
+    own = HostFolder(me(), place)
+    with living, own.locked(), own.listen(0):
+        assert [path.name for path in unseen.path.iterdir()] == ["0.sock"]
+        connection = unseen.connect(0)
+        assert connection is not None
+        connection.close()
+
+
+def test_a_foreign_file_among_dead_sockets_stays(place: Path) -> None:
+    unseen = HostFolder(Process(4_194_304, "1"), place)
+    with unseen.locked():
+        unseen.listen(0).close()
+    (unseen.path / "notes.txt").write_text("precious")
+    own = HostFolder(me(), place)
+    with own.locked(), own.listen(0):
+        assert [path.name for path in unseen.path.iterdir()] == ["notes.txt"]

@@ -19,7 +19,6 @@ import contextlib
 import fcntl
 import os
 import pwd
-import shutil
 import socket
 import stat
 import tempfile
@@ -228,7 +227,22 @@ class HostFolder:
         for name in os.listdir(self._user):
             anchor = Process.named(name)
             if anchor is not None and not anchor.is_alive:
-                shutil.rmtree(self._user / name, ignore_errors=True)
+                HostFolder(anchor, self.place)._delete_unused()
+
+    def _delete_unused(self) -> None:
+        """Delete the sockets at which no process listens, and the folder if none is left.
+
+        That the process is not to be seen proves nothing: it may run in another container.
+        """
+        for path in self.path.glob("*.sock"):
+            with contextlib.suppress(OSError, HostFolderError, ValueError):
+                connection = self.connect(int(path.stem))
+                if connection is None:
+                    path.unlink()
+                else:
+                    connection.close()
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
 
 def _user_name(user: int | None) -> str:
