@@ -1,9 +1,10 @@
-"""Hosts on a machine that lets a process have few open files."""
+"""Hosts on a machine that lets a process have few open files, or no temporary folder."""
 
 from __future__ import annotations
 
 import os
 import resource
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,14 @@ from pathlib import Path
 import pytest
 from hosted import HostedJob, wait_until
 
+import keyedstate
 from keyedstate.checkpoint import StateOrigin
+from keyedstate.config import Configuration
+from keyedstate.spark.configuration import backend_in_task, frozen
 from keyedstate.spark.hosts.errors import HostedEpochError
+from keyedstate.spark.hosts.folder import socket_places
+from keyedstate.spark.local_folders import sweep_once
+from keyedstate.spark.preflight import Probe, examine
 
 
 def test_a_host_raises_its_own_limit_of_open_files(tmp_path: Path) -> None:
@@ -82,3 +89,21 @@ def test_too_few_open_files_are_one_error_with_the_way_out(databases: HostedJob)
         databases.attempt(0, partition=1)
     limit_open_files(databases, 64)
     assert databases.attempt(0, ["a"])[0] == [("a", 1)]
+
+
+def test_without_a_temporary_folder_sparks_own_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend_name: str
+) -> None:
+    """As in a container whose root is read-only: the preflight passes, and hosts start."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "missing")])
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        tempfile.gettempdir()
+    (tmp_path / "driver").write_bytes(b"driver")
+    settings = frozen(Configuration({"backend": backend_name}))
+    provider = str(backend_in_task(settings).backend.provider)
+    found = examine(Probe(settings, keyedstate.__version__, provider, str(tmp_path), "driver"))
+    assert (found.check, found.reason) == ("", "")
+    sweep_once.__wrapped__()
+    assert socket_places() == [tmp_path]

@@ -52,7 +52,10 @@ def working_folders_of_this_host() -> Iterator[None]:
 
 def _folders() -> set[Path]:
     """Return the folders in which processes of this and of other executors have their working folders."""
-    folders = {Path(tempfile.gettempdir())}
+    folders: set[Path] = set()
+    # A container may let a process write to Spark's folder alone.
+    with contextlib.suppress(FileNotFoundError):
+        folders.add(Path(tempfile.gettempdir()))
     local = local_folder()
     if local is not None:
         place = local

@@ -30,6 +30,7 @@ from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.spark.configuration import ChosenBackend, backend_in_task, configuration_in_task, frozen
 from keyedstate.spark.errors import PreflightError
+from keyedstate.spark.local_folders import local_folder
 from keyedstate.state import KeyedStateBackend, ValueState
 
 _FINDINGS = "host string, check string, reason string, way_out string, file string"
@@ -229,7 +230,7 @@ def _check_backend(probe: Probe) -> None:
     state = ValueState("probe", types.INT64)
     expected = {f"key {number}": number for number in range(_PROBE_ENTRIES)}
 
-    with WorkingFolder() as folder:
+    with WorkingFolder(local_folder()) as folder:
         local = CheckpointStorage.open(folder)
         keyed = _open(chosen, [])
         try:
@@ -266,6 +267,7 @@ def _open(chosen: ChosenBackend, handles: list[SegmentHandle]) -> KeyedStateBack
         max_parallelism=len(_KEY_GROUPS),
         options=chosen.options,
         handles=handles,
+        local_base=local_folder(),
     )
 
 
