@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,3 +86,59 @@ def test_a_class_that_does_not_fit_is_refused_on_the_driver(spark: SparkSession,
         keyed(texts.select("k", texts.v.cast("long")), "k").broadcast(texts).process(
             Rules(), "k string, n long"
         )
+
+
+NOTEBOOK = """
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from dataclasses import dataclass
+
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.spark.function_transport import pack_function
+
+
+@dataclass
+class Seen:
+    at: dt.datetime
+
+
+@dataclass
+class Visit:
+    k: str
+    when: dt.datetime | None
+    last: Seen | None
+
+
+class Typed(KeyedProcessFunction[Visit]):
+    def process(self, row, ctx):
+        yield row.k, repr(row)
+
+
+sys.stdout.buffer.write(pack_function(Typed()))
+"""
+
+TASK = """
+import datetime as dt
+import sys
+
+import pyarrow as pa
+
+from keyedstate.runtime.row_classes import rows_from
+from keyedstate.spark.function_transport import unpack_function
+
+function, row_classes = unpack_function(sys.stdin.buffer.read(), "Typed")
+at = dt.datetime(2026, 1, 1)
+columns = [pa.array(["a"]), pa.array([at]), pa.array([{"at": at}])]
+[row] = rows_from(row_classes["rows"], ["k", "when", "last"], columns)
+print([text for _, text in function.process(row, None)])
+"""
+
+
+def test_a_class_of_a_notebook_is_known_where_its_module_is_not() -> None:
+    """Annotations are text there, which names what only the driver has imported."""
+    packed = subprocess.run([sys.executable, "-c", NOTEBOOK], stdout=subprocess.PIPE, check=True).stdout
+    done = subprocess.run([sys.executable, "-c", TASK], input=packed, stdout=subprocess.PIPE, check=True)
+    at = "datetime.datetime(2026, 1, 1, 0, 0)"
+    assert f"Visit(k='a', when={at}, last=Seen(at={at}))" in done.stdout.decode()

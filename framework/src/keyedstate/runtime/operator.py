@@ -31,9 +31,10 @@ from keyedstate.runtime.function import (
     KeyedFunction,
     KeyedProcessFunction,
 )
-from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_function, row_classes
+from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_function
+from keyedstate.runtime.function_checks import row_classes as classes_of_rows
 from keyedstate.runtime.output import OutputError, OutputSchema
-from keyedstate.runtime.row_classes import rows_from
+from keyedstate.runtime.row_classes import RowClass, rows_from
 from keyedstate.runtime.runs import KeyRuns, RowsByKey
 from keyedstate.runtime.side_outputs import MAIN, Outputs, SideRows
 from keyedstate.runtime.timer_calls import PER_RECORD, OnTimer, handles_timers
@@ -81,6 +82,8 @@ class KeyedOperator:
     output : OutputSchema
     side_outputs : mapping of str to OutputSchema, optional
         Where there are any, batches of all outputs come out as `keyedstate.runtime.side_outputs` has them.
+    row_classes : mapping of str to RowClass, optional
+        Those that the function names for its rows, where they were looked up elsewhere.
     epoch : int or None
     operator_states : OperatorStateBackend, optional
         With what the task restores; an empty one by default.
@@ -117,6 +120,7 @@ class KeyedOperator:
         key_group_column: str,
         output: OutputSchema,
         side_outputs: Mapping[str, OutputSchema] = MappingProxyType({}),
+        row_classes: Mapping[str, RowClass] | None = None,
         epoch: int | None,
         operator_states: OperatorStateBackend | None = None,
         task: int = 0,
@@ -144,8 +148,7 @@ class KeyedOperator:
         self._opened = False
         #: Whether the timers that are due when an epoch begins have fired.
         self._began = False
-        #: Of rows with keys, of each of two inputs, of those of the broadcast side.
-        self._row_classes = row_classes(function)
+        self._row_classes = classes_of_rows(function) if row_classes is None else row_classes
         self._rows = RowsByKey(
             key_columns,
             key_group_column,

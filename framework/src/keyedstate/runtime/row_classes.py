@@ -112,7 +112,7 @@ class RowClass:
             raise RowClassError(self._name, "it has no field; give it one for each column that is needed")
         self.fields = {name: hints.get(name, Any) for name in names}
         self._nested = {name: _nested(annotation) for name, annotation in self.fields.items()}
-        self._needs_value = {name for name, annotation in self.fields.items() if not _takes_none(annotation)}
+        self._needs_value = [name for name, annotation in self.fields.items() if not _takes_none(annotation)]
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse columns that the class does not fit.

@@ -14,7 +14,6 @@ from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
 from keyedstate.backend import Capability, RestoredOperatorState, StateHandle, StateMeta
@@ -42,7 +41,7 @@ from keyedstate.checkpoint import (
 from keyedstate.checkpoint.local_copies import with_local_copies
 from keyedstate.config import CLOCK_MAX_SKEW
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.runtime import AtEnd, ConnectedInputs, KeyedFunction, KeyedOperator, key_serializer_for
+from keyedstate.runtime import AtEnd, ConnectedInputs, KeyedOperator, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.configuration import (
     backend_in_task,
@@ -50,8 +49,9 @@ from keyedstate.spark.configuration import (
     restore_in_task,
     storage_in_task,
 )
-from keyedstate.spark.errors import DuplicateUidError, FunctionTransportError, KeyColumnsReorderedError
+from keyedstate.spark.errors import DuplicateUidError, KeyColumnsReorderedError
 from keyedstate.spark.event_time import ConnectedEventTime, EventTime, inputs_at_start
+from keyedstate.spark.function_transport import unpack_function
 from keyedstate.spark.identity import operator_of
 from keyedstate.spark.local_folders import local_folder, sweep_once
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
@@ -173,10 +173,7 @@ class PartitionPlan:
         ------
         FunctionTransportError
         """
-        try:
-            function = cloudpickle.loads(self.function)
-        except Exception as error:  # whatever importing the user's modules raises
-            raise FunctionTransportError(self.function_name, "unpack", error) from error
+        function, row_classes = unpack_function(self.function, self.function_name)
         return KeyedOperator(
             function,
             backend,
@@ -184,6 +181,7 @@ class PartitionPlan:
             key_group_column=KEY_GROUP_COLUMN,
             output=self.output,
             side_outputs=self.side_outputs,
+            row_classes=row_classes,
             epoch=epoch,
             operator_states=operator_states,
             task=partition,
@@ -532,20 +530,6 @@ class Partition:
         known = chain(found.items(), ((name, (event_time, now)) for name, event_time in seen))
         # Those seen later than now were seen by a clock that was wrong.
         return latest_inputs((name, (event_time, min(last, now))) for name, (event_time, last) in known)
-
-
-def pack_function(function: KeyedFunction) -> bytes:
-    """Return the function in the form in which it travels to the tasks.
-
-    Raises
-    ------
-    FunctionTransportError
-    """
-    try:
-        packed: bytes = cloudpickle.dumps(function)
-    except Exception as error:  # whatever an object's own way of being pickled raises
-        raise FunctionTransportError(type(function).__name__, "pack", error) from error
-    return packed
 
 
 def evaluate(

@@ -49,11 +49,12 @@ from keyedstate.spark.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.configuration import choose_backend, frozen, read_configuration
 from keyedstate.spark.errors import MissingUidError
 from keyedstate.spark.event_time import ConnectedEventTime, EventTime
+from keyedstate.spark.function_transport import pack_function
 from keyedstate.spark.heartbeat import has_python_sources, with_heartbeat
 from keyedstate.spark.hosts.owners import remote_access
 from keyedstate.spark.identity import epoch_on_driver, is_local
 from keyedstate.spark.metrics import EpochReports
-from keyedstate.spark.partition import PartitionPlan, StatePlace, pack_function
+from keyedstate.spark.partition import PartitionPlan, StatePlace
 from keyedstate.spark.preflight import check_executors
 from keyedstate.spark.reporters import reporters_of
 from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
