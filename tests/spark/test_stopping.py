@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,3 +133,38 @@ def test_a_query_without_keyed_operators_is_refused(spark: SparkSession, tmp_pat
         stop_with_savepoint(query, tmp_path / "savepoint")
     assert query.isActive
     query.stop()
+
+
+# -- asked by another process ----------------------------------------------------------------------
+
+
+def ask(folder: Path, savepoint: Path, *words: str) -> subprocess.Popen[str]:
+    """Begin ``keyedstate savepoint stop`` in a process of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "keyedstate.cli",
+        "savepoint",
+        "stop",
+        str(folder / "state"),
+        str(savepoint),
+    ]
+    return subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_another_process_stops_a_query_with_a_savepoint(stream: Any, tmp_path: Path) -> None:
+    add(stream, *range(3))
+    running = Query(stream, tmp_path / "first")
+    running.query.processAllAvailable()
+    asked = ask(tmp_path / "first", tmp_path / "savepoint", "--drain", "--timeout", "200", "--format", "json")
+    running.query.awaitTermination(250)
+    out, err = asked.communicate()
+    assert asked.returncode == 0, err
+    assert not running.query.isActive
+    document = json.loads(out)
+    assert (document["drained"], document["epoch"], document["operators"]) == (True, 2, ["count"])
+    savepoint = Savepoint.open(tmp_path / "savepoint")
+    assert savepoint.id == document["id"]
+    assert not (tmp_path / "first" / "state" / "count" / "_stop").exists()
+    add(stream, 3)
+    assert_each_counts_once(running.rows, savepoint, forked(stream, tmp_path / "fork", savepoint))

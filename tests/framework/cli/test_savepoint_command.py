@@ -1,16 +1,19 @@
-"""``keyedstate savepoint``: create, fork, convert and delete, and what the checkpoint commands say of one."""
+"""``keyedstate savepoint``: create, stop, fork, convert, delete, and what other commands say of one."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keyedstate.checkpoint import CheckpointStorage, CorruptManifestError, NotASavepointError, Savepoint
+from keyedstate.checkpoint.stop_request import StopRequest
 from keyedstate.checkpoint.stored import UnknownEpochError
 from keyedstate.spark.savepoint import NotForkableError
 
@@ -240,3 +243,36 @@ def test_no_command_about_savepoints_imports_spark(query, tmp_path):
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+# -- stop ------------------------------------------------------------------------------------------
+
+
+def test_a_query_that_does_not_run_is_not_stopped_and_nothing_is_left(run, query, tmp_path):
+    before = query.folder.storage.files()
+    ran = run("savepoint", "stop", str(tmp_path / "state"), str(tmp_path / "savepoint"), "--timeout", "1")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "no driver has taken the request within 1 seconds. Check that the query runs" in ran.stderr
+    assert query.folder.storage.files() == before
+    assert not (tmp_path / "savepoint" / "_savepoint").exists()
+
+
+def test_why_a_driver_could_not_stop_a_query_is_said(run, query, tmp_path):
+    def refuse() -> None:
+        while (request := StopRequest.read(query.folder)) is None:
+            time.sleep(0.01)
+        assert request.is_open and request.drain
+        request.answered(query.folder, "failed", "UnstoppableQueryError: it has timers.")
+
+    with ThreadPoolExecutor() as pool:
+        driver = pool.submit(refuse)
+        ran = run("savepoint", "stop", str(tmp_path / "state"), str(tmp_path / "savepoint"), "--drain")
+        driver.result()
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.endswith("was not stopped: UnstoppableQueryError: it has timers.\n")
+
+
+def test_a_request_is_not_open_after_its_time(query):
+    StopRequest.new("/savepoint", drain=False, seconds=-1).write(query.folder)
+    request = StopRequest.read(query.folder)
+    assert request is not None and not request.is_open

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from keyedstate.checkpoint import CheckpointStorage, Savepoint
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Savepoint, SavepointWriter
 from keyedstate.checkpoint.conversion import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint import delete_savepoint
+from keyedstate.checkpoint.stop_request import StopRequest, StopRequestError
 from keyedstate.cli.checkpoint.holding import Holding
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.checkpoint.place import Place
@@ -26,7 +30,11 @@ from keyedstate.cli.output import (
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.spark.query_location import without_hadoop_scheme
-from keyedstate.spark.savepoint import create_savepoint, fork_savepoint
+from keyedstate.spark.savepoint import create_savepoint, fork_savepoint, query_folders
+
+_LOOK_EVERY_S = 0.2
+#: A driver that takes a request at its last moment is not missed.
+_MARGIN_S = 2.0
 
 app = typer.Typer(
     help="Savepoints: taken of a query that runs or not, made the beginning of another one, written anew.",
@@ -84,6 +92,18 @@ Compression = Annotated[
         help="zstd, lz4 or none: compress every file anew. By default each keeps what it has.",
     ),
 ]
+Drain = Annotated[
+    bool,
+    typer.Option(
+        "--drain", help="Use up all input first, and fire all event-time timers, for a query that ends."
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout", metavar="SECONDS", min=1.0, help="How long to wait for a driver that takes it."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -110,6 +130,39 @@ def create(
         )
 
     _make(make, "writing the savepoint", format)
+
+
+@app.command("stop")
+def stop(
+    checkpoint_dir: CheckpointDir,
+    savepoint: NewSavepoint,
+    uid: Uids = None,
+    drain: Drain = False,
+    timeout: Timeout = 60.0,
+    config: ConfigFile = None,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Ask the driver of a running query to finish its micro-batch, to stop it and to take its savepoint.
+
+    The driver opens SAVEPOINT by the same name: use a folder or URI that it reaches too.
+    """
+    target = open_storage(savepoint, config)
+    folder = query_folders(open_storage(checkpoint_dir, config), uid or None, None)[0]
+    # Refused here too, before a query is asked for anything.
+    SavepointWriter(target).abort()
+    request = StopRequest.new(target.uri, drain=drain, seconds=timeout)
+    err = Console(stderr=True)
+    try:
+        request.write(folder)
+        with err.status("waiting for the driver") if err.is_terminal else contextlib.nullcontext():
+            answer = _await_answer(folder, request, timeout)
+    finally:
+        request.delete(folder)
+    if answer.status == "failed":
+        raise StopRequestError(folder.location, answer.answer, "")
+    if answer.answer:
+        print(f"keyedstate: the query had failed before: {answer.answer}", file=sys.stderr)
+    _print_savepoint(Savepoint.open(target), format)
 
 
 @app.command("fork")
@@ -212,9 +265,33 @@ def _spark_storage(uri: str, config: Path | None) -> CheckpointStorage:
     return open_storage(without_hadoop_scheme(uri), config)
 
 
+def _await_answer(folder: OperatorFolder, request: StopRequest, timeout: float) -> StopRequest:
+    """Wait until a driver has taken the request, and then until it has answered, however long it takes."""
+    end = time.monotonic() + timeout + _MARGIN_S
+    while True:
+        found = StopRequest.read(folder)
+        if found is None or found.id != request.id:
+            raise StopRequestError(
+                folder.location, "another request took the place of this one", "Ask again."
+            )
+        if found.status in ("done", "failed"):
+            return found
+        if found.status == "asked" and time.monotonic() > end:
+            reason = f"no driver has taken the request within {timeout:g} seconds"
+            way_out = (
+                "Check that the query runs; of one that has ended, `keyedstate savepoint create` makes one."
+            )
+            raise StopRequestError(folder.location, reason, way_out)
+        time.sleep(_LOOK_EVERY_S)
+
+
 def _make(make: Callable[[Callable[[int, int], None]], Savepoint], what: str, format: Format) -> None:
     with progress_of(what) as report:
         savepoint = make(report)
+    _print_savepoint(savepoint, format)
+
+
+def _print_savepoint(savepoint: Savepoint, format: Format) -> None:
     if format is Format.json:
         print_json(savepoint_document(savepoint))
         return

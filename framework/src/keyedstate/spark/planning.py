@@ -60,6 +60,7 @@ from keyedstate.spark.reporters import reporters_of
 from keyedstate.spark.restoring import ClaimedSavepoint, expected_owner
 from keyedstate.spark.routing import KEY_GROUP_COLUMN, route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_types, to_arrow
+from keyedstate.spark.stop_watcher import watch_for_requests
 from keyedstate.spark.task import Acknowledging, OperatorPlan
 from keyedstate.state import MissingEventTimeError, TtlClock, declared_operator_states, declared_states
 from keyedstate.types import refuse_generic
@@ -199,6 +200,7 @@ class KeyedRows:
             # The rows of Spark's own source would look like input that is never used up.
             beats = bool(self.interval_ms) and has_python_sources()
             acknowledgements_of(spark.sparkContext).set_heartbeat(folder, beats=beats)
+            watch_for_requests(spark, folder)
         partitions = PartitionPlan(
             function=packed,
             function_name=type(function).__name__,

@@ -144,7 +144,7 @@ def create_savepoint(
     storage = CheckpointStorage.at(checkpoint_dir)
     location = None if spark_checkpoint_location is None else QueryLocation.open(spark_checkpoint_location)
     query_id = None if location is None else location.query_id()
-    folders = _folders_of(storage, uids, query_id)
+    folders = query_folders(storage, uids, query_id)
     return savepoint_of(
         place, folders, location, epoch=epoch, drained=drained, watermark=watermark, progress=progress
     )
@@ -278,9 +278,10 @@ def _fork_operator(origin: Savepoint, folder: OperatorFolder, fork: Fork, progre
     folder.write_owner(Owner(fork.query_id, folder.uid, whole.max_parallelism, whole.epoch, ()))
 
 
-def _folders_of(
+def query_folders(
     storage: CheckpointStorage, uids: Sequence[str] | None, query_id: str | None
 ) -> list[OperatorFolder]:
+    """Return the folders of a query's operators; raises as `create_savepoint`."""
     found = [OperatorFolder(storage, uid) for uid in (uids or operators_in(storage))]
     if not found:
         raise NoStoredStateError(storage.location(), storage.list())
