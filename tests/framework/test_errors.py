@@ -17,7 +17,6 @@ EXAMPLES: list[KeyedStateError] = [
     errors.KeyedStateError("plain"),
     errors.ConfigError("the file is bad"),
     errors.UnknownOptionError("spark.keyedstate.bakend", "Spark configuration", ["spark.keyedstate.backend"]),
-    errors.InvalidDurationError("10 parsecs"),
     errors.InvalidOptionError("parallelism", "many", "a whole number of at least 1", "call"),
     errors.MissingOptionError("spark.keyedstate.checkpoint.dir", "Where checkpoints are."),
     errors.PluginError("something about plugins"),
@@ -27,7 +26,7 @@ EXAMPLES: list[KeyedStateError] = [
     errors.HookApiVersionError("mine", "alpha 1.0", (2, 3), (1, 1)),
     errors.InvalidPluginError("mine", "alpha 1.0", "it is broken"),
     errors.MissingCapabilityError("recent", "list state", "never", "mine", ["able"]),
-    errors.SnapshotCancelledError(7),
+    errors.UserFunctionError("ValueError: no. Raised in F.process().", {"key": ("a", 1), "epoch": 3}),
 ]
 
 
@@ -56,5 +55,5 @@ def test_an_error_survives_a_process_border():
 
 def test_the_message_of_an_error_is_one_line_that_ends_a_sentence():
     for error in EXAMPLES:
-        if type(error).__init__ is not Exception.__init__:  # else the text is its caller's
+        if type(error).__init__ is not KeyedStateError.__init__:  # else the text is its caller's
             assert "\n" not in str(error) and str(error).endswith("."), repr(error)

@@ -154,7 +154,7 @@ def test_a_batch_result_may_be_looked_at_in_part_coalesced_and_put_behind_others
         ),
         (("N1", 1.0), "function gave float 1.0"),
         (("N1",), "OutputRowError: the output row ('N1',) for the key 7 has 1 value(s)"),
-        ({"k": "N1", "nn": 1}, "has the unknown column 'nn' (Did you mean 'n'?)"),
+        ({"k": "N1", "nn": 1}, "has the unknown column 'nn'"),
         ({"k": "N1"}, "lacks the column(s) 'n'"),
         ("N1", "is a str and no row"),
         ((1, 2), "the output column 'k' is declared as string (str)"),

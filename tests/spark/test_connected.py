@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from keyedstate import types
-from keyedstate.durations import Duration
-from keyedstate.errors import InvalidDurationError
+from keyedstate.durations import Duration, InvalidDurationError
 from keyedstate.runtime import InvalidFunctionError, KeyedCoProcessFunction, KeyedProcessFunction
 from keyedstate.spark import (
     ConnectedFramesError,

@@ -26,7 +26,7 @@ from hosted import Counting, HostedJob, wait_until
 
 import keyedstate
 from keyedstate.checkpoint import HostAddress, StateOrigin, TaskIdentity
-from keyedstate.runtime import ProcessFunctionError
+from keyedstate.runtime import UserFunctionError
 from keyedstate.spark.hosts.client import HostedEpoch
 from keyedstate.spark.hosts.door import Door, Introduction
 from keyedstate.spark.hosts.errors import (
@@ -241,7 +241,7 @@ def test_what_a_failed_attempt_has_changed_is_not_seen(cluster: TwoExecutors) ->
 
     with pytest.raises(EOFError):
         cluster.attempt(batches=rows)
-    with pytest.raises(ProcessFunctionError, match="ZeroDivisionError: on purpose for the key 'raise'"):
+    with pytest.raises(UserFunctionError, match="ZeroDivisionError: on purpose for the key 'raise'"):
         cluster.attempt("failed", "raise")
     assert cluster.next("failed") == [("failed", 1)]
 

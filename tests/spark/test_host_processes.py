@@ -30,7 +30,7 @@ from pyspark import broadcast
 
 import keyedstate
 from keyedstate.checkpoint import StateOrigin
-from keyedstate.runtime import KeyedProcessFunction, ProcessFunctionError
+from keyedstate.runtime import KeyedProcessFunction, UserFunctionError
 from keyedstate.runtime.output import OutputTypeError
 from keyedstate.spark.errors import FunctionTransportError
 from keyedstate.spark.hosts.client import HostedEpoch
@@ -362,8 +362,8 @@ class Acting(KeyedProcessFunction):
 @pytest.mark.parametrize(
     ("key", "error", "words"),
     [
-        ("raise", ProcessFunctionError, "ZeroDivisionError: on purpose for the key 'raise' in epoch 0"),
-        ("exit", ProcessFunctionError, "SystemExit: 3 for the key 'exit'"),
+        ("raise", UserFunctionError, "ZeroDivisionError: on purpose for the key 'raise' in epoch 0"),
+        ("exit", UserFunctionError, "SystemExit: 3 for the key 'exit'"),
         ("os._exit", HostLostError, r"host of partition 0 of the operator 'counts' .* in epoch 0.*os\._exit"),
         ("segfault", HostLostError, "crash in native code"),
         ("wrong type", OutputTypeError, "no number"),
@@ -375,7 +375,7 @@ def test_what_a_function_does_wrong_is_one_clear_error(
     job = start(Acting())
     with pytest.raises(error, match=words) as caught:
         job.attempt(0, ["fine", key])
-    if error is ProcessFunctionError:
+    if error is UserFunctionError:
         # The user's own lines.
         assert "in process" in str(caught.value.__cause__)
     assert job.epoch(0, ["fine"]) == [("fine", 1)]

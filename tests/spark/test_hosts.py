@@ -101,8 +101,8 @@ def test_an_error_of_the_function_reads_the_same_in_both_modes(stream: Any, tmp_
         # Its lines, and the last one of the user's traceback, without the places in between.
         assert "LookupError: no flight -5" in message
         assert 'in process\n    raise LookupError(f"no flight {row.v}")' in message
-        messages += re.findall(r"ProcessFunctionError: (?:the error below.*\n)?.*", message)[:1]
-        assert "Count.process() raised LookupError: no flight -5 for the key 'key 6' in epoch 0." in message
+        messages += re.findall(r"UserFunctionError: [\s\S]*?keyedstate-facts: .*", message)
+        assert "Raised in Count.process() for the key 'key 6' in epoch 0 of the operator" in message
     assert messages[0] == messages[1]
 
 

@@ -72,7 +72,7 @@ def test_a_result_that_is_evaluated_in_part_stops_the_next_epoch(stream: Any, on
         batch.take(1)
 
     message = stream.failure(counts(stream, one_backend), glance)
-    assert "IncompleteEpochError: epoch 0 of the operator 'counts' has no checkpoint" in message
+    assert "IncompleteEpochError: what epoch 0 of the operator 'counts' did to the state is lost" in message
     assert "partition 1 has no finished attempt" in message
     assert epochs == [0, 1]
 
@@ -82,7 +82,7 @@ def test_a_limit_that_stops_the_tasks_early_stops_the_next_epoch(stream: Any, on
         # More output than fits between a worker and the JVM, so that the worker is really cut off.
         stream.add({"k": f"{row:0300}", "v": row} for row in range(60_000))
     message = stream.failure(counts(stream, one_backend).limit(3))
-    assert "IncompleteEpochError: epoch 0 of the operator 'counts'" in message
+    assert "IncompleteEpochError: what epoch 0 of the operator 'counts'" in message
 
 
 def test_the_state_folder_of_another_query_is_refused_by_name(
@@ -175,8 +175,12 @@ def test_key_columns_in_another_order_are_refused_although_their_types_agree(
 @pytest.mark.parametrize(
     ("keys", "function", "said"),
     [
-        (("v",), Count(), "the key type of the state 'n'"),
-        (("k",), CountAsText(), "the value type of the state 'n'"),
+        (
+            ("v",),
+            Count(),
+            "was written with the key column 'k' of type string of the DataFrame, and now it is 'v' of type",
+        ),
+        (("k",), CountAsText(), "StateMigrationError: the value type of the state 'n'"),
     ],
 )
 def test_stored_state_of_another_type_is_refused(
@@ -185,7 +189,6 @@ def test_stored_state_of_another_type_is_refused(
     started(stream, one_backend)
     stream.add(rows())
     message = stream.failure(counts(stream, one_backend, *keys, function=function))
-    assert "StateMigrationError" in message
     assert said in message
 
 
@@ -194,8 +197,11 @@ def test_an_error_of_the_function_arrives_with_its_key_epoch_and_own_traceback(
 ) -> None:
     stream.add([{"k": "N1", "v": 7}])
     message = stream.failure(counts(stream, one_backend, function=Boom()))
-    assert "Boom.process() raised ValueError: no flight 7 for the key 'N1' in epoch 0" in message
-    assert 'raise ValueError(f"no flight {row.v}")\nValueError: no flight 7\n' in message
+    assert "UserFunctionError: ValueError: no flight 7\n" in message
+    assert (
+        "raise ValueError(f\"no flight {row.v}\")\nRaised in Boom.process() for the key 'N1' in epoch 0"
+        in message
+    )
     # Nothing of the attempt counts: the repaired query begins with the same epoch, without state.
     stream.run(counts(stream, one_backend))
     assert stream.rows == {0: [("N1", 1)]}

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from keyedstate import types
-from keyedstate.errors import InvalidDurationError
+from keyedstate.durations import InvalidDurationError
 from keyedstate.runtime.aggregates import InvalidAggregateError, count, max_, sum_
 from keyedstate.spark import (
     OutputDeclarationError,

@@ -8,13 +8,22 @@ their subject (``types``, ``checkpoint``, ``spark`` ...); they all derive from `
 from __future__ import annotations
 
 import difflib
+import json
+import re
+from ast import literal_eval
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
+
+_STOP_AFTER_MARK = re.compile(r"(\.{3}|[?!]|(?<!\.)\.)\.(?=\s|$)")
 
 
 class KeyedStateError(Exception):
     """Base class of all keyedstate errors; survives pickling with its attributes."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_STOP_AFTER_MARK.sub(r"\1", message))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle as `type(*args)`, which fails for an __init__ that takes facts and not the
@@ -32,32 +41,21 @@ def _rebuild_error(
 
 
 def closest_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return up to three of the known names that look like `name`, the best first."""
-    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    """Return up to three of the known names that are near `name`, the best first."""
+    ends = {one.removeprefix("spark.keyedstate."): one for one in known}
+    near = difflib.get_close_matches(name.removeprefix("spark.keyedstate."), ends, n=3, cutoff=0.73)
+    return [ends[end] for end in near]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'a' or 'b'?"``, or an empty string where nothing looks like `name`."""
-    names = closest_names(name, known)
-    if not names:
-        return ""
-    return f" Did you mean {' or '.join(repr(candidate) for candidate in names)}?"
+    names = " or ".join(map(repr, closest_names(name, known)))
+    return f" Did you mean {names}?" if names else ""
 
 
 def forgotten_call(given: object) -> str:
     """Return ``"; did you forget ()?"`` for a class or a function where an object is needed, or nothing."""
     return "; did you forget ()?" if isinstance(given, (type, FunctionType)) else ""
-
-
-class InvalidDurationError(KeyedStateError):
-    """Something that says no length of time."""
-
-    def __init__(self, duration: object) -> None:
-        self.duration = duration
-        super().__init__(
-            f"{duration!r} is no duration. Give a whole number with a unit (ms, s, min, h, d, week or their "
-            "long names), as in '7 days', a timedelta, or milliseconds as an int."
-        )
 
 
 # -- configuration ---------------------------------------------------------------------------------
@@ -230,10 +228,7 @@ class InvalidPluginError(PluginError):
             steps = ["Repair or uninstall it"]
         if is_backend:
             steps.append("choose another backend with the option 'backend'")
-        super().__init__(
-            f"the plugin {name!r} of {provider} is unusable: {reason}{'' if reason.endswith('?') else '.'} "
-            f"{', or '.join(steps)}."
-        )
+        super().__init__(f"the plugin {name!r} of {provider} is unusable: {reason}. {', or '.join(steps)}.")
 
 
 class MissingCapabilityError(PluginError):
@@ -251,15 +246,54 @@ class MissingCapabilityError(PluginError):
         )
 
 
-# -- snapshots -------------------------------------------------------------------------------------
+#: What the last line of a report of a `UserFunctionError` begins with; JSON follows.
+FACTS = "keyedstate-facts: "
 
 
-class SnapshotCancelledError(KeyedStateError):
-    """A snapshot that was cancelled, by its caller or because its keyed backend was closed."""
+class UserFunctionError(KeyedStateError):
+    """A user's function that raised; in the process where it did so, its own error is the cause.
 
-    def __init__(self, checkpoint_id: int) -> None:
-        self.checkpoint_id = checkpoint_id
-        super().__init__(
-            f"the snapshot for checkpoint {checkpoint_id} was cancelled; what it wrote is incomplete and "
-            "must be thrown away. Take a new snapshot."
-        )
+    Attributes
+    ----------
+    error, trace, function, step : str
+        ``ValueError: no flight 7``, its traceback from the user's code on, the function's class and method.
+    key : object
+        Whose row or timer it was, or None.  On the driver its `repr`, where that is no Python literal.
+    epoch, time : int or None
+        None for a batch DataFrame; and the time of the timer.
+    state, uid : str or None
+        The state in whose method it was; and the operator, which is known in Spark.
+    """
+
+    error: str
+    trace: str
+    function: str
+    step: str
+    key: object
+    epoch: int | None
+    time: int | None
+    state: str | None
+    uid: str | None
+
+    def __init__(self, message: str, facts: dict[str, Any]) -> None:
+        vars(self).update(facts)
+        super().__init__(message)
+
+
+def user_function_error(error: BaseException | str | None) -> UserFunctionError | None:
+    """Return the error of a user's function behind what ``query.exception()`` returns or an action raises.
+
+    The text of an error will do, too.  An error of anything else gives None.
+    """
+    if error is None or isinstance(error, UserFunctionError):
+        return error
+    end = (text := str(error)).find(FACTS)
+    if end < 0:
+        return None if isinstance(error, str) else user_function_error(error.__cause__ or error.__context__)
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        facts: dict[str, Any] = json.JSONDecoder().raw_decode(text, end + len(FACTS))[0]
+        facts |= {name: text[end - start : end - stop] for name, (start, stop) in facts.pop("spans").items()}
+        with suppress(ValueError, SyntaxError):
+            facts["key"] = literal_eval(facts["key"])
+        return UserFunctionError(f"{facts['error']}. {facts.pop('place')}", facts)
+    return None

@@ -110,6 +110,7 @@ def test_epochs_between_runs_are_not_passed_over_where_spark_evaluates_each(
         find_restore_point(job.folder, returning, each_epoch=True)
     assert (caught.value.epoch, caught.value.newest) == (4, 1)
     assert f"{job.folder.location}/_continue-at-4" in str(caught.value)
+    assert "The state is whole." in str(caught.value) and "another uid" not in str(caught.value)
     assert find_restore_point(job.folder, returning).epoch == 1, "inside foreachBatch it is the user's affair"
     job.folder.storage.write_atomic("_continue-at-4", b"")
     assert find_restore_point(job.folder, returning, each_epoch=True).epoch == 1
@@ -262,7 +263,9 @@ def test_an_epoch_evaluated_only_in_part_is_an_error_that_names_the_partitions(
         restore_point(job, "run-1", 2)
     assert (caught.value.uid, caught.value.epoch) == ("views", 1)
     assert "of 2 partitions, partition 1 has no finished attempt (none began)" in caught.value.details
-    assert "limit" in str(caught.value) and "attempts/epoch-1" in str(caught.value)
+    message = str(caught.value)
+    assert message.startswith("what epoch 1 of the operator 'views' did to the state is lost")
+    assert "limit" in message and f"'{job.folder.location}/attempts/epoch-1'" in message
     # The way out that the message names.
     job.folder.delete_attempts(1)
     job.epoch("run-1", 2, coordinator)
@@ -545,8 +548,22 @@ def test_a_missing_folder_is_refused_after_the_first_epoch(
         delete(name)
     with pytest.raises(MissingStateFolderError, match="_start-empty") as caught:
         restore_point(job, "run-2", 2)
-    assert (caught.value.uid, caught.value.epoch) == ("views", 2)
+    assert (caught.value.uid, caught.value.epoch, caught.value.siblings) == ("views", 2, ())
     assert job.files("") == [], "a refusal must not leave a folder that the next attempt would take for one"
+
+
+def test_a_missing_folder_is_refused_with_the_uids_that_it_may_have_had(
+    jobs: ModuleType, storage: CheckpointStorage
+) -> None:
+    former = jobs.Job(storage, uid="op")
+    former.epoch("run-1", 0, CheckpointCoordinator(former.folder))
+    jobs.Job(storage, uid="foreign", query="query-2").task("run-9", 0, 0)
+    renamed = jobs.Job(storage, uid="views")
+    with pytest.raises(MissingStateFolderError) as caught:
+        restore_point(renamed, "run-2", 1)
+    assert caught.value.siblings == ("op",)
+    message = str(caught.value)
+    assert message.index("was the uid renamed from 'op'?") < message.index("_start-empty")
 
 
 def test_a_user_may_let_an_operator_begin_without_state_in_a_running_query(

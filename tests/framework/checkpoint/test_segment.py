@@ -28,8 +28,9 @@ from keyedstate.checkpoint import (
     StorageError,
     UnwritableEntryError,
 )
-from keyedstate.errors import InvalidOptionError, SnapshotCancelledError
+from keyedstate.errors import InvalidOptionError
 from keyedstate.keygroups import KeyGroupOutOfRangeError, KeyGroupRange
+from keyedstate.state import SnapshotCancelledError
 from keyedstate.types import (
     BYTES,
     FLOAT64,

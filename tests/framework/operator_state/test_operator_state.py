@@ -11,13 +11,13 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import SnapshotSink, StateMeta
-from keyedstate.errors import SnapshotCancelledError
 from keyedstate.state import (
     BroadcastState,
     InvalidDescriptorError,
     OperatorListState,
     OperatorStateBackend,
     ReadOnlyBroadcastStateError,
+    SnapshotCancelledError,
     StateKindMismatchError,
     StateMigrationError,
     StateNotBoundError,

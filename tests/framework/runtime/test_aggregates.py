@@ -24,7 +24,7 @@ from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedOperator, KeyedProcessFunction, ProcessFunctionError
+from keyedstate.runtime import KeyedOperator, KeyedProcessFunction, UserFunctionError
 from keyedstate.runtime.aggregates import (
     AggregateOverflowError,
     Aggregation,
@@ -260,12 +260,10 @@ def once(column: pa.Array, *, function=None, backend="heap-cow", **aggregates: A
 
 
 def test_a_sum_beyond_a_long_is_an_error_that_names_the_key_and_nothing_wraps_around():
-    with pytest.raises(
-        ProcessFunctionError, match=r"sum\(v\) of the key 'k' is too large for INT64.*decimal"
-    ):
+    with pytest.raises(UserFunctionError, match=r"sum\(v\) of the key 'k' is too large for INT64.*decimal"):
         once(pa.array([2**62, 2**62]), total=sum_("v"))
     schema = pa.schema([("key", pa.string()), ("v", pa.int64())])
-    with Job(schema=schema) as job, pytest.raises(ProcessFunctionError) as caught:
+    with Job(schema=schema) as job, pytest.raises(UserFunctionError) as caught:
         job.run(aggregation_of(schema, total=sum_("v")), [("a", 1), ("k", -(2**63)), ("k", -1)])
     assert isinstance(caught.value.__cause__, AggregateOverflowError)
     assert caught.value.__cause__.key == "k"
@@ -293,7 +291,7 @@ def test_decimals_are_summed_exactly_and_beyond_38_digits_with_an_error():
     assert once(pa.array([nines, nines.copy_negate(), nines], pa.decimal128(38, 0)), total=sum_("v")) == (
         nines,
     )
-    with pytest.raises(ProcessFunctionError, match="too large for decimal"):
+    with pytest.raises(UserFunctionError, match="too large for decimal"):
         once(pa.array([nines, Decimal(1)], pa.decimal128(38, 0)), total=sum_("v"))
 
 
@@ -502,7 +500,7 @@ def test_a_function_of_several_columns_is_given_tuples_all_of_a_key_at_once():
         function = aggregation_of(schema, half=half)
         assert job.run(function, [("k", 1, 2), ("k", 3, 4)]) == [("k", 7.0)]
         assert job.run(function, [("k", 1, 1)]) == [("k", 7.5)]
-        with pytest.raises(ProcessFunctionError, match="INT64"):
+        with pytest.raises(UserFunctionError, match="INT64"):
             job.run(function, [("k", 2**40, 2**40)])
 
 

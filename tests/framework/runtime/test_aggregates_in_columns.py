@@ -18,7 +18,7 @@ from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedOperator, ProcessFunctionError
+from keyedstate.runtime import KeyedOperator, UserFunctionError
 from keyedstate.runtime.aggregates import (
     AggregateOverflowError,
     Aggregation,
@@ -205,7 +205,7 @@ def test_a_sum_beyond_a_long_changes_nothing_in_columns_and_names_the_key(form: 
         rows = [row("b", whole=1), row("new", whole=1), row("a", whole=second)]
         if first == 0:
             rows.append(row("a", whole=2**63 - 1))  # beyond in the batch alone
-        with pytest.raises(ProcessFunctionError) as caught:
+        with pytest.raises(UserFunctionError) as caught:
             job.run(rows)
         error = caught.value.__cause__
         assert isinstance(error, AggregateOverflowError)

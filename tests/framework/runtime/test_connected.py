@@ -19,7 +19,7 @@ from keyedstate.runtime import (
     KeyedCoProcessFunction,
     KeyedOperator,
     KeyedProcessFunction,
-    ProcessFunctionError,
+    UserFunctionError,
     key_serializer_for,
 )
 from keyedstate.runtime.connected import FIRST_COLUMN, SECOND_COLUMN
@@ -260,10 +260,10 @@ class Failing(Settled):
 
 def test_an_error_names_the_method_and_the_key(backend_name):
     with settled(backend_name, Failing()) as harness:
-        with pytest.raises(ProcessFunctionError, match=r"Failing.process1\(\) raised ValueError") as caught:
+        with pytest.raises(UserFunctionError, match=r"ValueError.*Raised in Failing.process1\(\)") as caught:
             harness.process1(("o-1", "ann", at(0)))
         assert (caught.value.step, caught.value.key) == ("process1", "o-1")
-        with pytest.raises(ProcessFunctionError, match=r"process2\(\) must yield its rows"):
+        with pytest.raises(UserFunctionError, match=r"process2\(\) must yield its rows"):
             harness.process2((1.0, at(0), "o-2"))
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyedstate import types
-from keyedstate.errors import InvalidDurationError
-from keyedstate.runtime import InvalidFunctionError, ProcessFunctionError
+from keyedstate.durations import InvalidDurationError
+from keyedstate.runtime import InvalidFunctionError, UserFunctionError
 from keyedstate.runtime.joins import InvalidJoinError, ProcessJoinFunction, interval_join
 from keyedstate.runtime.side_outputs import SideOutputNameError
 from keyedstate.state import ValueState
@@ -179,7 +179,7 @@ def test_pairs_go_to_declared_side_outputs_and_to_no_other(backend_name):
         left(harness, 1)
         assert right(harness, 1) == []
         assert harness.side_output("near") == [(1,)]
-        with pytest.raises(ProcessFunctionError, match="declared are: 'near'"):
+        with pytest.raises(UserFunctionError, match="declared are: 'near'"):
             right(harness, 2)
 
 
@@ -188,9 +188,9 @@ def test_rows_without_event_time_go_where_the_policy_says(backend_name, missing)
     join = interval_join(0, 1, missing=missing).join()
     with joining(join, backend_name) as harness:
         if missing == "fail":
-            with pytest.raises(ProcessFunctionError, match="a row of the left input has no event time"):
+            with pytest.raises(UserFunctionError, match="a row of the left input has no event time"):
                 left(harness, None)
-            with pytest.raises(ProcessFunctionError, match="a row of the right input has no event time"):
+            with pytest.raises(UserFunctionError, match="a row of the right input has no event time"):
                 right(harness, None)
         elif missing == "drop":
             assert left(harness, None) + right(harness, None) == []
@@ -302,5 +302,5 @@ def test_what_cannot_be_joined_is_refused(one_backend):
         interval_join(0, 1).join().states()
     with joining(interval_join(0, 1).process(One()), one_backend, "k string, n long") as harness:
         left(harness, 1)
-        with pytest.raises(ProcessFunctionError, match="must yield its rows"):
+        with pytest.raises(UserFunctionError, match="must yield its rows"):
             right(harness, 1)

@@ -15,7 +15,7 @@ from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import InvalidFunctionError, KeyedOperator, KeyedProcessFunction, ProcessFunctionError
+from keyedstate.runtime import InvalidFunctionError, KeyedOperator, KeyedProcessFunction, UserFunctionError
 from keyedstate.runtime.operator import OUTPUT_BATCH_ROWS, key_serializer_for
 from keyedstate.runtime.output import OutputSchema, OutputTypeError
 from keyedstate.state import (
@@ -144,7 +144,7 @@ def test_a_single_row_returned_instead_of_a_list_is_explained(run):
         def process(self, row, ctx):
             return ("x", 1)
 
-    with pytest.raises(ProcessFunctionError, match="yield its rows or return a list"):
+    with pytest.raises(UserFunctionError, match="yield its rows or return a list"):
         run(One(), [batch(["k"], k=["a"])], ["k"])
 
 
@@ -166,7 +166,7 @@ def test_an_exception_of_the_function_names_key_and_epoch_and_keeps_its_cause(ru
             yield ctx.key, row.n
 
     with pytest.raises(
-        ProcessFunctionError, match=r"Fails.process\(\) raised KeyError.*'b' in epoch 3"
+        UserFunctionError, match=r"KeyError.*Raised in Fails.process\(\) .*'b' in epoch 3"
     ) as caught:
         run(Fails(), [batch(["k"], k=["a", "b"], n=[1, 2])], ["k"])
     assert isinstance(caught.value.__cause__, KeyError)
@@ -181,7 +181,7 @@ def test_an_exception_in_open_or_close_names_the_step(run, step):
         raise OSError("no such database")
 
     function = type("Fails", (Counts,), {step: fail})()
-    with pytest.raises(ProcessFunctionError, match=rf"Fails.{step}\(\) raised OSError: no such database"):
+    with pytest.raises(UserFunctionError, match=rf"OSError: no such database. Raised in Fails.{step}\(\)"):
         run(function, [batch(["k"], k=["a"])], ["k"])
 
 
@@ -201,7 +201,7 @@ def test_a_wrong_state_value_is_refused_at_the_line_that_writes_it(run):
         def process(self, row, ctx):
             self.count.update("one")
 
-    with pytest.raises(ProcessFunctionError, match="the state 'count' refuses the value") as caught:
+    with pytest.raises(UserFunctionError, match="the state 'count' refuses the value") as caught:
         run(Wrong(), [batch(["k"], k=["a"])], ["k"])
     assert isinstance(caught.value.__cause__, StateValueError)
 

@@ -16,7 +16,7 @@ from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
-    ProcessFunctionError,
+    UserFunctionError,
     VectorizedProcessFunction,
 )
 from keyedstate.runtime.output import OutputBatchError, OutputRowError, OutputSchema, OutputTypeError
@@ -83,7 +83,7 @@ def test_an_undeclared_side_output_is_refused_with_the_declared_ones() -> None:
 
     with (
         harness_of(Misspelt()) as harness,
-        pytest.raises(ProcessFunctionError, match=r"'lrage' was not declared.*'large', 'rejected'.*Did you"),
+        pytest.raises(UserFunctionError, match=r"'lrage' was not declared.*'large', 'rejected'.*Did you"),
     ):
         harness.process(("ann", 5))
     with pytest.raises(HarnessSettingError, match="'lrage'"), harness_of(Large()) as harness:
@@ -117,7 +117,7 @@ def test_rows_of_a_step_that_failed_are_forgotten() -> None:
                 raise ValueError("no number")
 
     with harness_of(Fails()) as harness:
-        with pytest.raises(ProcessFunctionError):
+        with pytest.raises(UserFunctionError):
             harness.process(("ann", None))
         harness.process(("ann", 1))
         assert harness.side_output("rejected") == [("ann", 1)]

@@ -19,7 +19,7 @@ from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import (
     KeyedOperator,
     KeyedProcessFunction,
-    ProcessFunctionError,
+    UserFunctionError,
     VectorizedProcessFunction,
 )
 from keyedstate.runtime import operator as operator_module
@@ -264,10 +264,10 @@ def test_a_function_may_gather_and_give_its_rows_at_the_end_of_the_epoch_also_wi
         ([pa.table({"key": [None], "n": [1], "total": [1]})], OutputBatchError, "nulls in the column 'key'"),
         (
             pa.table({"key": ["a"], "n": [1], "total": [1]}),
-            ProcessFunctionError,
+            UserFunctionError,
             "must yield its batches or return",
         ),
-        (5, ProcessFunctionError, "'int' object is not iterable"),
+        (5, UserFunctionError, "'int' object is not iterable"),
     ],
 )
 def test_what_is_no_batch_of_the_declared_columns_is_refused(job, given, error, message):
@@ -295,7 +295,7 @@ def test_an_error_names_function_step_and_epoch(job, step):
                 raise ZeroDivisionError("no")
 
     with pytest.raises(
-        ProcessFunctionError, match=rf"Failing\.{step}\(\) raised ZeroDivisionError: no in epoch 4"
+        UserFunctionError, match=rf"ZeroDivisionError: no. Raised in Failing\.{step}\(\) in epoch 4"
     ):
         job.run(Failing(), [("a", 1)])
 
@@ -305,7 +305,7 @@ def test_a_state_of_one_key_is_refused_where_there_is_no_current_key(job):
         def process_batch(self, batch, ctx):
             self.n.update(1)
 
-    with pytest.raises(ProcessFunctionError) as caught:
+    with pytest.raises(UserFunctionError) as caught:
         job.run(Single(), [("a", 1)])
     assert isinstance(caught.value.__cause__, NoCurrentKeyError)
 

@@ -16,13 +16,13 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import Capability, EntryBatch, SnapshotSink, StateMeta
-from keyedstate.errors import SnapshotCancelledError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.state import (
     KeyedStateBackend,
     MapState,
     NoCurrentKeyError,
     NullNamespaceError,
+    SnapshotCancelledError,
     StateKindMismatchError,
     StateMigrationError,
     ValueState,

@@ -12,7 +12,7 @@ import pytest
 from keyedstate import types
 from keyedstate.checkpoint.errors import CorruptSegmentError, UnwritableEntryError
 from keyedstate.keygroups import InvalidParallelismError
-from keyedstate.runtime import KeyedProcessFunction, ProcessFunctionError
+from keyedstate.runtime import KeyedProcessFunction, UserFunctionError
 from keyedstate.state import (
     ListState,
     MapState,
@@ -244,7 +244,7 @@ def test_a_restore_that_fails_closes_the_harness(sums):
     harness = sums(Refuses())
     other = sums()
     other.end_epoch()
-    with pytest.raises(ProcessFunctionError, match="only once"):
+    with pytest.raises(UserFunctionError, match="only once"):
         harness.restore(other.snapshot())
     with pytest.raises(HarnessClosedError, match=r"restore\(\) failed"):
         harness.process(("ann", 1))

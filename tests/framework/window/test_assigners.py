@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyedstate.errors import InvalidDurationError
+from keyedstate.durations import InvalidDurationError
 from keyedstate.types import GLOBAL_WINDOW
 from keyedstate.window import (
     Count,

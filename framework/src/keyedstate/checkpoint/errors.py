@@ -200,7 +200,7 @@ class UnreadableStateError(CheckpointError):
         self.reason = reason
         super().__init__(
             f"the state {state!r} in the file {path} cannot be read, and nothing of the file was used: "
-            f"{reason}"
+            f"{reason}."
         )
 
 
@@ -300,17 +300,34 @@ class MaxParallelismChangedError(CheckpointError):
 
 
 class MissingStateFolderError(CheckpointError):
-    """A query that is past its first epoch, and whose operator has no state folder."""
+    """A query that is past its first epoch, and whose operator has no state folder.
 
-    def __init__(self, folder: str, uid: str, epoch: int, consent: str) -> None:
+    Attributes
+    ----------
+    folder, uid : str
+    epoch : int
+        The epoch that wants to begin.
+    siblings : tuple of str
+        The uids under which the query has state.
+    """
+
+    def __init__(self, folder: str, uid: str, epoch: int, consent: str, siblings: Sequence[str] = ()) -> None:
         self.folder = folder
         self.uid = uid
         self.epoch = epoch
+        self.siblings = tuple(siblings)
+        renamed = ""
+        if siblings:
+            names = " or ".join(map(repr, siblings))
+            renamed = (
+                f" The query has state under the uid {names}: was the uid renamed from {names}? Then give "
+                "the operator that uid again."
+            )
         super().__init__(
             f"epoch {epoch} of the operator {uid!r} finds no state folder {folder}: the state of the epochs "
-            "before is gone or never was. Put the folder back, or correct the option 'checkpoint.dir'; where "
-            "the operator is to begin without state in this running query, say so by creating the empty file "
-            f"{consent}"
+            f"before is gone or never was.{renamed} Otherwise put the folder back, or correct the option "
+            "'checkpoint.dir'. Only where the operator is new in this running query, create the empty file "
+            f"{consent!r}, and it begins without state."
         )
 
 
@@ -333,8 +350,8 @@ class MissingCheckpointError(CheckpointError):
         self.found = found
         super().__init__(
             f"epoch {epoch} of the operator {uid!r} needs a checkpoint of an epoch before it, and {folder} "
-            f"has none: {found}. Put the deleted files back, or delete the whole folder and give the query a "
-            "new Spark checkpoint location to start without state."
+            f"has none: {found}. Put the deleted files back. To start without state, give the query another "
+            "folder with the option 'checkpoint.dir' and a new Spark checkpoint location."
         )
 
 
@@ -358,8 +375,8 @@ class MissedEpochsError(CheckpointError):
         super().__init__(
             f"epoch {epoch} of the operator {uid!r} finds the state of epoch {newest} in {folder}, and an "
             f"earlier run of the query ended in between: the epochs {newest + 1} to {epoch - 1} ran without "
-            "this operator, or nothing evaluated it in them. To go on from that state, without those epochs, "
-            f"create the empty file {consent}; to begin without state, give the operator another uid."
+            "this operator, or nothing evaluated it in them. The state is whole. To continue from it without "
+            f"those epochs, create the empty file {consent!r}."
         )
 
 
@@ -377,12 +394,12 @@ class CheckpointGoneError(MissingCheckpointError):
 
     def __init__(self, folder: str, uid: str, epoch: int, found: str) -> None:
         super().__init__(folder, uid, epoch, found)
-        message = (
+        CheckpointError.__init__(
+            self,
             f"the operator {uid!r} has no checkpoint of epoch {epoch} in {folder}: {found}. A running query "
             "deletes old checkpoints: read a newer one, or let it keep more with the option "
-            "'checkpoint.retained'."
+            "'checkpoint.retained'.",
         )
-        self.args = (message,)
 
 
 class IncompleteEpochError(CheckpointError):
@@ -394,15 +411,20 @@ class IncompleteEpochError(CheckpointError):
     epoch : int
     details : str
         Which partitions have which attempts.
+    folder : str
+        The operator's folder; empty where it is not known.
     """
 
-    def __init__(self, uid: str, epoch: int, details: str) -> None:
+    def __init__(self, uid: str, epoch: int, details: str, folder: str = "") -> None:
         self.uid = uid
         self.epoch = epoch
         self.details = details
+        self.folder = folder
+        attempts = f"{folder or '<checkpoint.dir>/' + uid}/attempts/epoch-{epoch}"
         super().__init__(
-            f"epoch {epoch} of the operator {uid!r} has no checkpoint, and none can be made: {details}. "
-            "A keyed result must be evaluated to its end in every micro-batch: no limit, take, first or "
-            "isEmpty on it; cache it before you look at parts of it. To go on without what this epoch did to "
-            f"the state, delete the folder attempts/epoch-{epoch} of the operator."
+            f"what epoch {epoch} of the operator {uid!r} did to the state is lost, since it has no "
+            f"checkpoint, and none can be made: {details}. A keyed result must be evaluated to its end in "
+            "every micro-batch: no limit, take, first or isEmpty on it; cache it before you look at parts of "
+            "it. To continue without what this epoch did to the state, delete the folder "
+            f"{attempts!r}."
         )

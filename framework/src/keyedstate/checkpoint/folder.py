@@ -133,6 +133,7 @@ class OperatorFolder:
             raise UnsafeNameError("uid of an operator", uid, "letters, digits, '.', '_' and '-'")
         self.uid = uid
         self.storage = storage.child(uid)
+        self._all = storage
 
     @property
     def location(self) -> str:
@@ -153,6 +154,12 @@ class OperatorFolder:
         """Return whether there is anything that only an owner leaves."""
         names = self.storage.list()
         return "data" in names or "attempts" in names or any(map(_CHECKPOINT.fullmatch, names))
+
+    def siblings(self, query_id: str) -> list[str]:
+        """Return the uids of the other operators of a query that have a folder beside this one."""
+        found = [file.name for file in self._all.describe() if file.is_folder and _UID.fullmatch(file.name)]
+        owners = {uid: OperatorFolder(self._all, uid).read_owner() for uid in found if uid != self.uid}
+        return [uid for uid, owner in owners.items() if owner is not None and owner.query_id == query_id]
 
     def may_start_empty(self) -> bool:
         """Return whether a user has allowed the operator to begin without state in a running query."""

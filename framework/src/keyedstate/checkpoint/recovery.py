@@ -314,7 +314,8 @@ def _why_not_new(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointEr
         return _missing_owner(folder, identity)
     if identity.epoch > 0 and not folder.may_start_empty():
         consent = folder.storage.location(START_EMPTY)
-        return MissingStateFolderError(folder.location, identity.uid, identity.epoch, consent)
+        siblings = folder.siblings(identity.query_id)
+        return MissingStateFolderError(folder.location, identity.uid, identity.epoch, consent, siblings)
     return None
 
 
@@ -397,7 +398,7 @@ def _completed(
     if meanwhile is not None and meanwhile != published:
         return meanwhile
     details = [f"run {run}: {problem}" if len(problems) > 1 else problem for run, problem in problems.items()]
-    raise IncompleteEpochError(identity.uid, epoch, "; ".join(details))
+    raise IncompleteEpochError(identity.uid, epoch, "; ".join(details), folder.location)
 
 
 def _finished(folder: OperatorFolder, attempts: Sequence[AttemptFile]) -> tuple[list[AttemptManifest], str]:

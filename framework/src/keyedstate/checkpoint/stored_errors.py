@@ -25,10 +25,11 @@ class NoStoredStateError(CheckpointError):
         self.location = location
         self.found = tuple(found)
         there = f"there are {_listed(found)}" if found else "nothing is there"
+        note = f" Note that {what}." if what else ""
         super().__init__(
-            f"{location} holds no stored state{what and ': '}{what}; {there}. Give a savepoint, a checkpoint "
-            "folder (the option 'checkpoint.dir' of a query), the folder of an operator in it, or one of its "
-            "folders chk-<epoch>."
+            f"{location} holds no stored state; {there}.{note} Give a savepoint, a checkpoint folder (the "
+            "option 'checkpoint.dir' of a query), the folder of an operator in it, or one of its folders "
+            "chk-<epoch>."
         )
 
 

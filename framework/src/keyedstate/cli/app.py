@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import keyedstate
-from keyedstate.cli import checkpoint, contract, doctor, plugins, savepoint
+from keyedstate.cli import checkpoint, contract, doctor, explain, plugins, savepoint
 from keyedstate.config import Configuration
 from keyedstate.errors import KeyedStateError
 from keyedstate.plugins import PluginRegistry
@@ -29,6 +29,7 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(savepoint.app, name="savepoint")
 app.command("doctor")(doctor.doctor)
 app.command("contract")(contract.contract)
+app.command("explain")(explain.explain)
 
 
 def _print_version(wanted: bool) -> None:

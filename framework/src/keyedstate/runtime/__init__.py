@@ -1,7 +1,8 @@
 """Running a process function over one partition, without knowing Spark."""
 
+from keyedstate.errors import UserFunctionError
 from keyedstate.runtime.connected import ConnectedInput, ConnectedInputs, KeyedCoProcessFunction, check_inputs
-from keyedstate.runtime.errors import InvalidFunctionError, ProcessFunctionError
+from keyedstate.runtime.errors import InvalidFunctionError
 from keyedstate.runtime.function import (
     BroadcastContext,
     Context,
@@ -32,9 +33,9 @@ __all__ = [
     "KeyedOperator",
     "KeyedProcessFunction",
     "OnTimerContext",
-    "ProcessFunctionError",
     "TimeDomain",
     "TimerBatch",
+    "UserFunctionError",
     "VectorizedProcessFunction",
     "check_function",
     "check_inputs",

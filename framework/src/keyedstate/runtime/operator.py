@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keyedstate.errors import UserFunctionError
 from keyedstate.runtime.connected import (
     INPUTS,
     ConnectedInputs,
@@ -22,8 +23,8 @@ from keyedstate.runtime.connected import (
     check_inputs,
     in_turn,
 )
-from keyedstate.runtime.errors import ProcessFunctionError
 from keyedstate.runtime.event_time import event_time_array, largest_by_input
+from keyedstate.runtime.failures import user_function_error_of
 from keyedstate.runtime.function import (
     BroadcastContext,
     Context,
@@ -216,7 +217,7 @@ class KeyedOperator:
 
         Raises
         ------
-        ProcessFunctionError
+        UserFunctionError
             Where the function raises.
         OutputTypeError
             Where it yields a row that is not of the declared schema.
@@ -260,7 +261,7 @@ class KeyedOperator:
 
         Raises
         ------
-        ProcessFunctionError, OutputTypeError
+        UserFunctionError, OutputTypeError
             As `process`.
         """
         function = self._function
@@ -333,7 +334,7 @@ class KeyedOperator:
 
         Raises
         ------
-        ProcessFunctionError, OutputTypeError
+        UserFunctionError, OutputTypeError
             As `process`.
         """
         function = self._function
@@ -551,11 +552,9 @@ class KeyedOperator:
         if name is not None:
             self.largest_event_times[name] = max(latest, self.largest_event_times.get(name, latest))
 
-    def _failure(self, step: str, error: BaseException, time: int | None = None) -> ProcessFunctionError:
+    def _failure(self, step: str, error: BaseException, time: int | None = None) -> UserFunctionError:
         self._side_rows.clear()
-        return ProcessFunctionError(
-            type(self._function).__name__, step, self._context.key, self._context.epoch, error, time
-        )
+        return user_function_error_of(self._function, step, self._context, error, time)
 
 
 def _step(function: KeyedFunction, row: Any) -> str:

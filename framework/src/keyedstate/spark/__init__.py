@@ -34,6 +34,7 @@ from keyedstate.spark.errors import (
 if TYPE_CHECKING:
     from keyedstate.spark.connected import ConnectedFrame, connect
     from keyedstate.spark.editing import SavepointEdit, edit, new_savepoint
+    from keyedstate.spark.exactly_once import ExactlyOnceWarning
     from keyedstate.spark.frame import KeyedFrame, keyed
     from keyedstate.spark.metrics import EpochListener, epoch_metrics, metrics_of
     from keyedstate.spark.registration import register
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _WITH_SPARK = {
     "ConnectedFrame": "keyedstate.spark.connected",
     "EpochListener": "keyedstate.spark.metrics",
+    "ExactlyOnceWarning": "keyedstate.spark.exactly_once",
     "KeyedFrame": "keyedstate.spark.frame",
     "SavepointEdit": "keyedstate.spark.editing",
     "SplitOutputs": "keyedstate.spark.side_outputs",
@@ -70,6 +72,7 @@ __all__ = [
     "DataSourceUnavailableError",
     "DuplicateUidError",
     "EpochListener",
+    "ExactlyOnceWarning",
     "FunctionTransportError",
     "HeartbeatError",
     "KeyColumnError",

@@ -21,10 +21,11 @@ from keyedstate.checkpoint.holds import hold
 from keyedstate.checkpoint.reading import SLICE_BYTES, StateReader, StateSlice, reader_of
 from keyedstate.checkpoint.reading_all import AllStatesReader
 from keyedstate.config import Configuration
-from keyedstate.durations import milliseconds
-from keyedstate.errors import InvalidDurationError, InvalidOptionError, MissingOptionError, UnknownOptionError
+from keyedstate.durations import InvalidDurationError, milliseconds
+from keyedstate.errors import InvalidOptionError, MissingOptionError, UnknownOptionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.spark.columns import fitted, spark_type_of
+from keyedstate.spark.failures import told_without_trace
 from keyedstate.spark.schema import to_arrow
 
 _SOURCE = "options of the data source 'keyedstate'"
@@ -57,14 +58,16 @@ class KeyedStateDataSource(DataSource):
         ------
         CheckpointError, ConfigError
         """
-        found: StructType = spark_type_of(pa.struct(list(self._source().reader.schema)))
+        with told_without_trace():
+            found: StructType = spark_type_of(pa.struct(list(self._source().reader.schema)))
         return found
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads the columns; a schema of the user's own is refused."""
-        if schema != self.schema():
-            raise InvalidOptionError("schema", schema.simpleString(), "none: state has its own", _SOURCE)
-        return _Reader(self._source(), schema)
+        with told_without_trace():
+            if schema != self.schema():
+                raise InvalidOptionError("schema", schema.simpleString(), "none: state has its own", _SOURCE)
+            return _Reader(self._source(), schema)
 
     def _source(self) -> _Source:
         # The object goes from the process that finds the schema to the one that plans, with this attribute.
@@ -113,6 +116,10 @@ class _Reader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
+        with told_without_trace():
+            return self._pieces()
+
+    def _pieces(self) -> Sequence[InputPartition]:
         source = self._source
         # Once more: between load() and now may lie hours.
         if _held(source.stored, source.hold_ms) != source.stored.metadata:
@@ -126,11 +133,10 @@ class _Reader(DataSourceReader):
         # Spark makes one partition without a value where there are none.
         if piece is not None:
             target = to_arrow(self._schema)
-            for batch in self._source.reader.read(piece):
-                columns = [
-                    fitted(column, field.type) for column, field in zip(batch.columns, target, strict=True)
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=target)
+            with told_without_trace():
+                for batch in self._source.reader.read(piece):
+                    columns = [fitted(*pair) for pair in zip(batch.columns, target.types, strict=True)]
+                    yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 def _opened(path: str, uid: str | None, epoch: int | None, hold_ms: int) -> StoredState:

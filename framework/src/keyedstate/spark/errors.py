@@ -236,6 +236,30 @@ class KeyColumnsReorderedError(KeyedStateError):
         )
 
 
+class KeyColumnsRetypedError(KeyedStateError):
+    """State that was written with key columns of other types.
+
+    Attributes
+    ----------
+    uid : str
+    before, now : tuple of (str, str)
+        Names and Spark types of the key columns.
+    """
+
+    def __init__(self, uid: str, before: Sequence[tuple[str, str]], now: Sequence[tuple[str, str]]) -> None:
+        self.uid = uid
+        self.before = tuple(tuple(column) for column in before)
+        self.now = tuple(tuple(column) for column in now)
+        was, given = (
+            ", ".join(f"{name!r} of type {kind}" for name, kind in columns) for columns in (before, now)
+        )
+        super().__init__(
+            f"the state of the keyed operator {uid!r} was written with the key column {was} of the "
+            f"DataFrame, and now it is {given}: no key would be found again. Cast the column to its former "
+            "type before keyed(), or give the operator another uid to start without state."
+        )
+
+
 class UnstoppableQueryError(KeyedStateError):
     """A query that cannot be stopped with a savepoint.
 

@@ -12,8 +12,7 @@ import importlib.util
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyedstate.durations import milliseconds
-from keyedstate.errors import InvalidDurationError
+from keyedstate.durations import InvalidDurationError, milliseconds
 from keyedstate.spark.errors import HeartbeatError
 
 

@@ -49,10 +49,11 @@ from keyedstate.spark.configuration import (
     restore_in_task,
     storage_in_task,
 )
-from keyedstate.spark.errors import DuplicateUidError, KeyColumnsReorderedError
+from keyedstate.spark.errors import DuplicateUidError
 from keyedstate.spark.event_time import ConnectedEventTime, EventTime, inputs_at_start
 from keyedstate.spark.function_transport import unpack_function
 from keyedstate.spark.identity import operator_of
+from keyedstate.spark.key_columns import naming_key_columns, refuse_reordered_key
 from keyedstate.spark.local_folders import local_folder, sweep_once
 from keyedstate.spark.routing import KEY_GROUP_COLUMN
 from keyedstate.spark.saving import SavedState, StateWriter
@@ -286,7 +287,7 @@ class Beginning:
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
         began = time.perf_counter()
         stored = restore.beginning(directory, folder, owner, identity, restore_point)
-        _refuse_reordered_key(place.uid, plan.key_columns, None if stored is None else stored.metadata)
+        refuse_reordered_key(place.uid, plan.key_columns, None if stored is None else stored.metadata)
         chosen = backend_in_task(plan.settings)
         writing = chosen.base_rules.writing(
             restore_point,
@@ -434,7 +435,7 @@ class Partition:
 
         Raises
         ------
-        ProcessFunctionError, OutputTypeError
+        UserFunctionError, OutputTypeError
         """
         self._written = None
         self._writer.begin(beginning.identity, beginning.restore_point, beginning.writing)
@@ -499,7 +500,7 @@ class Partition:
 
         Raises
         ------
-        ProcessFunctionError
+        UserFunctionError
             Where the function's own `close` raises; everything is freed all the same.
         """
         with self._closing:
@@ -585,7 +586,9 @@ def _restored_keyed(
             handles = handles_for(beginning.stored.metadata, beginning.stored.storage, key_groups)
         for handle in handles:
             handles_in_use.callback(handle.close)
-        return plan.open_backend(key_groups, handles, track_changes=track_changes, clock=clock)
+        before = None if beginning.stored is None else beginning.stored.metadata
+        with naming_key_columns(beginning.identity.uid, plan.key_columns, before):
+            return plan.open_backend(key_groups, handles, track_changes=track_changes, clock=clock)
 
 
 def _restored_operator_states(plan: PartitionPlan, beginning: Beginning) -> OperatorStateBackend:
@@ -600,18 +603,6 @@ def _restored_operator_states(plan: PartitionPlan, beginning: Beginning) -> Oper
         restarted=stored.metadata.run_id != identity.run_id,
     )
     return plan.operator_states(restored)
-
-
-def _refuse_reordered_key(
-    uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata | None
-) -> None:
-    """Refuse the same key columns in another order: their types may agree, and no key would be found."""
-    if restore_point is None:
-        return
-    before = [name for name, _ in restore_point.key_columns]
-    now = [name for name, _ in key_columns]
-    if before != now and sorted(before) == sorted(now):
-        raise KeyColumnsReorderedError(uid, before, now)
 
 
 def _refuse_second_operator(folder: OperatorFolder, identity: TaskIdentity) -> None:

@@ -49,6 +49,7 @@ from keyedstate.spark.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.configuration import choose_backend, frozen, read_configuration
 from keyedstate.spark.errors import MissingUidError
 from keyedstate.spark.event_time import ConnectedEventTime, EventTime
+from keyedstate.spark.exactly_once import warn_of_random_rows, warn_of_temporary_location
 from keyedstate.spark.function_transport import pack_function
 from keyedstate.spark.heartbeat import has_python_sources, with_heartbeat
 from keyedstate.spark.hosts.owners import remote_access
@@ -197,6 +198,7 @@ class KeyedRows:
                 each_epoch=self.df.isStreaming,
             )
             acknowledging = _acknowledging(spark, config, folder)
+            warn_of_random_rows(self.df, folder.uid)
             # The rows of Spark's own source would look like input that is never used up.
             beats = bool(self.interval_ms) and has_python_sources()
             acknowledgements_of(spark.sparkContext).set_heartbeat(folder, beats=beats)
@@ -265,11 +267,13 @@ class _Listener(CheckpointListener):
 
     def __init__(
         self,
+        spark: SparkSession,
         folder: OperatorFolder,
         plugins: PluginRegistry,
         savepoint: ClaimedSavepoint,
         reports: EpochReports,
     ) -> None:
+        self._spark = spark
         self._folder = folder
         self._plugins = plugins
         self._savepoint = savepoint
@@ -277,6 +281,7 @@ class _Listener(CheckpointListener):
 
     def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
         self._reports.published(metadata, publish_ms)
+        warn_of_temporary_location(self._spark, metadata.uid, metadata.query_id)
 
     def completed(self, metadata: CheckpointMetadata) -> None:
         self._plugins.notify(
@@ -304,7 +309,7 @@ def _acknowledging(spark: SparkSession, config: Configuration, folder: OperatorF
     coordinator = acknowledgements.coordinator(folder)
     reports = EpochReports(spark.sparkContext, reporters_of(config))
     coordinator.configure(
-        _Listener(folder, registry_of(config), ClaimedSavepoint(config, folder), reports),
+        _Listener(spark, folder, registry_of(config), ClaimedSavepoint(config, folder), reports),
         config[CHECKPOINT_RETAINED],
         config[CHECKPOINT_TIMEOUT],
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,11 +18,12 @@ from keyedstate.checkpoint import Acknowledgement, AttemptManifest, TaskIdentity
 from keyedstate.config import HOSTS_EPOCH_TIMEOUT
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange, operator_index_for_key_group
-from keyedstate.runtime import AtEnd, KeyedOperator, ProcessFunctionError
+from keyedstate.runtime import AtEnd, KeyedOperator
 from keyedstate.spark.acknowledge import Update, acknowledge
 from keyedstate.spark.broadcast import BroadcastSide
 from keyedstate.spark.configuration import configuration_in_task
-from keyedstate.spark.errors import FunctionTransportError, MisroutedRowsError
+from keyedstate.spark.errors import MisroutedRowsError
+from keyedstate.spark.failures import told_to_driver
 from keyedstate.spark.hosts.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.owners import RemoteAccess, kept_elsewhere, run_where_kept
@@ -112,6 +112,11 @@ class OperatorPlan:
         """What runs any partition."""
         return _unpacked(self.packed)
 
+    @property
+    def _uid(self) -> str | None:
+        place = self.partitions.place
+        return None if place is None else place.uid
+
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one partition; what `mapInArrow` calls."""
         batches = read_at_once(batches)
@@ -120,9 +125,8 @@ class OperatorPlan:
                 yield from self._run_bounded(batches)
             else:
                 yield from self._run_epoch(self.acknowledging, batches)
-        except (ProcessFunctionError, FunctionTransportError) as error:
-            _keep_cause(error)
-            raise
+        except KeyedStateError as error:
+            raise told_to_driver(error, self._uid) from None
         spare_the_collector()
 
     def _run_bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -162,9 +166,8 @@ class OperatorPlan:
                     for _ in evaluate(operator, *sides, at_end=AtEnd.NOTHING):
                         pass
                 return save(partition, backend, states, operator)
-        except (ProcessFunctionError, FunctionTransportError) as error:
-            _keep_cause(error)
-            raise
+        except KeyedStateError as error:
+            raise told_to_driver(error, self._uid) from None
 
     def _partition_of(self, batches: Iterator[pa.RecordBatch]) -> tuple[int | None, Iterator[pa.RecordBatch]]:
         """Return which partition of a bounded input the rows are of, None without any, and all rows."""
@@ -256,8 +259,9 @@ class OperatorPlan:
                 plan = self.partitions
                 stray = int(column[int(outside.argmax())])
                 owner = operator_index_for_key_group(stray, plan.parallelism, plan.max_parallelism)
-                uid = None if plan.place is None else plan.place.uid
-                raise MisroutedRowsError(uid, task_context().partitionId(), plan.parallelism, stray, owner)
+                raise MisroutedRowsError(
+                    self._uid, task_context().partitionId(), plan.parallelism, stray, owner
+                )
             yield batch
 
 
@@ -282,13 +286,3 @@ def _hosts(settings: tuple[tuple[str, Any], ...]) -> Hosts:
 def _unpacked(packed: bytes) -> PartitionPlan:
     plan: PartitionPlan = cloudpickle.loads(packed)
     return plan
-
-
-def _keep_cause(error: KeyedStateError) -> None:
-    """Put the traceback of the user's own error into the message.
-
-    PySpark's simplified tracebacks, its default, show the driver no cause; and it is what the user looks for.
-    """
-    if error.__cause__ is not None and os.environ.get("SPARK_SIMPLIFIED_TRACEBACK"):
-        cause = "".join(traceback.format_exception(error.__cause__))
-        error.args = (f"the error below was caused by\n\n{cause}\n{error}",)

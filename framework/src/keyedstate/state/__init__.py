@@ -1,6 +1,6 @@
 """Keyed and operator state: declarations, handles and the backends that register states by name."""
 
-from keyedstate.errors import InvalidDurationError
+from keyedstate.durations import InvalidDurationError
 from keyedstate.state.aggregating import (
     AggregateFunction,
     AggregatingState,
@@ -20,6 +20,7 @@ from keyedstate.state.errors import (
     NothingToRemoveError,
     NullNamespaceError,
     ReadOnlyBroadcastStateError,
+    SnapshotCancelledError,
     StateConversionError,
     StateError,
     StateKindMismatchError,
@@ -90,6 +91,7 @@ __all__ = [
     "ReadOnlyBroadcastStateError",
     "ReducingState",
     "ReducingStateHandle",
+    "SnapshotCancelledError",
     "SnapshotTask",
     "StateConversionError",
     "StateDescriptor",

@@ -111,7 +111,7 @@ class StateConversionError(StateError):
     def __init__(self, state: str, reason: str) -> None:
         self.state = state
         self.reason = reason
-        super().__init__(f"the values of the state {state!r} cannot be restored: {reason}")
+        super().__init__(f"the values of the state {state!r} cannot be restored: {reason}.")
 
 
 class StateValueError(StateError):
@@ -120,7 +120,7 @@ class StateValueError(StateError):
     def __init__(self, state: str, reason: str) -> None:
         self.state = state
         self.reason = reason
-        super().__init__(f"the state {state!r} refuses the value: {reason}")
+        super().__init__(f"the state {state!r} refuses the value: {reason}.")
 
 
 class UnorderedKeyError(StateError):
@@ -223,4 +223,15 @@ class UnknownChangesError(KeyedStateError):
         known = "not known at all yet" if known_since is None else f"known since epoch {known_since} only"
         super().__init__(
             f"the changes since epoch {epoch} cannot be told: they are {known}. Write a full snapshot."
+        )
+
+
+class SnapshotCancelledError(KeyedStateError):
+    """A snapshot that was cancelled, by its caller or because its keyed backend was closed."""
+
+    def __init__(self, checkpoint_id: int) -> None:
+        self.checkpoint_id = checkpoint_id
+        super().__init__(
+            f"the snapshot for checkpoint {checkpoint_id} was cancelled; what it wrote is incomplete and "
+            "must be thrown away. Take a new snapshot."
         )

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from keyedstate.backend import EntryBatch, Snapshot, SnapshotSink, StateMeta
-from keyedstate.errors import SnapshotCancelledError
+from keyedstate.state.errors import SnapshotCancelledError
 
 #: Returns what of a batch is written.
 Filter: TypeAlias = Callable[[EntryBatch[Any, Any, Any]], EntryBatch[Any, Any, Any]]

@@ -21,7 +21,7 @@ class InvalidTimerTimeError(TimerError, ValueError):
         self.time = time
         super().__init__(
             f"a timer cannot be at {time!r}: give a whole number of milliseconds since 1970 UTC that fits "
-            "into 64 bits, such as ctx.timestamp + 60_000"
+            "into 64 bits, such as ctx.timestamp + 60_000."
         )
 
 
@@ -37,7 +37,7 @@ class InvalidTimerNamespaceError(TimerError, ValueError):
     def __init__(self, service: str, namespace: object, reason: str) -> None:
         self.service = service
         self.namespace = namespace
-        super().__init__(f"the timer service {service!r} has no timers in {namespace!r}: {reason}")
+        super().__init__(f"the timer service {service!r} has no timers in {namespace!r}: {reason}.")
 
 
 class NoEventTimeError(TimerError):
@@ -69,7 +69,7 @@ class UnorderedTimersError(TimerError):
         self.backend = backend
         super().__init__(
             f"the backend {backend!r} does not keep timers in the order of time, which timers.queue=ordered "
-            "asks for; set timers.queue to 'auto', or choose a backend that does, such as 'rocksdb'"
+            "asks for. Set timers.queue to 'auto', or choose a backend that does, such as 'rocksdb'."
         )
 
 
@@ -85,7 +85,7 @@ class TimerServiceMismatchError(TimerError):
         self.service = service
         super().__init__(
             f"the timer service {service!r} has namespaces of {registered!r}, and was asked for with "
-            f"{requested!r}; choose another name, or the same type"
+            f"{requested!r}. Choose another name, or the same type."
         )
 
 
@@ -95,6 +95,6 @@ class KeyGroupOfTimerError(TimerError, ValueError):
     def __init__(self, key_group: int, owned: object) -> None:
         self.key_group = key_group
         super().__init__(
-            f"key group {key_group} is not among those of this instance, {owned}; ask the instance that owns "
-            "it"
+            f"key group {key_group} is not among those of this instance, {owned}. Ask the instance that owns "
+            "it."
         )

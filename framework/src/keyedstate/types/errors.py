@@ -186,7 +186,7 @@ class UnknownSerializerError(KeyedStateError):
             message = (
                 f"unknown serializer type {name!r}.{did_you_mean(name, known)} Install the keyedstate "
                 "version or the plugin that provides it, or register it with register_serializer_type."
-                f"{''.join(f' Not asked: {refusal}' for refusal in not_asked)}"
+                f"{''.join(f' Not asked: {refusal}.' for refusal in not_asked)}"
             )
         else:
             message = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from keyedstate.durations import Duration, milliseconds
-from keyedstate.errors import InvalidDurationError
+from keyedstate.durations import Duration, InvalidDurationError, milliseconds
 from keyedstate.types import TimeWindow
 from keyedstate.window.assigners import AssignerContext, MergingWindowAssigner, TimeAssigner
 from keyedstate.window.checks import function, positive

@@ -144,4 +144,4 @@ class HostedEpochError(HostError):
 
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind
-        super().__init__(f"{kind}: {message}")
+        super().__init__(f"{kind}: {message}.")

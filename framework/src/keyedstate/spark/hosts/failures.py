@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keyedstate.errors import KeyedStateError
+from keyedstate.errors import KeyedStateError, UserFunctionError, user_function_error
+from keyedstate.runtime.failures import report_of
 from keyedstate.spark.hosts.errors import HostedEpochError
 
 #: Of each text, so that a frame holds it whatever its letters; the end of a traceback says most.
@@ -46,6 +47,7 @@ class Failure:
     def of(cls, error: BaseException) -> Failure:
         """Return what the task is told of an error."""
         cause = error if error.__cause__ is None else error.__cause__
+        message = report_of(error) if isinstance(error, UserFunctionError) else str(error)
         facts = {
             name: value
             for name, value in vars(error).items()
@@ -54,7 +56,7 @@ class Failure:
         return cls(
             type(error).__module__,
             type(error).__qualname__,
-            str(error)[:_MAX_CHARACTERS],
+            message[:_MAX_CHARACTERS],
             {name: value[:1000] if isinstance(value, str) else value for name, value in facts.items()},
             "".join(traceback.format_exception(cause))[-_MAX_CHARACTERS:],
         )
@@ -76,6 +78,8 @@ class Failure:
 
     def error(self) -> BaseException:
         """Return the error to raise: of keyedstate's own classes the same one, with its text and facts."""
+        if (of_user := user_function_error(self.message)) is not None:
+            return of_user
         kind: Any = sys.modules.get(self.module)
         if self.module.partition(".")[0] == "keyedstate":
             for name in self.kind.split("."):

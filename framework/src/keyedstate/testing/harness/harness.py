@@ -87,7 +87,7 @@ class Harness(HarnessOutputs):
     ConfigError, PluginError
         For options and backends.
     InvalidParallelismError, InvalidMaxParallelismError
-    ProcessFunctionError
+    UserFunctionError
         Where its ``open`` raises.
     SnapshotMismatchError, StateError
         Where the snapshot cannot be restored, or its states are not those of the function.
@@ -163,7 +163,7 @@ class Harness(HarnessOutputs):
 
         Raises
         ------
-        ProcessFunctionError
+        UserFunctionError
             Where the function's ``close`` raises; every instance is closed nevertheless.
         """
         self._running.close()
@@ -190,7 +190,7 @@ class Harness(HarnessOutputs):
         ------
         InputRowError
             Where a row has other columns or types than the schema; no row was processed.
-        ProcessFunctionError
+        UserFunctionError
             Where the function raises.  The state is as the function left it; a Spark job would go back to
             the state before the epoch, and so can a test, with `snapshot` and `restore`.
         OutputRowError, OutputTypeError
@@ -241,7 +241,7 @@ class Harness(HarnessOutputs):
         ------
         HarnessSettingError
             Where the function has no broadcast side, or its columns were not given.
-        InputRowError, ProcessFunctionError, OutputRowError, OutputTypeError
+        InputRowError, UserFunctionError, OutputRowError, OutputTypeError
             As in `process_all`.
         """
         instances = self._running.open
@@ -279,7 +279,7 @@ class Harness(HarnessOutputs):
         InvalidDurationError
         HarnessSettingError
             Where the clock is no `ManualClock`.
-        ProcessFunctionError, OutputRowError, OutputTypeError
+        UserFunctionError, OutputRowError, OutputTypeError
             As in `process_all`, for timers.
         """
         return self._move_time(lambda moved: moved.advance(duration))
@@ -313,7 +313,7 @@ class Harness(HarnessOutputs):
         ------
         HarnessSettingError
             Where the rows have no event time: no column was named.
-        ProcessFunctionError, OutputRowError, OutputTypeError
+        UserFunctionError, OutputRowError, OutputTypeError
             As in `process_all`, for timers.
         """
         self._check_event_time()
@@ -353,7 +353,7 @@ class Harness(HarnessOutputs):
 
         Raises
         ------
-        ProcessFunctionError
+        UserFunctionError
             Where ``close`` or ``open`` raises; the harness is closed then.
         """
         return self._collect(self._running.end_epoch())
@@ -397,7 +397,7 @@ class Harness(HarnessOutputs):
         ------
         InvalidParallelismError, SnapshotMismatchError
             The harness goes on as it was.
-        ProcessFunctionError, StateError, PluginError
+        UserFunctionError, StateError, PluginError
             Where a function cannot be closed or opened, or the states are not those of the function; the
             harness is closed then.
         """

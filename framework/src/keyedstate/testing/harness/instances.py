@@ -31,7 +31,7 @@ class RunningInstances:
     Raises
     ------
     InvalidParallelismError, InvalidMaxParallelismError, SnapshotMismatchError
-    ProcessFunctionError, StateError
+    UserFunctionError, StateError
         Where the function cannot be opened or the snapshot is not that of its states; nothing is left open.
     """
 

@@ -1,0 +1,138 @@
+"""What is told of an error of a user's function: its own lines first, and then where it was raised."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import keyedstate
+from keyedstate.errors import FACTS, UserFunctionError
+from keyedstate.runtime.function import Context, KeyedFunction
+from keyedstate.state import StateError, StateHandle
+
+#: Of an error's text, of a key's and of a traceback; what is in the middle is left out.
+MAX_ERROR, MAX_KEY, MAX_TRACE = 4_000, 1_000, 12_000
+
+_OF_A_KEY = frozenset(("process", "process1", "process2", "on_timer"))
+_FRAMEWORK = os.path.dirname(keyedstate.__file__) + os.sep
+
+
+def user_function_error_of(
+    function: KeyedFunction, step: str, context: Context, error: BaseException, time: int | None = None
+) -> UserFunctionError:
+    """Return what to raise from an error of a user's function.
+
+    Parameters
+    ----------
+    function : KeyedFunction
+    step : str
+        The method.
+    context : Context
+        With the key and the epoch.
+    error : BaseException
+        As it was caught.
+    time : int, optional
+        Of the timer.
+    """
+    facts = {
+        "error": _cut(_described(error), MAX_ERROR),
+        "trace": _cut("".join(_trace(error)).rstrip("\n"), MAX_TRACE),
+        "function": type(function).__name__,
+        "step": step,
+        "key": context.key,
+        "epoch": context.epoch,
+        "time": time,
+        "state": _state_of(error),
+        "uid": None,
+    }
+    return UserFunctionError(f"{facts['error']}. {_place(facts)}", facts)
+
+
+def report_of(error: UserFunctionError) -> str:
+    """Return all of an error as text, of which `keyedstate.errors.user_function_error` makes it again."""
+    facts = dict(vars(error))
+    parts = {name: facts.pop(name) for name in ("error", "trace")} | {"place": _place(facts)}
+    text, spans = "", {}
+    for name, part in parts.items():
+        spans[name] = (len(text), len(text) + len(part))
+        text += f"{part}\n" if part else ""
+    # Backwards from the end: nobody knows what comes before it in a log.
+    spans = {name: (len(text) - start, len(text) - stop) for name, (start, stop) in spans.items()}
+    facts |= {"key": _key_text(error.key), "spans": spans}
+    return f"{text}{FACTS}{json.dumps(facts)}"
+
+
+def _place(facts: dict[str, Any]) -> str:
+    words = [f"Raised in {facts['function']}.{facts['step']}()"]
+    if facts["state"] is not None:
+        words.append(f"by the state {facts['state']!r}")
+    if facts["step"] in _OF_A_KEY:
+        words.append(f"for the key {_key_text(facts['key'])}")
+    if facts["time"] is not None:
+        words.append(f"and its timer at {facts['time']}")
+    if facts["epoch"] is not None:
+        words.append(f"in epoch {facts['epoch']}")
+    if facts["uid"] is not None:
+        words.append(f"of the operator {facts['uid']!r}")
+    return f"{' '.join(words)}; nothing of this attempt is kept."
+
+
+def _key_text(key: object) -> str:
+    return _cut(repr(key), MAX_KEY)
+
+
+def _described(error: BaseException) -> str:
+    """Return the error as Python prints it, with its notes."""
+    lines = traceback.TracebackException(type(error), error, None).format_exception_only()
+    return "".join(lines).rstrip("\n")
+
+
+def _trace(error: BaseException) -> Iterator[str]:
+    """Yield the frames of an error and, with theirs, the errors that caused it, each of them once."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if seen:
+            yield f"Caused by {_cut(_described(cause), MAX_ERROR)}\n"
+        seen.add(id(cause))
+        yield from _frames(cause)
+        for part in getattr(cause, "exceptions", ()):
+            if isinstance(part, BaseException):
+                yield f"One of its errors: {_cut(_described(part), MAX_ERROR)}\n"
+                yield from _frames(part)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+
+
+def _frames(error: BaseException) -> list[str]:
+    """Return the lines of a traceback from the first frame on that is none of the framework's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((at for at, frame in enumerate(frames) if not _is_framework(frame)), len(frames))
+    return traceback.StackSummary.from_list(frames[first:]).format()
+
+
+def _is_framework(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(_FRAMEWORK)
+
+
+def _state_of(error: BaseException) -> str | None:
+    """Return the name of the state that has raised an error, or in whose method it was raised."""
+    if isinstance(error, StateError):
+        return getattr(error, "state", None)
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        handle = frame.f_locals.get("self")
+        if isinstance(handle, StateHandle):
+            found = handle._name
+    return found
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a text that any encoding can take, and that is not too long."""
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:]}"

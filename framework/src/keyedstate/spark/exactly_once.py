@@ -1,0 +1,128 @@
+"""What a job must keep to for each row to count once, where it can be seen: warnings on the driver.
+
+Spark computes a micro-batch again after a failure.  Then its rows must be the same, and its checkpoint
+location must still exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import keyedstate
+
+_log = logging.getLogger(__name__)
+
+_FRAMEWORK = str(Path(keyedstate.__file__).parent)
+#: Spark counts them among the non-deterministic ones, but a file has the same name each time.
+_STABLE = frozenset(("input_file_name", "input_file_block_start", "input_file_block_length"))
+#: What was warned of in this process.
+_warned: set[str] = set()
+
+
+class ExactlyOnceWarning(UserWarning):
+    """A job in which a row may count twice, or not at all, after a failure or a restart."""
+
+
+def warn_of_random_rows(rows: DataFrame, uid: str) -> None:
+    """Warn, once for each, of expressions that give other values when Spark computes the rows again.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        That an operator with state is given.
+    uid : str
+    """
+    for column, expression in _random(rows._jdf.queryExecution().analyzed()):
+        what = f"{expression}() gives"
+        if column is not None:
+            what = f"the column {column!r} is made by {expression}(), which gives"
+        _warn(
+            f"the rows of the operator {uid!r} change when Spark computes a micro-batch again, after a "
+            f"failure or a restart: {what} other values then. A row may count twice, or under two keys. Let "
+            "the source give the value, or compute it from other columns, for example with sha2()."
+        )
+
+
+def warn_of_temporary_location(spark: SparkSession, uid: str, query_id: str) -> None:
+    """Warn once of a query that begins with other state, and without its own, after each restart.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Any one of the driver's.
+    uid : str
+        An operator of the query.
+    query_id : str
+        Of a query that runs.
+    """
+    if f"location of {query_id}" in _warned:
+        return
+    _warned.add(f"location of {query_id}")
+    location = ""
+    # These are insides of Spark; where they have changed there is no warning.
+    with contextlib.suppress(Exception):
+        context: Any = spark.sparkContext
+        queries = spark._jsparkSession.sharedState().activeStreamingQueries()
+        query = queries.get(context._jvm.java.util.UUID.fromString(query_id))
+        location = query.resolvedCheckpointRoot()
+    if location.rstrip("/").rpartition("/")[2].startswith("temporary-"):
+        try:
+            _warn(
+                f"the query of the operator {uid!r} has no checkpointLocation, so Spark deletes {location} "
+                "when the query stops: started again, it is another query, and is refused the state of this "
+                "one. Set .option('checkpointLocation', ...) on the writer."
+            )
+        except ExactlyOnceWarning as warning:
+            # Raised where warnings are errors; here it would be taken for a failure to publish.
+            _log.warning("%s", warning)
+
+
+def _warn(message: str) -> None:
+    if message in _warned:
+        return
+    _warned.add(message)
+    warnings.warn(ExactlyOnceWarning(message), stacklevel=_level_of_user())
+
+
+def _level_of_user() -> int:
+    """Return how many frames above `_warn` the code is that called the framework."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_FRAMEWORK):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _random(plan: Any) -> Iterator[tuple[str | None, str]]:
+    """Yield the columns of a plan, None for other places, and their functions that are not deterministic."""
+    if plan.deterministic():
+        return
+    for expression in _items(plan.expressions()):
+        if not expression.deterministic():
+            named = expression.getClass().getSimpleName() == "Alias"
+            for function in _functions(expression):
+                if function not in _STABLE:
+                    yield expression.name() if named else None, function
+    for child in _items(plan.children()):
+        yield from _random(child)
+
+
+def _functions(expression: Any) -> Iterator[str]:
+    parts = [part for part in _items(expression.children()) if not part.deterministic()]
+    for part in parts:
+        yield from _functions(part)
+    if not parts:
+        # That of Python has the name of the user's function.
+        is_python = expression.getClass().getSimpleName() == "PythonUDF"
+        yield expression.name() if is_python else expression.prettyName()
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(number) for number in range(sequence.size())]
