@@ -7,11 +7,12 @@ for the tables of the others the framework notes which addresses are touched.  B
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from keyedstate.backend.table import EntryBatch
+from keyedstate.keygroups import KeyGroupRange
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -74,6 +75,10 @@ class TableChanges(ABC, Generic[K, N, V]):
     def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[K, N]]:
         """Yield the addresses of one key group that had an entry when the epoch ended and have none now."""
 
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return those of some key groups that may have changes, ascending; all of them by default."""
+        return key_groups
+
     @abstractmethod
     def release(self) -> None:
         """Give up the changes; calling it again does nothing."""
@@ -134,6 +139,10 @@ class GatheredChanges(TableChanges[K, N, V]):
     ) -> None:
         self._groups = groups
         self._release = release
+
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have changes."""
+        return [key_group for key_group in sorted(self._groups) if key_group in key_groups]
 
     def __len__(self) -> int:
         """Return how many entries and addresses were gathered."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from keyedstate.backend.context import BackendContext
@@ -27,6 +27,10 @@ class StateHandle(ABC):
     @abstractmethod
     def states(self) -> Sequence[StateMeta]:
         """The states in it, with the serializers that wrote them."""
+
+    def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return those of some key groups that may have entries of a state, ascending; all by default."""
+        return key_groups
 
     @abstractmethod
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
@@ -78,7 +82,7 @@ class FullRestoreOperation(RestoreOperation):
                 table = tables.get(meta.name)
                 if table is None:
                     table = tables[meta.name] = self._create_table(meta, self._context)
-                for key_group in wanted:
+                for key_group in handle.occupied(meta.name, wanted):
                     for batch in handle.entries(meta.name, key_group):
                         table.restore_entries(key_group, batch)
         return tables

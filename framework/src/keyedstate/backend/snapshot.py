@@ -9,6 +9,7 @@ from typing import Any
 from keyedstate.backend.context import BackendContext
 from keyedstate.backend.meta import StateMeta
 from keyedstate.backend.table import AnyStateTable, EntryBatch, TableSnapshot
+from keyedstate.keygroups import KeyGroupRange
 
 #: Entries that go into one columnar batch of a snapshot: large enough that Arrow's cost per batch
 #: vanishes, small enough that a batch of wide rows stays far below a mebibyte per column.
@@ -83,7 +84,7 @@ class FullSnapshotStrategy(SnapshotStrategy):
 
 class _FullSnapshot(Snapshot):
     def __init__(
-        self, key_groups: Iterable[int], captured: list[tuple[StateMeta, TableSnapshot[Any, Any, Any]]]
+        self, key_groups: KeyGroupRange, captured: list[tuple[StateMeta, TableSnapshot[Any, Any, Any]]]
     ) -> None:
         self._key_groups = key_groups
         self._captured = captured
@@ -91,7 +92,7 @@ class _FullSnapshot(Snapshot):
     def write(self, sink: SnapshotSink) -> None:
         for meta, table in self._captured:
             sink.begin_state(meta)
-            for key_group in self._key_groups:
+            for key_group in table.occupied(self._key_groups):
                 sink.write_entries(key_group, table.batches(key_group, SNAPSHOT_BATCH_ENTRIES))
 
     def release(self) -> None:

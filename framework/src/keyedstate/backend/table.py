@@ -56,6 +56,10 @@ class TableSnapshot(ABC, Generic[K, N, V]):
     def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
         """Yield the entries of one key group, at most `size` at a time, each exactly once."""
 
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return those of some key groups that may have entries, ascending; all of them by default."""
+        return key_groups
+
     @abstractmethod
     def release(self) -> None:
         """Give up the snapshot; calling it again does nothing."""

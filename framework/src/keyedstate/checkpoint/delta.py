@@ -9,7 +9,7 @@ removed), and the entry's value.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, pairwise, repeat
 from typing import Any
@@ -122,7 +122,7 @@ def _columns(
     """Yield the changes as they are stored; no object is made for a change."""
     # Gathered over key groups: a small epoch changes a few entries of each, and a batch costs by itself.
     gathered = _Gathered(meta)
-    for group in key_groups:
+    for group in changed.occupied(key_groups):
         for batch in changed.written(group, _BATCH_ENTRIES):
             if isinstance(batch, ArrowEntryBatch) != gathered.is_arrow:
                 yield from gathered.take()
@@ -267,6 +267,13 @@ class ChainHandle(StateHandle):
         """The states after the last delta."""
         return tuple(self._states.values())
 
+    def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have entries in the base, or changes."""
+        if self._handed_out.setdefault(state, set()) or state not in self._overlays:
+            self._make_overlays(state)
+        changed = (key_group for key_group in self._overlays[state] if key_group in key_groups)
+        return sorted({*self._base.occupied(state, key_groups), *changed})
+
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         """Yield the entries of the base that no delta changed, then those that deltas wrote."""
         overlay = self._take_overlay(state, key_group)
@@ -358,13 +365,15 @@ class ChainHandle(StateHandle):
         """Return the changes of one key group, values of the caller's own: tables change theirs in place."""
         handed_out = self._handed_out.setdefault(state, set())
         if state not in self._overlays or key_group in handed_out:
-            handed_out.clear()
-            overlays: dict[int, _Overlay] = {}
-            for delta in self._deltas:
-                self._lay_over(delta, state, overlays)
-            self._overlays[state] = overlays
+            self._make_overlays(state)
         handed_out.add(key_group)
         return self._overlays[state].pop(key_group, {})
+
+    def _make_overlays(self, state: str) -> None:
+        self._handed_out[state].clear()
+        overlays = self._overlays[state] = {}
+        for delta in self._deltas:
+            self._lay_over(delta, state, overlays)
 
     def _lay_over(self, delta: SegmentHandle, state: str, overlay: dict[int, _Overlay]) -> None:
         serializer = self._states[state].value_serializer

@@ -395,6 +395,10 @@ class SegmentHandle(StateHandle):
             self._metas = metas
         return self._metas
 
+    def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have entries of a state."""
+        return [key_group for key_group in self._rows.get(state, ()) if key_group in key_groups]
+
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         """Yield the entries of one state and key group, verified; nothing where there are none."""
         for columns in self.columns(state, key_group):

@@ -134,7 +134,7 @@ def _converted_table(
     converted = create_table()
     snapshot = table.snapshot()
     try:
-        for key_group in table.key_groups:
+        for key_group in snapshot.occupied(table.key_groups):
             for batch in snapshot.batches(key_group, _BATCH_ENTRIES):
                 converted.restore_entries(
                     key_group,

@@ -6,7 +6,7 @@ one task gets the entries of both, and a table has one type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -105,6 +105,10 @@ class _ConvertedHandle(StateHandle):
     def states(self) -> Sequence[StateMeta]:
         """The states, each with the type that was chosen."""
         return self._states
+
+    def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that may have entries of a state."""
+        return self._handle.occupied(state, key_groups)
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         """Yield the entries of one state and key group."""

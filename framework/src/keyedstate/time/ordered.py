@@ -51,8 +51,13 @@ class OrderedTimerQueue(TimerQueue):
         self._timers: TimerTable = table
         self._bare = bare
         meta = table.meta
+        snapshot = table.snapshot()
+        try:
+            occupied = list(snapshot.occupied(table.key_groups))
+        finally:
+            snapshot.release()
         self._stored = StoredTimers(
-            table, table.key_groups, meta.key_serializer, meta.namespace_serializer, bare=bare, ahead=ahead
+            table, occupied, meta.key_serializer, meta.namespace_serializer, bare=bare, ahead=ahead
         )
         self._new = HeapTimerQueue(None, bare=bare)
         self._changes = 0

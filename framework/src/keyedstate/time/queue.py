@@ -109,7 +109,7 @@ def timers_in(table: AnyStateTable, *, bare: bool) -> Iterator[tuple[int, Iterab
     of_key, of_place = table.meta.key_serializer, table.meta.namespace_serializer
     snapshot = table.snapshot()
     try:
-        for key_group in table.key_groups:
+        for key_group in snapshot.occupied(table.key_groups):
             for batch in snapshot.batches(key_group, _BATCH_ENTRIES):
                 # A table of bytes makes another NaN of each.
                 keys: Iterable[Any] = batch.keys

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
 
 from keyedstate.backend import TimerTable
-from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import BEFORE_TIME, END_OF_TIME
 from keyedstate.time.queue import Bucket, Place
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer
@@ -58,8 +58,8 @@ class StoredTimers:
     Parameters
     ----------
     table : TimerTable
-    key_groups : KeyGroupRange
-        Those of the table.
+    key_groups : iterable of int
+        Those of which the table may have timers.
     key_serializer, namespace_serializer : TypeSerializer
         Those of the table.
     bare : bool
@@ -76,7 +76,7 @@ class StoredTimers:
     def __init__(
         self,
         table: TimerTable,
-        key_groups: KeyGroupRange,
+        key_groups: Iterable[int],
         key_serializer: TypeSerializer[Any],
         namespace_serializer: TypeSerializer[Any],
         *,
@@ -91,7 +91,7 @@ class StoredTimers:
         self.gone: dict[Place, Bucket] = {}
         self._groups = {key_group: _Group() for key_group in key_groups}
         #: The bound of each key group that may have timers, and old ones, which its group's does not equal.
-        self._heap: list[tuple[int, int]] = [(BEFORE_TIME, key_group) for key_group in key_groups]
+        self._heap: list[tuple[int, int]] = [(BEFORE_TIME, key_group) for key_group in self._groups]
 
     # -- in the order of time -----------------------------------------------------------------------------
 
@@ -245,7 +245,10 @@ class StoredTimers:
 
     def written(self, key_group: int, time: int) -> None:
         """Learn that timers came into the table, the earliest at a time: what is behind it is read anew."""
-        group = self._groups[key_group]
+        group = self._groups.get(key_group)
+        if group is None:
+            group = self._groups[key_group] = _Group()
+            group.bound = None
         last = group.last
         if last is None or self._time_of(last[1]) >= time:
             stop = bisect_left(group.times, time, group.place)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -53,6 +55,18 @@ def _uncompiled() -> Any:
     return module
 
 
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Make many objects that stay: the cycle collector would look at all of them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
     """A table of copy-on-write maps: a snapshot copies page references, and the owner goes on.
 
@@ -77,7 +91,8 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         copy = None if serializer.immutable else serializer.copy
         self._mutable = copy is not None
         #: One map per key group, at index key group - first.
-        self._maps: list[Any] = [self._module.CopyOnWriteStateMap(copy) for _ in key_groups]
+        with _without_collections():
+            self._maps: list[Any] = [self._module.CopyOnWriteStateMap(copy) for _ in key_groups]
 
     @property
     def meta(self) -> StateMeta:
@@ -226,23 +241,30 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
 
 class _Snapshot(TableSnapshot[K, N, V]):
     def __init__(self, maps: Sequence[Any], first: int) -> None:
-        self._first = first
-        self._taken: list[Any] = []
+        #: By key group; those that have no entry are left out.
+        self._taken: dict[int, Any] = {}
         try:
-            for group in maps:
-                self._taken.append(group.snapshot())
+            for key_group, group in enumerate(maps, first):
+                if len(group):
+                    self._taken[key_group] = group.snapshot()
         except BaseException:
             self.release()
             raise
 
     def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
         """Yield the entries that the map of one key group had."""
-        for namespaces, keys, values in self._taken[key_group - self._first].batches(size):
-            yield EntryBatch(namespaces, keys, values)
+        taken = self._taken.get(key_group)
+        if taken is not None:
+            for namespaces, keys, values in taken.batches(size):
+                yield EntryBatch(namespaces, keys, values)
+
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that had entries."""
+        return [key_group for key_group in self._taken if key_group in key_groups]
 
     def release(self) -> None:
         """Let the owner's maps forget the snapshot; safe in any thread."""
-        for taken in self._taken:
+        for taken in self._taken.values():
             taken.release()
 
 

@@ -215,6 +215,9 @@ class _View(TableSnapshot[K, N, V]):
         if keys:
             yield EntryBatch(namespaces, keys, values)
 
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        return filter(self._group, key_groups)
+
     def release(self) -> None:
         """Do nothing: a view holds nothing back."""
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from keyedstate.backend.changes import AddressBatch, TableChanges
 from keyedstate.backend.ordered.codecs import Entry, EntryCodec
+from keyedstate.backend.ordered.layout import RowLayout
 from keyedstate.backend.ordered.store import RowCopy, end_of
 from keyedstate.backend.table import AnyStateTable, EntryBatch, IncrementalVisitor, StateEntry, TableSnapshot
+from keyedstate.keygroups import KeyGroupRange
 
 
 class CopiedEntries(TableSnapshot[Any, Any, Any]):
@@ -34,9 +36,26 @@ class CopiedEntries(TableSnapshot[Any, Any, Any]):
             _, keys, namespaces, values = zip(*found, strict=True)
             yield EntryBatch(namespaces, keys, values)
 
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have rows."""
+        return groups_with_rows(self._codec.layout, self._copy, key_groups)
+
     def release(self) -> None:
         """Release the copy."""
         self._copy.release()
+
+
+def groups_with_rows(layout: RowLayout, copy: RowCopy, key_groups: KeyGroupRange) -> Iterator[int]:
+    """Yield those of some key groups that have rows: one look for each, and one more."""
+    following = key_groups.start
+    while following in key_groups:
+        end = end_of(layout.group_prefix(key_groups.end))
+        row = next(iter(copy.scan(layout.group_prefix(following), end)), None)
+        if row is None:
+            return
+        found = layout.group_of(row[0])
+        yield found
+        following = found + 1
 
 
 class CopiedChanges(TableChanges[Any, Any, Any]):
@@ -69,6 +88,10 @@ class CopiedChanges(TableChanges[Any, Any, Any]):
         """Yield the addresses of one key group that were removed."""
         for part in _parts(self._removed.get(key_group, []), size):
             yield AddressBatch(*self._parsed(part))
+
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have changes."""
+        return [group for group in sorted({*self._written, *self._removed}) if group in key_groups]
 
     def _parsed(self, addresses: list[bytes]) -> tuple[list[Any], list[Any]]:
         keys, namespaces = self._codec.layout.parse_many(addresses)

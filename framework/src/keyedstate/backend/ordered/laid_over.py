@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, compress, islice
 from operator import itemgetter
 from typing import Any
@@ -13,9 +13,11 @@ import numpy.typing as npt
 from keyedstate.backend.changes import AddressBatch, TableChanges
 from keyedstate.backend.ordered.cache import ABSENT_ENTRY, CacheKey, Mark
 from keyedstate.backend.ordered.codecs import Entry, ValueCodec
+from keyedstate.backend.ordered.copies import groups_with_rows
 from keyedstate.backend.ordered.presence import TouchedKeys
 from keyedstate.backend.ordered.store import RowCopy, end_of
 from keyedstate.backend.table import EntryBatch, TableSnapshot
+from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import VOID_NAMESPACE
 
 _NAMESPACE, _KEY = itemgetter(0), itemgetter(1)
@@ -81,6 +83,12 @@ class LaidOverEntries(TableSnapshot[Any, Any, Any]):
             some = slice(start, start + size)
             yield EntryBatch(*_split(keys[some], self._by_key), values[some])
 
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have rows, or what was laid over them."""
+        stored = groups_with_rows(self._codec.layout, self._copy, key_groups)
+        laid_over = (group for group in self._groups.tolist() if group in key_groups)
+        return sorted({*stored, *laid_over})
+
     def release(self) -> None:
         """Release the copy, and what was laid over it."""
         self._keys, self._values, self._groups, self._order = [], [], self._groups[:0], None
@@ -127,6 +135,10 @@ class TouchedChanges(TableChanges[Any, Any, Any]):
     def __len__(self) -> int:
         """Return how many keys were written or removed."""
         return sum(map(len, self._places))
+
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have changes."""
+        return [group for group in np.unique(self._groups).tolist() if group in key_groups]
 
     def _parts(self, kind: int, key_group: int, size: int) -> Iterator[list[int]]:
         places = self._places[kind]

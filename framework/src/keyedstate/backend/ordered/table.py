@@ -293,7 +293,7 @@ class OrderedTable(
         old, snapshot = self._meta, self.snapshot()
         try:
             for writes in (False, True):
-                for key_group in self._key_groups:
+                for key_group in snapshot.occupied(self._key_groups):
                     for batch in snapshot.batches(key_group, _REWRITE_ENTRIES):
                         new = EntryBatch(
                             _converted(batch.namespaces, of_namespaces),

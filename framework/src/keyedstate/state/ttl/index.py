@@ -54,7 +54,7 @@ class ExpiryIndex:
             return
         snapshot = table.snapshot()
         try:
-            for key_group in table.key_groups:
+            for key_group in snapshot.occupied(table.key_groups):
                 for batch in snapshot.batches(key_group, _BATCH_ENTRIES):
                     columns = zip(batch.namespaces, batch.keys, batch.values, strict=True)
                     for namespace, key, stored in columns:

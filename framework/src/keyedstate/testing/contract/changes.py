@@ -31,6 +31,9 @@ def changed(changes: TableChanges[Any, Any, Any], size: int = 10) -> tuple[dict[
         for gone in changes.removed(key_group, size):
             assert 0 < len(gone) <= size
             removed += [(key_group, key, ns) for ns, key in zip(gone.namespaces, gone.keys, strict=True)]
+    occupied = list(changes.occupied(KEY_GROUPS))
+    assert occupied == sorted(set(occupied))
+    assert {address[0] for address in (*written, *removed)} <= set(occupied)
     assert len(set(removed)) == len(removed)
     assert len(changes) == len(written) + len(removed)
     return written, set(removed)

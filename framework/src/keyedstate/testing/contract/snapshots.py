@@ -12,7 +12,7 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import AnyStateTable, Capability, EntryBatch, StateKind, StateMeta
-from keyedstate.keygroups import key_group_ranges
+from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.testing.contract.base import (
     KEY_GROUPS,
     MAX_PARALLELISM,
@@ -46,6 +46,18 @@ class SnapshotContract(ContractBase):
             assert entries == {address: value for address, value in model.items() if address[0] == key_group}
         snapshot.release()
         snapshot.release()
+
+    def test_a_snapshot_names_every_key_group_that_had_entries(self, table: AnyStateTable) -> None:
+        """Others too, if it does not know; what comes and goes afterwards changes nothing."""
+        for key_group in (2, 7, 9, 15):
+            table.put(key_group, "a", 1, [key_group])
+        table.remove(9, "a", 1)
+        snapshot = table.snapshot()
+        occupied = list(snapshot.occupied(KEY_GROUPS))
+        within = list(snapshot.occupied(KeyGroupRange(3, 14)))
+        snapshot.release()
+        assert occupied == sorted(set(occupied)) and {2, 7, 15} <= set(occupied) <= set(KEY_GROUPS)
+        assert within == [key_group for key_group in occupied if 3 <= key_group <= 14]
 
     def test_restored_entries_are_there_beside_those_of_other_batches(self, table: AnyStateTable) -> None:
         table.restore_entries(3, EntryBatch([1, 1, 2], ["a", "b", "a"], [[1], None, [3]]))
