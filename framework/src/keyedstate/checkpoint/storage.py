@@ -238,15 +238,15 @@ class CheckpointStorage:
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file or folder."""
-        target = self._resolve(path)
-        info = self._run("look up", path, lambda: self.filesystem.get_file_info(target))
-        return bool(info.type != pafs.FileType.NotFound)
+        return bool(self._info(path).type != pafs.FileType.NotFound)
 
     def modified_ms(self, path: str) -> int | None:
         """Return when a file was written, by the storage's clock; None where it tells none."""
+        return _stored_file(self._info(path)).modified_ms
+
+    def _info(self, path: str) -> pafs.FileInfo:
         target = self._resolve(path)
-        info = self._run("look up", path, lambda: self.filesystem.get_file_info(target))
-        return _stored_file(info).modified_ms
+        return self._run("look up", path, lambda: self.filesystem.get_file_info(target))
 
     def delete_file(self, path: str) -> None:
         """Delete a file; that it is missing is fine."""
