@@ -123,7 +123,7 @@ def test_an_executor_that_does_not_see_the_driver_s_folder_is_named(
     broken_workers.write_text(
         "from keyedstate.checkpoint.storage import CheckpointStorage as s\n"
         "opened = s.open.__func__\n"
-        f"s.open = classmethod(lambda cls, uri, config=None: opened(cls, uri.replace("
+        f"s.open = classmethod(lambda cls, uri, config=None: opened(cls, str(uri).replace("
         f"{str(tmp_path / 'state')!r}, {str(tmp_path / 'elsewhere')!r}), config))\n"
     )
     with pytest.raises(PreflightError, match="cannot be read: there is no such file") as caught:
