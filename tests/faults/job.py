@@ -173,14 +173,14 @@ def main(run: Path, file: Path) -> None:
     if "busy_until" in job:
         _occupy(spark.sparkContext, Path(job["busy_until"]))
     writer = writer.option("checkpointLocation", str(run / "spark"))
-    if "until" in job:
-        query = writer.start()
-        while not query.awaitTermination(_PATIENCE_S):
-            if Path(job["until"]).exists():
-                query.processAllAvailable()
-                query.stop()
-    else:
-        writer.trigger(availableNow=True).start().awaitTermination()
+    if "until" not in job:
+        writer = writer.trigger(availableNow=True)
+    query = writer.start()
+    begun(run, os.getpid()).touch()
+    while not query.awaitTermination(_PATIENCE_S):
+        if "until" in job and Path(job["until"]).exists():
+            query.processAllAvailable()
+            query.stop()
     spark.stop()
 
 
@@ -202,6 +202,11 @@ def _occupy(context: SparkContext, until: Path) -> None:
     while not tracker.getActiveJobsIds():
         time.sleep(0.05)
     Thread(target=notice, daemon=True).start()
+
+
+def begun(run: Path, driver: int) -> Path:
+    """Return the file that exists once the query of a driver, a process, has started."""
+    return run / f"query-{driver}"
 
 
 def planned(until: Path) -> Path:

@@ -107,9 +107,9 @@ def _after(random_: random.Random) -> dict[str, Any]:
 
 
 def _event(random_: random.Random, plan: Plan) -> dict[str, Any]:
-    """Return an event and its time: seconds after a commit, after all drivers are up, or just seconds."""
+    """Return an event and its time: seconds after a commit, after all queries started, or just seconds."""
     moment = {
-        "since": random_.choices(("commit", "session", "start"), (5, 4, 1))[0],
+        "since": random_.choices(("commit", "query", "start"), (5, 4, 1))[0],
         "delay": random_.choice((1.0, 3.0, 3.0, 8.0)) * random_.random(),
         "pick": random_.random(),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from faults import answer, processes
 from faults.chaos.endings import KILLED, USED_UP, classify, last_error
 from faults.chaos.plans import LATE_DRIVER, SECOND_DRIVER
 from faults.harness import POLL_S, Harness, Result, end_of_log
-from faults.job import planned
+from faults.job import begun, planned
 from faults.plans import Plan
 
 #: Where no epoch is committed for so long, a driver hangs; times the load of each processor.
@@ -63,8 +62,6 @@ class _Driver:
     life : int
     others : bool
         Whether another driver, or a half of one, lived at the same time.
-    runs : bool
-        Whether it has a Spark session.
     struck : set of str
         Names of events that struck it or what works for it.
     """
@@ -72,7 +69,6 @@ class _Driver:
     process: subprocess.Popen[bytes]
     life: int
     others: bool
-    runs: bool = False
     struck: set[str] = field(default_factory=set)
 
 
@@ -156,7 +152,6 @@ class _Run(Harness):
                 raise _Trouble
             if not self._drivers:
                 self._begin(until=str(self._at_rest))
-        self._notice_sessions()
         self._watch()
         time.sleep(POLL_S)
 
@@ -187,12 +182,6 @@ class _Run(Harness):
         self._endings[ending] += 1
         self._note(f"driver {driver.life} ends: {ending}")
 
-    def _notice_sessions(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            pid = json.loads((self.folder / "driver.json").read_text())["python"]
-            for driver in self._drivers:
-                driver.runs = driver.runs or driver.process.pid == pid
-
     def _watch(self) -> None:
         """Kill what stands still; a machine with much to do is given more time."""
         now, seen = time.monotonic(), (answer.committed_epochs(self.folder), self._endings.total())
@@ -221,7 +210,7 @@ class _Run(Harness):
     def _wait_for(self, event: dict[str, Any], files: int) -> None:
         """Have so many files in the input, and wait for the moment of an event."""
         before = answer.committed_epochs(self.folder)
-        if event["since"] == "session":
+        if event["since"] == "query":
             self._until(self._all_run)
         self._give(files)
         if event["since"] == "commit" and before < files:
@@ -230,7 +219,9 @@ class _Run(Harness):
         self._until(lambda: time.monotonic() >= due)
 
     def _all_run(self) -> bool:
-        return bool(self._drivers) and all(driver.runs for driver in self._drivers)
+        return bool(self._drivers) and all(
+            begun(self.folder, driver.process.pid).exists() for driver in self._drivers
+        )
 
     def _strike(self, event: dict[str, Any]) -> None:
         """Do what an event says, if there is something that it can strike."""
