@@ -256,6 +256,9 @@ class ModelStorage(CheckpointStorage):
     def describe(self, path: str = "") -> Sequence[StoredFile]:
         return [StoredFile(name, False, 0, None) for name in self.list(path)]
 
+    def modified_ms(self, path: str) -> None:
+        self.world.pause()
+
     def exists(self, path: str) -> bool:
         self.world.pause()
         resolved = self._resolve(path)
@@ -283,7 +286,7 @@ class Driver:
         self.world = world
         self.run_id = run
         self.last = last
-        self.folder = OperatorFolder(ModelStorage(world, "state", "model://state"), "views")  # type: ignore[arg-type]
+        self.folder = OperatorFolder(ModelStorage(world, "/dev/null/state", "model://state"), "views")  # type: ignore[arg-type]
         self.coordinator = CheckpointCoordinator(self.folder)
         self.coordinator._background = self  # type: ignore[assignment]
         self._tail: Process | None = None
