@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import socket
@@ -247,6 +248,26 @@ def test_places_are_the_temporary_folder_and_sparks_own(
     assert socket_places() == [Path("/tmp"), local]
     folder = HostFolder(Process(4194304, str(2**64 - 1)), Path("/tmp"))
     assert len(os.fsencode(folder.socket_path(9999))) <= MAX_PATH_BYTES
+
+
+def test_a_forked_process_does_not_keep_the_folder_locked(place: Path) -> None:
+    """As one that a user's function makes in another thread of a host that ends."""
+    read, write = os.pipe()
+    folder = HostFolder(me(), place)
+    with folder.locked():
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)  # until the parent is done
+            os._exit(0)
+    descriptor = os.open(place / NAME, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(descriptor)
+        os.close(write)
+        os.waitpid(child, 0)
+        os.close(read)
 
 
 def test_sockets_of_a_living_host_in_another_container_stay(place: Path) -> None:

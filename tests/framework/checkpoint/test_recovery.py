@@ -188,6 +188,23 @@ def test_a_query_set_back_by_its_user_begins_from_the_checkpoint_before(job: Any
         restore_point(job, "run-3", 2)
 
 
+def test_consent_to_a_set_back_does_not_outlast_its_epoch(job: Any) -> None:
+    """As where the newest epoch alone was set back, or the deletion of later ones was interrupted."""
+    coordinator = CheckpointCoordinator(job.folder)
+    for epoch in range(3):
+        job.epoch("run-1", epoch, coordinator)
+    assert coordinator.drain(30.0)
+    job.folder.storage.write_atomic("_set-back-to-2", b"")
+    job.epoch("run-2", 2, second := CheckpointCoordinator(job.folder))
+    assert not job.folder.may_set_back_to(2)
+    for epoch in range(3, 5):
+        job.epoch("run-2", epoch, second)
+    # A driver that planned the epoch at that time, and comes late.
+    with pytest.raises(OvertakenRunError):
+        restore_point(job, "run-3", 2)
+    assert job.published(4) == job.state_of(0, 1, 2, 3, 4)
+
+
 def test_a_set_back_beyond_the_retained_checkpoints_deletes_nothing(job: Any) -> None:
     coordinator = CheckpointCoordinator(job.folder)
     for epoch in range(5):

@@ -159,16 +159,17 @@ def _entered(
 
 def _check_not_overtaken(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
     """Refuse a run whose epoch another run has left behind, unless the user has set the query back (P2)."""
+    if folder.may_set_back_to(identity.epoch):
+        # Also where nothing is later: a consent that stayed would count for a run that is overtaken.
+        _set_back(folder, identity, owner)
+        return
     later = {epoch for epoch in folder.checkpoints() if epoch > identity.epoch}
     later |= {epoch for epoch in folder.attempt_epochs() if epoch > identity.epoch and folder.attempts(epoch)}
-    if not later:
-        return
-    if not folder.may_set_back_to(identity.epoch):
+    if later:
         consent = folder.storage.location(f"{SET_BACK}{identity.epoch}")
         raise OvertakenRunError(
             folder.location, identity.uid, identity.run_id, identity.epoch, max(later), consent
         )
-    _set_back(folder, identity, owner)
 
 
 def _set_back(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:

@@ -115,6 +115,9 @@ class HostFolder:
         try:
             yield
         finally:
+            # Closing alone leaves the lock with a process that was forked meanwhile, for as long as it lives.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def listen(self, number: int) -> socket.socket:
