@@ -277,3 +277,12 @@ def test_what_another_file_system_refuses_becomes_a_storage_error() -> None:
         storage.write_atomic("f", b"x")
     with pytest.raises(StorageError, match=r"cannot list refusing://base: .*access denied"):
         storage.list()
+
+
+def test_a_file_of_1970_has_no_known_time(tmp_path: Path) -> None:
+    """Some file systems that are mounted know no times and say 0: no machine is to go by that."""
+    storage = CheckpointStorage.open(tmp_path)
+    storage.write_atomic("file", b"content")
+    os.utime(tmp_path / "file", ns=(0, 0))
+    assert storage.modified_ms("file") is None
+    assert [file.modified_ms for file in storage.describe()] == [None]

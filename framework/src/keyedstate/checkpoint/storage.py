@@ -65,7 +65,7 @@ class StoredFile:
     bytes : int
         0 for a folder.
     modified_ms : int or None
-        Milliseconds since 1970 UTC; None where the file system does not tell.
+        Milliseconds since 1970 UTC; None where the file system does not tell, or says 0.
     """
 
     name: str
@@ -493,7 +493,7 @@ def _is_python(filesystem: pafs.FileSystem) -> bool:
 
 
 def _stored_file(info: pafs.FileInfo) -> StoredFile:
-    modified = None if info.mtime_ns is None else info.mtime_ns // 1_000_000
+    modified = info.mtime_ns // 1_000_000 if info.mtime_ns else None
     return StoredFile(info.base_name, info.type == pafs.FileType.Directory, info.size or 0, modified)
 
 
