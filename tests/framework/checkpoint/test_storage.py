@@ -150,9 +150,9 @@ def test_local_folders_are_opened_by_path_or_file_uri(
 
 def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownSchemeError) as caught:
-        CheckpointStorage.open("s4://bucket/folder")
-    assert caught.value.scheme == "s4"
-    assert "Did you mean 's3'" in str(caught.value) and "hdfs" in str(caught.value)
+        CheckpointStorage.open("hdsf://bucket/folder")
+    assert caught.value.scheme == "hdsf"
+    assert "Did you mean 'hdfs'" in str(caught.value) and "s3" in str(caught.value)
 
 
 def test_a_known_scheme_with_a_bad_address_is_a_storage_error() -> None:
