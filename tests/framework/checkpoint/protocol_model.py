@@ -264,10 +264,6 @@ class ModelStorage(CheckpointStorage):
         resolved = self._resolve(path)
         return any(name == resolved or name.startswith(resolved + "/") for name in self.world.files)
 
-    def modified_ms(self, path: str) -> int | None:
-        self.world.pause()
-        return None
-
     def delete_file(self, path: str) -> None:
         self.world.pause()
         self.world.files.pop(self._resolve(path), None)
