@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from typing import Any
 
 import pytest
@@ -126,6 +127,29 @@ def test_methods_with_defaults_and_any_arguments_are_taken() -> None:
     check_function(Wide())
 
 
+def test_a_decorated_method_is_taken_as_it_is_called() -> None:
+    def without_context(method: Any) -> Any:
+        @functools.wraps(method)
+        def called(self: Any, row: Any, ctx: Any) -> Any:
+            return method(self, row)
+
+        return called
+
+    check_function(wrong(process=without_context(lambda self, row: None)))
+
+
+def test_methods_that_only_functions_of_another_class_have_are_free() -> None:
+    class Columns(VectorizedProcessFunction):
+        def process_batch(self, batch: Any, ctx: Any) -> Any:
+            return None
+
+        def on_timer(self) -> None:
+            pass
+
+    check_function(Columns())
+    check_function(wrong(end_epoch=lambda self: None, on_timers=5))
+
+
 def test_a_class_is_refused_where_an_instance_is_needed() -> None:
     with pytest.raises(InvalidFunctionError, match=r"^Echo cannot .* it is a class.*did you forget \(\)"):
         check_function(Echo)
@@ -198,6 +222,21 @@ def test_a_state_declared_outside_the_class_cannot_be_used_directly() -> None:
     for function, name in ((Global(), "'loose'"), (Closure(), "'local'")):
         with pytest.raises(InvalidFunctionError, match=f"{name}.*outside the class.*class attribute"):
             check_function(function)
+
+
+def test_a_local_variable_may_have_the_name_of_a_state_outside() -> None:
+    class Shadowing(KeyedProcessFunction):
+        LOOSE = LOOSE
+
+        def process(self, row: Any, ctx: Any) -> Any:
+            LOOSE = self.LOOSE
+
+            def count_up() -> None:
+                LOOSE.update(LOOSE.value() + 1)
+
+            count_up()
+
+    check_function(Shadowing())
 
 
 def test_a_variable_that_has_no_value_yet_is_no_reason_to_refuse() -> None:

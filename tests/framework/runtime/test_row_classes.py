@@ -7,9 +7,10 @@ import datetime as dt
 from dataclasses import dataclass, field
 from decimal import Decimal
 from types import new_class
-from typing import Annotated, Any, Generic, NamedTuple, NewType, Optional, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypeVar
 
 import pytest
+from typing_extensions import TypeAliasType
 
 from keyedstate import types
 from keyedstate.runtime import (
@@ -24,6 +25,7 @@ from keyedstate.testing import Harness, SecondInput
 SCHEMA = "origin string, delay int, seen timestamp, extra double"
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 Minutes = NewType("Minutes", int)
+Late = TypeAliasType("Late", int)
 R = TypeVar("R")
 
 
@@ -174,6 +176,12 @@ def test_what_values_also_are_fits() -> None:
         "Wide", [("delay", float), ("seen", dt.date), ("origin", "str | int"), ("extra", Any)]
     )
     assert seen_by(of(row_class), TWO[:1]) == [row_class(5, AT, "JFK", 0.5)]
+
+
+def test_literals_and_named_types_fit_as_what_they_stand_for() -> None:
+    fields = [("origin", Literal["JFK", "FRA"]), ("delay", Late)]
+    row_class = dataclasses.make_dataclass("Fixed", fields)
+    assert seen_by(of(row_class), TWO[:1]) == [row_class("JFK", 5)]
 
 
 def test_a_struct_that_does_not_fit_is_refused_with_its_class() -> None:

@@ -41,7 +41,8 @@ _OPTIONAL = {
     "close": (),
 }
 _BASES = (KeyedFunction, *(base for base, _ in _NEEDED))
-_NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
+_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
+_ENCLOSING = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 
 
@@ -137,8 +138,10 @@ def check_methods(
     for name in needed:
         if not _has(function, name, bases):
             raise _missing(function, name, needed[name])
+    # One of a name that none of its own base classes has is never called.
+    called = {name for base in bases if isinstance(function, base) for name in vars(base)}
     for name, arguments in {**optional, **needed}.items():
-        if _has(function, name, bases):
+        if name in called and _has(function, name, bases):
             _check_method(function, name, arguments)
 
 
@@ -175,7 +178,8 @@ def _check_method(function: object, name: str, arguments: tuple[str, ...]) -> No
             owner, f"its {name}() is asynchronous, and nothing would await it; define it without async"
         )
     try:
-        signature = inspect.signature(method)
+        # That of the decorator's function, which is called; what it calls may take other arguments.
+        signature = inspect.signature(method, follow_wrapped=False)
     except (TypeError, ValueError):  # of a method that is not written in Python
         return
     try:
@@ -205,7 +209,7 @@ def _refuse_loose_states(function: KeyedFunction) -> None:
             }
             if not states:
                 continue
-            for name, attribute in _attributes_of(method.__code__):
+            for name, attribute in _attributes_of(method.__code__, set(method.__code__.co_freevars)):
                 state = states.get(name)
                 if state is not None and not hasattr(state, attribute):
                     raise InvalidFunctionError(
@@ -216,13 +220,24 @@ def _refuse_loose_states(function: KeyedFunction) -> None:
                     )
 
 
-def _attributes_of(code: CodeType) -> Iterator[tuple[str, str]]:
-    """Yield each attribute that code looks up directly on a variable: the variable's name and its own."""
+def _attributes_of(code: CodeType, free: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield each attribute that code looks up on a variable of outside: the variable's name and its own.
+
+    Parameters
+    ----------
+    code : CodeType
+    free : set of str
+        The variables of enclosing functions that are no local ones of the method.
+    """
     before = None
     for instruction in dis.get_instructions(code):
-        if before is not None and before.opname in _NAMES and instruction.opname in _ATTRIBUTES:
+        if (
+            before is not None
+            and instruction.opname in _ATTRIBUTES
+            and (before.opname in _GLOBALS or (before.opname in _ENCLOSING and before.argval in free))
+        ):
             yield before.argval, instruction.argval
         before = instruction
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _attributes_of(constant)
+            yield from _attributes_of(constant, free & set(constant.co_freevars))

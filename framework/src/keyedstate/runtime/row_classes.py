@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import repeat
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import pyarrow as pa
 
@@ -225,12 +225,15 @@ def _arguments(own: type, base: type) -> tuple[Any, ...]:
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """Return what an annotation stands for, without ``Annotated`` and ``NewType``: several for a union."""
+    """Return what an annotation stands for, by its plain types: several for a union."""
     if get_origin(annotation) is Annotated:
         return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return [type(value) for value in get_args(annotation)]
     if get_origin(annotation) in (Union, python_types.UnionType):
         return [one for argument in get_args(annotation) for one in _alternatives(argument)]
-    meant = getattr(annotation, "__supertype__", None)
+    # Of a NewType; and of what a `type` statement defines.
+    meant = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
     return [annotation] if meant is None else _alternatives(meant)
 
 
