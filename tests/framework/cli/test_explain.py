@@ -84,6 +84,16 @@ def test_errors_of_java_are_told_where_there_are_no_others(invoke: Any, tmp_path
     assert cause["error"] == "java.lang.IllegalStateException: the worker is gone"
 
 
+def test_an_error_of_java_without_a_cause_is_told(invoke: Any, tmp_path: Path) -> None:
+    log = (
+        "26/11/22 11:52:19 ERROR Executor: Exception in task 0.0 in stage 1.0 (TID 1)\n"
+        "java.lang.OutOfMemoryError: Java heap space\n"
+        "\tat java.base/java.util.Arrays.copyOf(Arrays.java:3537)\n"
+    )
+    (cause,) = explained(invoke, tmp_path, log)
+    assert cause["error"] == "java.lang.OutOfMemoryError: Java heap space"
+
+
 def test_a_structured_log_gives_the_same_causes(invoke: Any, tmp_path: Path) -> None:
     entry = {"level": "ERROR", "msg": "task", "exception": {"msg": report("N1"), "stacktrace": []}}
     (cause,) = explained(invoke, tmp_path, json.dumps(entry) + "\n")

@@ -22,6 +22,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 _JAVA = re.compile(
     r"(?:Caused by: |ERROR .*?: |Exception in thread \S+ )((?:\w+\.)+\w*(?:Exception|Error)\b.*)"
 )
+#: The first line of what Java prints of an error, which may be that of another one.
+_JAVA_OUTER = re.compile(r"(?:\w+\.)+\w*(?:Exception|Error)\b.*")
 
 
 @dataclass
@@ -78,6 +80,7 @@ def _causes(log: TextIO) -> list[_Cause]:
     ours: dict[str, _Cause] = {}
     python: dict[str, _Cause] = {}
     java: dict[str, _Cause] = {}
+    java_outer: dict[str, _Cause] = {}
     window: list[str] = []
     size = 0
     in_traceback = False
@@ -101,7 +104,9 @@ def _causes(log: TextIO) -> list[_Cause]:
                 _note(python, _Cause(line.rstrip()))
         elif found := _JAVA.search(line):
             _note(java, _Cause(found[1].rstrip()))
-    return list((ours or python or java).values())
+        elif found := _JAVA_OUTER.match(line):
+            _note(java_outer, _Cause(found[0].rstrip()))
+    return list((ours or python or java or java_outer).values())
 
 
 def _note(causes: dict[str, _Cause], cause: _Cause) -> None:
