@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,3 +169,34 @@ def test_another_process_stops_a_query_with_a_savepoint(stream: Any, tmp_path: P
     assert not (tmp_path / "first" / "state" / "count" / "_stop").exists()
     add(stream, 3)
     assert_each_counts_once(running.rows, savepoint, forked(stream, tmp_path / "fork", savepoint))
+
+
+def test_a_new_query_in_the_folders_of_a_deleted_one_is_stopped(stream: Any, tmp_path: Path) -> None:
+    add(stream, 0)
+    folder = tmp_path / "again"
+    first = Query(stream, folder)
+    first.query.processAllAvailable()
+    # The driver knows the query of the folder by now.
+    assert ask(folder, tmp_path / "taken", "--timeout", "200").wait() == 0
+    first.query.awaitTermination(250)
+    shutil.rmtree(folder)
+    second = Query(stream, folder)
+    second.query.processAllAvailable()
+    asked = ask(folder, tmp_path / "savepoint", "--timeout", "30")
+    _, err = asked.communicate()
+    assert asked.returncode == 0, err
+    assert not second.query.isActive
+
+
+def test_a_damaged_request_for_one_query_does_not_keep_others_running(stream: Any, tmp_path: Path) -> None:
+    add(stream, 0)
+    one, other = Query(stream, tmp_path / "one"), Query(stream, tmp_path / "other")
+    for query in (one.query, other.query):
+        query.processAllAvailable()
+    (tmp_path / "one" / "state" / "count" / "_stop").write_bytes(b"damaged")
+    asked = ask(tmp_path / "other", tmp_path / "savepoint", "--timeout", "30")
+    _, err = asked.communicate()
+    assert asked.returncode == 0, err
+    assert one.query.isActive
+    assert not other.query.isActive
+    one.query.stop()

@@ -42,34 +42,37 @@ class _Watcher:
 
     def _run(self) -> None:
         while self._context._jsc is not None:
-            try:
-                self._look()
-            except Exception:  # of Spark where it ends meanwhile, or of the storage: the next look is soon
-                _log.debug("requests to stop queries could not be looked for", exc_info=True)
+            for folder, session in list(self.folders.values()):
+                try:
+                    self._look(folder, session)
+                except Exception:  # of Spark where it ends meanwhile, or of the storage
+                    _log.debug("no request to stop a query could be read", exc_info=True)
             time.sleep(_LOOK_EVERY_S)
+        with _lock:
+            # It refers to the context, which would keep both for ever.
+            _watchers.pop(self._context, None)
 
-    def _look(self) -> None:
-        for folder, session in list(self.folders.values()):
-            # Built inside `foreachBatch`, an operator has a session of its own, which knows no queries.
-            sessions = (session, SparkSession._instantiatedSession)
-            active = {
-                str(query.id): query for one in sessions if one is not None for query in one.streams.active
-            }
-            query = active.get(self._query_id(folder)) if active else None
-            if query is not None:
-                request = StopRequest.read(folder)
-                if request is not None and request.is_open:
-                    _stop(query, folder, request)
+    def _look(self, folder: OperatorFolder, session: SparkSession) -> None:
+        # Built inside `foreachBatch`, an operator has a session of its own, which knows no queries.
+        sessions = (session, SparkSession._instantiatedSession)
+        active = {str(query.id): query for one in sessions if one is not None for query in one.streams.active}
+        query = self._query_of(folder, active) if active else None
+        if query is not None:
+            request = StopRequest.read(folder)
+            if request is not None and request.is_open:
+                _stop(query, folder, request)
 
-    def _query_id(self, folder: OperatorFolder) -> str:
-        """Return the id of a folder's query, which is known from the first epoch on."""
+    def _query_of(self, folder: OperatorFolder, active: dict[str, StreamingQuery]) -> StreamingQuery | None:
+        """Return the running query of a folder, which is known from the first epoch on."""
         uri = folder.storage.uri
-        if uri not in self._query_ids:
+        query = active.get(self._query_ids.get(uri, ""))
+        if query is None:
+            # Another query may have begun in the folder since.
             owner = folder.read_owner()
-            if owner is None:
-                return ""
-            self._query_ids[uri] = owner.query_id
-        return self._query_ids[uri]
+            if owner is not None:
+                self._query_ids[uri] = owner.query_id
+                query = active.get(owner.query_id)
+        return query
 
 
 def _stop(query: StreamingQuery, folder: OperatorFolder, request: StopRequest) -> None:
