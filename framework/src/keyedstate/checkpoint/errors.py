@@ -282,8 +282,9 @@ class OvertakenRunError(CheckpointError):
             f"Run {run_id} begins epoch {epoch} of the operator {uid!r}, and {folder} already has epoch "
             f"{later}: another run of the query processed epoch {epoch} while this run was delayed. Nothing "
             "is lost and nothing was changed: start the query again, and it resumes from the newest "
-            f"checkpoint. Only if you set Spark's checkpoint location back to epoch {epoch}, create the "
-            f"empty file {consent}: the next start then deletes the checkpoints from epoch {epoch} on."
+            f"checkpoint. Only if you set Spark's checkpoint location back to epoch {epoch}, or it lost its "
+            f"newest commits in a power failure, create the empty file {consent}: the next start then "
+            f"deletes the checkpoints from epoch {epoch} on."
         )
 
 
