@@ -74,7 +74,7 @@ def test_a_query_without_checkpoint_location_is_warned_of_once(
     out = built(stream, stream.frame(), "located" if located else "lost")
     writer = out.writeStream.format("noop").trigger(availableNow=True)
     if located:
-        writer = writer.option("checkpointLocation", str(tmp_path / "spark"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "temporary-views"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ExactlyOnceWarning)
         writer.start().awaitTermination()

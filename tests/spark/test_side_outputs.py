@@ -20,6 +20,7 @@ from keyedstate.runtime import (
 )
 from keyedstate.runtime.side_outputs import SideOutputNameError
 from keyedstate.spark import OutputDeclarationError, connect, keyed, split
+from keyedstate.spark.errors import KeyColumnError, SideOutputError
 from keyedstate.state import ValueState
 
 
@@ -164,7 +165,8 @@ def test_side_outputs_that_cannot_be_are_refused_on_the_driver(rows: DataFrame) 
     function = Sorted()
     for sides, error, said in (
         ({"main": None}, SideOutputNameError, "columns of their own"),
-        ({"even": "k strng"}, OutputDeclarationError, "strng"),
+        ({"even": "k strng"}, OutputDeclarationError, "of the side output 'even'.*STRNG"),
+        ({"even": 5}, OutputDeclarationError, "of the side output 'even'.*the type int"),
         ({"even": "k string", "EVEN": None}, OutputDeclarationError, "two columns are named 'even'"),
     ):
         function.side_outputs = sides  # type: ignore[assignment]
@@ -174,6 +176,13 @@ def test_side_outputs_that_cannot_be_are_refused_on_the_driver(rows: DataFrame) 
     unsaid.side_outputs = {"left": None}  # type: ignore[dict-item]
     with pytest.raises(OutputDeclarationError, match="'left' of a function of two inputs"):
         connect(keyed(rows, "k"), keyed(rows, "k")).process(unsaid, "k string")
+
+
+def test_what_is_no_dataframe_is_refused(rows: DataFrame) -> None:
+    with pytest.raises(KeyColumnError, match=r"^the rows cannot be keyed: they are a list.*createDataFrame"):
+        keyed(rows.collect(), "k")  # type: ignore[arg-type]
+    with pytest.raises(SideOutputError, match=r"it is a list and no DataFrame\."):
+        split(rows.collect())  # type: ignore[arg-type]
 
 
 def test_an_undeclared_side_output_stops_the_query_with_its_name(stream: Any, one_backend: str) -> None:

@@ -49,12 +49,13 @@ class MissingUidError(KeyedFrameError):
 class OutputDeclarationError(KeyedFrameError):
     """An output schema that Spark cannot read or that rows cannot be made for."""
 
-    def __init__(self, schema: object, reason: str) -> None:
+    def __init__(self, schema: object, reason: str, side: str | None = None) -> None:
         self.schema = schema
         self.reason = reason
+        of_side = "" if side is None else f" of the side output {side!r}"
         super().__init__(
-            f"the output schema {schema!r} cannot be used: {reason}. Give column names and types such as "
-            "'key string, views long', or a StructType."
+            f"the output schema {schema!r}{of_side} cannot be used: {reason}. Give column names and types "
+            "such as 'key string, views long', or a StructType."
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ _log = logging.getLogger(__name__)
 _FRAMEWORK = str(Path(keyedstate.__file__).parent)
 #: Spark counts them among the non-deterministic ones, but a file has the same name each time.
 _STABLE = frozenset(("input_file_name", "input_file_block_start", "input_file_block_length"))
+#: As Spark names the folder of a query that was given none.
+_TEMPORARY = re.compile(r"/temporary-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/?$")
 #: What was warned of in this process.
 _warned: set[str] = set()
 
@@ -73,7 +76,7 @@ def warn_of_temporary_location(spark: SparkSession, uid: str, query_id: str) -> 
         queries = spark._jsparkSession.sharedState().activeStreamingQueries()
         query = queries.get(context._jvm.java.util.UUID.fromString(query_id))
         location = query.resolvedCheckpointRoot()
-    if location.rstrip("/").rpartition("/")[2].startswith("temporary-"):
+    if _TEMPORARY.search(location):
         try:
             _warn(
                 f"the query of the operator {uid!r} has no checkpointLocation, so Spark deletes {location} "

@@ -37,10 +37,15 @@ def with_key_columns(frame: DataFrame, keys: Sequence[KeyColumns]) -> tuple[Data
     Raises
     ------
     KeyColumnError
-        For no key, one given twice, one that is ambiguous, one of a type that cannot be a key, and an
-        expression that Spark refuses or that has the name of a column.
+        For rows that are no DataFrame, no key, one given twice, one that is ambiguous, one of a type that
+        cannot be a key, and an expression that Spark refuses or that has the name of a column.
     MissingKeyColumnError
     """
+    if not isinstance(frame, DataFrame):
+        raise KeyColumnError(
+            None,
+            f"they are a {type(frame).__name__} and no DataFrame of Spark; make one with createDataFrame()",
+        )
     if len(keys) == 1 and isinstance(keys[0], (list, tuple)):
         keys = keys[0]
     if not keys:

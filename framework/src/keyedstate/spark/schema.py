@@ -82,21 +82,21 @@ def parse_output(
     OutputDeclarationError
     """
     if not isinstance(schema, (str, StructType)):
-        raise OutputDeclarationError(schema, f"it is a {type(schema).__name__}")
+        raise OutputDeclarationError(schema, f"it has the type {type(schema).__name__}", side)
     if isinstance(schema, str):
         try:
             # The public way to parse a schema string that is the same in all versions.
             parsed = spark.createDataFrame([], schema).schema
         except PySparkException as error:
-            raise OutputDeclarationError(schema, first_line(error)) from error
+            raise OutputDeclarationError(schema, first_line(error), side) from error
     else:
         parsed = schema
     try:
         return parsed, OutputSchema(to_arrow(parsed), side)
     except (PySparkException, TypeError) as error:
-        raise OutputDeclarationError(_text(schema), first_line(error)) from error
+        raise OutputDeclarationError(_text(schema), first_line(error), side) from error
     except OutputSchemaError as error:
-        raise OutputDeclarationError(_text(schema), error.reason) from error
+        raise OutputDeclarationError(_text(schema), error.reason, side) from error
 
 
 def distinct(frame: DataFrame, columns: StructType) -> StructType:

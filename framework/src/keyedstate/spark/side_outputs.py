@@ -108,6 +108,8 @@ def split(out: DataFrame) -> SplitOutputs:
         For a streaming one, of which each output would be a query that runs the state anew, and for one
         without side outputs.
     """
+    if not isinstance(out, DataFrame):
+        raise SideOutputError(f"it is a {type(out).__name__} and no DataFrame")
     fields = {field.name: field.dataType for field in out.schema.fields}
     names = [name for name, type_ in fields.items() if isinstance(type_, StructType)]
     if OUTPUT not in fields or MAIN not in names:
