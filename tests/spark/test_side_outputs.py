@@ -166,7 +166,7 @@ def test_side_outputs_that_cannot_be_are_refused_on_the_driver(rows: DataFrame) 
     for sides, error, said in (
         ({"main": None}, SideOutputNameError, "columns of their own"),
         ({"even": "k strng"}, OutputDeclarationError, "of the side output 'even'.*STRNG"),
-        ({"even": 5}, OutputDeclarationError, "of the side output 'even'.*the type int"),
+        ({"even": 5}, OutputDeclarationError, "of the side output 'even'.*it is a int"),
         ({"even": "k string", "EVEN": None}, OutputDeclarationError, "two columns are named 'even'"),
     ):
         function.side_outputs = sides  # type: ignore[assignment]

@@ -82,7 +82,7 @@ def parse_output(
     OutputDeclarationError
     """
     if not isinstance(schema, (str, StructType)):
-        raise OutputDeclarationError(schema, f"it has the type {type(schema).__name__}", side)
+        raise OutputDeclarationError(schema, f"it is a {type(schema).__name__}", side)
     if isinstance(schema, str):
         try:
             # The public way to parse a schema string that is the same in all versions.
