@@ -59,7 +59,7 @@ def report_of(error: UserFunctionError) -> str:
     for name, part in parts.items():
         spans[name] = (len(text), len(text) + len(part))
         text += f"{part}\n" if part else ""
-    # Backwards from the end: nobody knows what comes before it in a log.
+    # Backwards from the end: a log may have anything before it.
     spans = {name: (len(text) - start, len(text) - stop) for name, (start, stop) in spans.items()}
     facts |= {"key": _key_text(error.key), "spans": spans}
     return f"{text}{FACTS}{json.dumps(facts)}"

@@ -31,7 +31,7 @@ def refuse_reordered_key(
 def naming_key_columns(
     uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata | None
 ) -> Iterator[None]:
-    """Raise an error that names columns where a state refuses the type of the key, which nobody declares.
+    """Raise an error that names columns where a state refuses the type of the key, which no job declares.
 
     Raises
     ------

@@ -105,7 +105,7 @@ def split(out: DataFrame) -> SplitOutputs:
     Raises
     ------
     SideOutputError
-        For a streaming one, of which each output would be a query that runs the state anew, and for one
+        For a streaming one, of which each output would be a query that runs the state again, and for one
         without side outputs.
     """
     if not isinstance(out, DataFrame):
@@ -116,7 +116,7 @@ def split(out: DataFrame) -> SplitOutputs:
         raise SideOutputError(f"it has the columns {', '.join(out.columns)}, and no outputs to be told apart")
     if out.isStreaming:
         raise SideOutputError(
-            "it is a streaming one, and each output would run the state anew; call split() in the function "
+            "it is a streaming one, and each output would run the state again; call split() in the function "
             "of foreachBatch"
         )
     held = out.persist()

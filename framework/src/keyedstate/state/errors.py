@@ -25,7 +25,7 @@ class WorkingFolderError(KeyedStateError):
         super().__init__(
             f"the working folder {path} cannot be used: {reason}. Make room on its disk, or have tasks work "
             "on another one: on Spark's local folders (spark.local.dir), or TMPDIR outside of it. The query "
-            "goes on from its last checkpoint then."
+            "then resumes from its last checkpoint."
         )
 
 
