@@ -79,6 +79,9 @@ class Opens(KeyedProcessFunction):
     def open(self, ctx: Context) -> None:
         nested()
 
+    def process(self, row: Any, ctx: Context) -> None:
+        """Never called."""
+
 
 class Fires(KeyedProcessFunction):
     def process(self, row: Any, ctx: Context) -> None:
@@ -239,9 +242,13 @@ def test_an_unusual_error_of_a_query_arrives_typed(
 def test_an_error_of_keyedstate_in_a_task_has_its_message_first(stream: Any, one_backend: str) -> None:
     stream.add([{"k": "N1", "v": 7}])
     config = {"checkpoint.dir": str(stream.state), "parallelism": 1, "backend": one_backend}
-    message = stream.failure(
-        keyed(stream.frame(), "k", uid="op", config=config).process(Mistyped(), "v long")
-    )
+    # Through foreachBatch PySpark puts the frames of the worker before the error.
+    out = keyed(stream.frame(), "k", uid="op", config=config).process(Mistyped(), "v long")
+    location = str(stream.spark_checkpoint)
+    query = out.writeStream.format("noop").option("checkpointLocation", location).start()
+    with pytest.raises(PySparkException):
+        query.awaitTermination()
+    message = str(query.exception())
     before, _, after = message.partition("keyedstate.runtime.output.OutputTypeError: ")
     assert after
     assert "/keyedstate/" not in before
