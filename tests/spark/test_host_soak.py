@@ -206,7 +206,7 @@ def test_starts_epochs_and_stops_leave_no_process_no_socket_and_no_file(
                 jvm = process_of(executor.pid)
                 assert jvm is not None
                 job.run_id = f"run-{life}"
-                job.hosts = Hosts([job.anchor, jvm], HostSettings(idle_ms, 0), sockets)
+                job.hosts = Hosts([job.anchor, jvm], HostSettings(idle_ms, 0), [sockets])
                 for epoch in (2 * life, 2 * life + 1):
                     assert job.epoch(epoch, ["a"]) == [("a", epoch + 1)]
                 hosts = job.processes()

@@ -267,7 +267,7 @@ def test_files_are_gone_when_nobody_holds_the_snapshot(sums, folders):
     harness.process_all(rows(1))
     snapshot = harness.snapshot()
     (folder,) = folders()
-    assert sorted(path.name for path in folder.iterdir()) == ["instance-0.seg", "instance-1.seg"]
+    assert sorted(path.name for path in folder.glob("*.seg")) == ["instance-0.seg", "instance-1.seg"]
     harness.rescale(3)
     harness.close()
     gc.collect()

@@ -317,7 +317,7 @@ def test_a_trigger_may_merge_only_state_that_merges(jobs: Jobs) -> None:
 
     job = jobs(Session.with_gap(5), trigger=Wrong())
     job.rows(("key1", 0))
-    with pytest.raises(InvalidWindowError, match="value state, which does not merge"):
+    with pytest.raises(InvalidWindowError, match="state 'last' cannot be used: its kind does not merge"):
         job.row("key1", 3)
 
 
