@@ -377,7 +377,7 @@ def test_what_a_function_does_wrong_is_one_clear_error(
         job.attempt(0, ["fine", key])
     if error is UserFunctionError:
         # The user's own lines.
-        assert "in process" in str(caught.value.__cause__)
+        assert isinstance(caught.value, UserFunctionError) and "in process" in caught.value.trace
     assert job.epoch(0, ["fine"]) == [("fine", 1)]
 
 
@@ -616,6 +616,9 @@ def test_what_a_killed_host_leaves_is_cleared_away_by_the_next(start: Callable[.
     job.parent.kill()
     job.parent.wait()
     assert job.anchor.name in " ".join(left_behind(job))
+    # Other threads of a killed process may keep its socket open a moment longer than its first one lives.
+    [path] = job.sockets.rglob("0.sock")
+    wait_until(lambda: is_refused(path))
     other.epoch(0, ["a"])
     assert job.anchor.name not in " ".join(left_behind(job))
 

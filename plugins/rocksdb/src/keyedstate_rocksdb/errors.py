@@ -73,6 +73,20 @@ class UnwritableDatabaseError(RocksError):
         return f"the RocksDB database {path} cannot be written"
 
 
+class UnreadableDatabaseError(RocksError):
+    """A database whose disk gives an error."""
+
+    way_out = (
+        "Look at the disk that the folder is on, or have tasks work on another one; the query then resumes "
+        "from its last checkpoint."
+    )
+
+    @staticmethod
+    def what(path: str) -> str:
+        """Return what has happened."""
+        return f"the RocksDB database {path} cannot be read"
+
+
 class UnknownChoiceError(KeyedStateError):
     """An option whose value is none of those that it may have.
 
@@ -159,6 +173,27 @@ def writing(path: Path) -> Iterator[None]:
     except Exception as error:  # rocksdict raises no other class
         reason = " ".join(str(error).split()).rstrip(".")
         raise UnwritableDatabaseError(str(path), reason) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what RocksDB raises while it reads into an error that helps.
+
+    Raises
+    ------
+    UnreadableDatabaseError
+    """
+    try:
+        yield
+    except (KeyedStateError, TypeError, ValueError):
+        raise
+    except Exception as error:  # rocksdict raises no other class
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception) -> UnreadableDatabaseError:
+    """Return what RocksDB raised while it read as an error that helps."""
+    return UnreadableDatabaseError(str(path), " ".join(str(error).split()).rstrip("."))
 
 
 _PROBLEMS = (

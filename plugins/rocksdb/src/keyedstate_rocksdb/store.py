@@ -30,7 +30,7 @@ from rocksdict import (
 
 from keyedstate.backend import BackendContext
 from keyedstate.backend.ordered import ObjectMemory, OrderedStore, RowCopy, RowSpace
-from keyedstate_rocksdb.errors import opened, writing
+from keyedstate_rocksdb.errors import opened, reading, unreadable, writing
 from keyedstate_rocksdb.figures import Figures
 from keyedstate_rocksdb.options import METRICS, SMALL_FILES
 from keyedstate_rocksdb.tuning import Tuning
@@ -197,20 +197,25 @@ class RocksSpace(RowSpace):
         self._tuning = tuning
         self._path = Path(database.path())
         # Bound once: this is called for each look-up.
-        self.get = rows.get  # type: ignore[method-assign]
+        self._get = rows.get
 
     def get(self, key: bytes) -> bytes | None:
         """Look one key up."""
-        return self.rows.get(key)
+        try:
+            return self._get(key)
+        except Exception as error:  # rocksdict raises no other class
+            raise unreadable(self._path, error) from error
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Look several keys up at once."""
         wanted = keys if type(keys) is list else list(keys)
-        return cast("list[bytes | None]", self.rows.get(wanted)) if wanted else []
+        with reading(self._path):
+            return cast("list[bytes | None]", self.rows.get(wanted)) if wanted else []
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows of a range."""
-        return _items(self.rows, start, end)
+        with reading(self._path):
+            yield from _items(self.rows, start, end)
 
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Write a batch without the write-ahead log."""
@@ -302,12 +307,12 @@ class RocksSpace(RowSpace):
 
     def copy(self) -> RowCopy:
         """Return an iterator, which holds on to what is there now."""
-        return _Copy(self.rows)
+        return _Copy(self.rows, self._path)
 
     def close(self) -> None:
         """Give the handles up."""
         _close(self.rows)
-        del self.rows, self._database, self._handle, self.get
+        del self.rows, self._database, self._handle, self._get
 
 
 class _Copy(RowCopy):
@@ -316,17 +321,19 @@ class _Copy(RowCopy):
     A snapshot of rocksdict's is none for its own iterators: up to 0.3.29 they show what was written later.
     """
 
-    def __init__(self, rows: Rdict) -> None:
+    def __init__(self, rows: Rdict, path: Path) -> None:
         self._iterator: RdictIter | None = rows.iter(_scanning())
+        self._path = path
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Look keys up one by one."""
         rows = self._held()
         found: list[bytes | None] = []
-        for key in keys:
-            rows.seek(key)
-            found.append(rows.value() if rows.valid() and rows.key() == key else None)
-        rows.status()
+        with reading(self._path):
+            for key in keys:
+                rows.seek(key)
+                found.append(rows.value() if rows.valid() and rows.key() == key else None)
+            rows.status()
         return found
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -343,7 +350,8 @@ class _Copy(RowCopy):
             if not rows.valid() or rows.key() != key:
                 rows.seek(key)
             rows.next()
-        rows.status()
+        with reading(self._path):
+            rows.status()
 
     def _held(self) -> RdictIter:
         iterator = self._iterator
