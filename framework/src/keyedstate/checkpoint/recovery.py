@@ -23,8 +23,8 @@ P6. An epoch of which the chosen run has not exactly one finished attempt for ea
 P7. An epoch without any attempt was never evaluated (a ``foreachBatch`` function that left the batch alone).
     Where such epochs end a run, the next run may also have been one without the operator; for an operator of
     a streaming plan that is an error.
-P8. Clean-up deletes attempts of an epoch when a checkpoint of a later one was published
-    (`keyedstate.checkpoint.retention`).
+P8. Clean-up deletes attempts of an epoch when a checkpoint of it or of a later one exists, and before that
+    those of superseded runs which can no longer finish (`keyedstate.checkpoint.retention`).
 
 ``docs/design/epoch-protocol.md`` has the reasons.
 """

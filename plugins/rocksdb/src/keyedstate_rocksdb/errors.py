@@ -151,7 +151,7 @@ def opened(path: Path) -> Iterator[None]:
     except KeyedStateError:
         raise
     except Exception as error:  # rocksdict raises no other class
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = _reason(error)
         for sign, problem in _PROBLEMS:
             if sign in reason:
                 raise problem(str(path), reason) from None
@@ -171,7 +171,7 @@ def writing(path: Path) -> Iterator[None]:
     except (KeyedStateError, TypeError):
         raise
     except Exception as error:  # rocksdict raises no other class
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = _reason(error)
         raise UnwritableDatabaseError(str(path), reason) from error
 
 
@@ -185,7 +185,7 @@ def reading(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyedStateError, TypeError, ValueError):
+    except NOT_OF_ROCKSDB:
         raise
     except Exception as error:  # rocksdict raises no other class
         raise unreadable(path, error) from error
@@ -193,7 +193,15 @@ def reading(path: Path) -> Iterator[None]:
 
 def unreadable(path: Path, error: Exception) -> UnreadableDatabaseError:
     """Return what RocksDB raised while it read as an error that helps."""
-    return UnreadableDatabaseError(str(path), " ".join(str(error).split()).rstrip("."))
+    return UnreadableDatabaseError(str(path), _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+#: What a look-up raises without RocksDB: a closed database or a key that is no bytes.
+NOT_OF_ROCKSDB = (KeyedStateError, AttributeError, TypeError, ValueError)
 
 
 _PROBLEMS = (

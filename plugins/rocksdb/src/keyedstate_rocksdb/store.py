@@ -30,7 +30,7 @@ from rocksdict import (
 
 from keyedstate.backend import BackendContext
 from keyedstate.backend.ordered import ObjectMemory, OrderedStore, RowCopy, RowSpace
-from keyedstate_rocksdb.errors import opened, reading, unreadable, writing
+from keyedstate_rocksdb.errors import NOT_OF_ROCKSDB, opened, reading, unreadable, writing
 from keyedstate_rocksdb.figures import Figures
 from keyedstate_rocksdb.options import METRICS, SMALL_FILES
 from keyedstate_rocksdb.tuning import Tuning
@@ -203,6 +203,8 @@ class RocksSpace(RowSpace):
         """Look one key up."""
         try:
             return self._get(key)
+        except NOT_OF_ROCKSDB:
+            raise
         except Exception as error:  # rocksdict raises no other class
             raise unreadable(self._path, error) from error
 
