@@ -20,11 +20,11 @@ from keyedstate.checkpoint import (
     SegmentWriter,
     TaskIdentity,
 )
-from keyedstate.checkpoint.segment_format import FORMAT_VERSION
+from keyedstate.checkpoint.format.segment_format import FORMAT_VERSION
 from keyedstate.state import KeyedStateBackend, StateDescriptor, ValueState
 from keyedstate.state.clock import ManualClock
-from keyedstate.testing.contract import golden
 from keyedstate.testing.contract.keyed import KeyedInstances
+from keyedstate.testing.contract.suites import golden
 from keyedstate.types import STRING, TypeSerializer
 
 Fill = Callable[[KeyedStateBackend], None]

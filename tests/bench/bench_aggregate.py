@@ -28,13 +28,13 @@ import pyarrow as pa
 from measuring import BACKENDS, GROUPS, open_backend
 
 from keyedstate import types
+from keyedstate.aggregates import Aggregation, count, sum_
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, SegmentWriter, write_delta
 from keyedstate.keygroups import key_group_range_for
 from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import KeyedBatch, KeyedOperator, KeyedProcessFunction, VectorizedProcessFunction
-from keyedstate.runtime.aggregates import Aggregation, count, sum_
-from keyedstate.runtime.operator import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners.operator import key_serializer_for
 from keyedstate.state import KeyedStateBackend, ValueState
 
 PARTITIONS = 4

@@ -46,8 +46,8 @@ from keyedstate.checkpoint import (
     handles_for,
     write_delta,
 )
+from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.spark.saving import StateWriter
 from keyedstate.state import OperatorStateBackend, ValueState
 
 RATES = (0.001, 0.01, 0.1, 1.0)

@@ -35,12 +35,11 @@ import pyarrow.parquet as pq
 from streaming.lanes import HDFS, PARTITIONS, ROCKSDB, Lane, open_session
 
 from keyedstate import types
+from keyedstate.aggregates import count, sum_
 from keyedstate.murmur3 import key_groups
-from keyedstate.runtime.aggregates import count, sum_
-from keyedstate.runtime.windows import windowed
 from keyedstate.state import AggregateFunction
 from keyedstate.testing import Harness
-from keyedstate.window import Session, Tumbling
+from keyedstate.windows import Session, Tumbling, windowed
 
 STEP_MS = 20_000
 #: Micro-batches of a round: a minute.

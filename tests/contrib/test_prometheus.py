@@ -11,8 +11,8 @@ import pytest
 
 from keyedstate.backend import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
 from keyedstate.config import Configuration
-from keyedstate.errors import InvalidOptionError
-from keyedstate.spark.reporters import MetricReporterError, reporters_of
+from keyedstate.errors import InvalidOptionError, MetricReporterError
+from keyedstate.spark.plan.reporters import reporters_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "contrib" / "prometheus" / "src"
 EPOCH = EpochMetrics(

@@ -18,7 +18,7 @@ from keyedstate.plugins import PluginRegistry
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing-a-backend.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 STORE = """
-from keyedstate.backend.ordered import OrderedStore, RowCopy, RowSpace
+from keyedstate.ordered import OrderedStore, RowCopy, RowSpace
 
 
 class MySpace(RowSpace, RowCopy):

@@ -25,7 +25,6 @@ from faults.flight_log import (
     WINDOWED,
 )
 from keyedstate.checkpoint import (
-    CheckpointError,
     CheckpointStorage,
     OperatorFolder,
     Savepoint,
@@ -33,9 +32,10 @@ from keyedstate.checkpoint import (
     find_restore_point,
     handles_for,
 )
-from keyedstate.checkpoint.reading import reader_of
-from keyedstate.checkpoint.stored import StoredState
+from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.checkpoint.reading.state_reader import reader_of
 from keyedstate.config import Configuration
+from keyedstate.errors import CheckpointError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import key_serializer_for

@@ -50,7 +50,8 @@ def watch_frames() -> None:
     The steps are ``hears``, ``says`` and ``has said``; their path is ``frames/`` and the name of the frame,
     or ``hops/`` and that where the task is one of another executor, which has to meet a ``challenge`` first.
     """
-    from keyedstate.spark.hosts import door, server
+    from keyedstate.spark.hosts import server
+    from keyedstate.spark.hosts.network import tcp_listener as door
 
     run = _RUN.match(os.environ.get("SPARK_LOCAL_DIRS", ""))
     if run is None:

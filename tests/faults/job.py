@@ -32,9 +32,9 @@ from faults.flight_log import (
     Turns,
 )
 from faults.plans import INSIDE, NO_OUTPUT
-from keyedstate.runtime.aggregates import count, sum_
+from keyedstate.aggregates import count, sum_
 from keyedstate.spark import keyed
-from keyedstate.window import Session, Tumbling
+from keyedstate.windows import Session, Tumbling
 
 _OUTPUT = pa.schema(
     [

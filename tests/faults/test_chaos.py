@@ -51,10 +51,10 @@ def test_a_campaign_plans_every_event_and_every_trait() -> None:
 @pytest.mark.parametrize(
     ("log", "name"),
     [
-        ("keyedstate.checkpoint.errors.SupersededRunError: run 1", "superseded by a newer run"),
-        ("keyedstate.checkpoint.errors.OvertakenRunError: run 1", "overtaken by another run"),
+        ("keyedstate.errors.SupersededRunError: run 1", "superseded by a newer run"),
+        ("keyedstate.errors.OvertakenRunError: run 1", "overtaken by another run"),
         ("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update", "Spark found another writer"),
-        ("keyedstate.checkpoint.errors.IncompleteEpochError: epoch 3", None),
+        ("keyedstate.errors.IncompleteEpochError: epoch 3", None),
         ("", None),
     ],
 )
@@ -64,8 +64,8 @@ def test_only_errors_that_the_protocol_allows_are_allowed(log: str, name: str | 
 
 
 def test_the_error_of_a_driver_is_found_in_its_log() -> None:
-    log = "a\nkeyedstate.checkpoint.errors.IncompleteEpochError: epoch 3 of 'a'\n  at b\n"
-    assert endings.last_error(log) == "keyedstate.checkpoint.errors.IncompleteEpochError: epoch 3 of 'a'"
+    log = "a\nkeyedstate.errors.IncompleteEpochError: epoch 3 of 'a'\n  at b\n"
+    assert endings.last_error(log) == "keyedstate.errors.IncompleteEpochError: epoch 3 of 'a'"
     assert endings.last_error("") == "it wrote nothing"
 
 

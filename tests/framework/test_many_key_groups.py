@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.backend.ordered.timers import OrderedTimerTable
 from keyedstate.checkpoint import ChainHandle, SegmentHandle, SegmentWriter, write_delta
+from keyedstate.ordered.timers import OrderedTimerTable
 from keyedstate.state import KeyedStateBackend, ValueState
 from keyedstate.testing.contract.keyed import KeyedInstances
 from keyedstate.time import TimerService, TimerServices

@@ -14,16 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyedstate.errors import KeyedStateError
-from keyedstate.keygroups import InvalidMaxParallelismError
-from keyedstate.murmur3 import (
+from keyedstate.errors import (
     InvalidKeyValueError,
+    KeyedStateError,
     LossyKeyTimeError,
     UnsupportedKeyTypeError,
-    hash_columns,
-    hash_value,
-    key_groups,
 )
+from keyedstate.keygroups import InvalidMaxParallelismError
+from keyedstate.murmur3 import hash_columns, hash_value, key_groups
 
 UTC = datetime.timezone.utc
 INSTANT = datetime.datetime(2024, 2, 29, 12, 34, 56, 789_012)

@@ -23,7 +23,7 @@ from keyedstate.runtime import (
     KeyedProcessFunction,
 )
 from keyedstate.state import ListState, MapState, ReducingState, Ttl, ValueState
-from keyedstate.window import Trigger, TriggerContext, TriggerResult
+from keyedstate.windows import Trigger, TriggerContext, TriggerResult
 
 
 @dataclass

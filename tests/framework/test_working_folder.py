@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from keyedstate.backend.working_folder import WorkingFolder, sweep_working_folders
+from keyedstate.working_folder import WorkingFolder, sweep_working_folders
 
 MARK = ".keyedstate-work"
 NOBODY = 65534
@@ -25,7 +25,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as anot
 OWNER = """
 import os, signal, sys
 from pathlib import Path
-from keyedstate.backend.working_folder import WorkingFolder
+from keyedstate.working_folder import WorkingFolder
 folder = WorkingFolder(Path(sys.argv[1])).path
 (folder / "db").mkdir()
 (folder / "db" / "000012.sst").write_bytes(b"state")
@@ -179,7 +179,7 @@ def test_what_a_killed_sweep_has_left_is_deleted_by_the_next(tmp_path: Path) -> 
     program = (
         "import os, signal\n"
         "from pathlib import Path\n"
-        "from keyedstate.backend.working_folder import sweep_working_folders\n"
+        "from keyedstate.working_folder import sweep_working_folders\n"
         "unlink, left = os.unlink, [3]\n"
         "def dying(*args, **options):\n"
         "    left[0] -= 1\n"

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyedstate.cli.checkpoint.export_files import ExportFormat
+from keyedstate.checkpoint.reading.export_files import ExportFormat
 from keyedstate.errors import KeyedStateError, UserFunctionError, did_you_mean
-from keyedstate.spark.savepoint import NoCommonEpochError
+from keyedstate.spark.savepoint.savepoint import NoCommonEpochError
 
 PACKAGES = ("keyedstate", "keyedstate_heap_cow", "keyedstate_nested_map", "keyedstate_rocksdb")
 #: Reasons as callers and other libraries give them.

@@ -19,43 +19,49 @@ PLUGIN_SOURCES = sorted(
     path.parent / "src" for place in ("plugins", "contrib") for path in ROOT.glob(f"{place}/*/pyproject.toml")
 )
 
-#: What each part of the framework may import, besides itself; everything that a part may import is named.
-_ERRORS = {"errors"}
-_CONFIG = _ERRORS | {"durations", "config"}
-_KEY_GROUPS = _CONFIG | {"keygroups", "murmur3"}
-_MEMORY = _KEY_GROUPS | {"memory"}
-_TYPES = _MEMORY | {"types"}
-_BACKEND = _TYPES | {"backend"}
-_HOOKS = _BACKEND | {"hooks"}
-_PLUGINS = _HOOKS | {"plugins"}
-_STATE = _PLUGINS | {"state"}
-_TIME = _STATE | {"time"}
-_WINDOW = _TIME | {"window"}
-_RUNTIME = _WINDOW | {"runtime", "checkpoint"}
-_SPARK = _RUNTIME | {"spark"}
+#: The rooms of the framework, from the ground up: a room may import those of earlier lines.
+ORDER = (
+    ("errors",),
+    ("durations", "keygroups"),
+    ("config", "memory", "murmur3"),
+    ("types", "working_folder"),
+    ("backend",),
+    ("ordered", "hooks"),
+    ("plugins",),
+    # Side by side: files know the backend's contract and nothing of accessors or operators.
+    ("state", "checkpoint"),
+    ("time",),
+    ("runtime",),
+    # Windows compute declared aggregates; joins know neither.
+    ("aggregates", "joins"),
+    ("windows",),
+    ("epoch",),
+    ("spark",),
+    ("testing",),
+    ("cli",),
+)
+#: Rooms that a later line does not know all the same.
+MAY_NOT_IMPORT = {
+    "checkpoint": {"ordered"},
+    **{room: {"checkpoint"} for room in ("time", "runtime", "aggregates")},
+    **{room: {"checkpoint", "joins"} for room in ("joins", "windows")},
+}
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": _ERRORS,
-    "durations": _ERRORS,
-    "config": _CONFIG,
-    "keygroups": _KEY_GROUPS,
-    "murmur3": _KEY_GROUPS,
-    "memory": _MEMORY,
-    "types": _TYPES,
-    "backend": _BACKEND,
-    "hooks": _HOOKS,
-    "plugins": _PLUGINS,
-    "state": _STATE,
-    # Beside the state, not above it: files know the backend's contract and nothing of handles or operators.
-    "checkpoint": _PLUGINS | {"checkpoint"},
-    "time": _TIME,
-    "window": _WINDOW,
-    "runtime": _RUNTIME,
-    "spark": _SPARK,
-    "testing": _SPARK | {"testing"},
-    "cli": _SPARK | {"testing", "cli"},
+    room: {below for line in ORDER[:level] for below in line} - MAY_NOT_IMPORT.get(room, set())
+    for level, rooms in enumerate(ORDER)
+    for room in rooms
 }
 #: All of the framework that a plugin, ours or a stranger's, may know.
-PLUGIN_MAY_IMPORT = {"hooks", "config", "backend", "types", "keygroups", "errors"}
+PLUGIN_MAY_IMPORT = {
+    "hooks",
+    "config",
+    "backend",
+    "ordered",
+    "working_folder",
+    "types",
+    "keygroups",
+    "errors",
+}
 
 #: Lines per file: the kernel is to be read in one sitting.
 KERNEL_LINE_LIMITS = {
@@ -176,11 +182,11 @@ def _source(folder: Path, name: str, text: str) -> Path:
     "text",
     [
         "import keyedstate.runtime",
-        "import keyedstate.runtime.operator as operator",
+        "import keyedstate.runtime.runners.operator as operator",
         "from keyedstate import runtime",
         "from keyedstate.runtime import operator",
         "from ..runtime import operator",
-        "def late():\n    from keyedstate.runtime.operator import Operator",
+        "def late():\n    from keyedstate.runtime.runners.operator import Operator",
         "if False:\n    import keyedstate.runtime",
     ],
 )

@@ -154,7 +154,7 @@ class Stream:
 
     def settle(self) -> None:
         """Wait until the driver has cleaned up what the epochs so far have left."""
-        from keyedstate.spark.acknowledge import acknowledgements_of
+        from keyedstate.spark.task.acknowledgements import acknowledgements_of
 
         assert acknowledgements_of(self.spark.sparkContext).drain(60.0)
 

@@ -28,20 +28,20 @@ from keyedstate.checkpoint import (
     TaskIdentity,
 )
 from keyedstate.config import Configuration
+from keyedstate.epoch.configuration import frozen
+from keyedstate.epoch.function_transport import pack_function
+from keyedstate.epoch.partition import PartitionPlan, StatePlace
+from keyedstate.errors import HostLostError
+from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.spark.configuration import frozen
-from keyedstate.spark.function_transport import pack_function
-from keyedstate.spark.hosts.client import HostedEpoch
-from keyedstate.spark.hosts.door import Introduction
-from keyedstate.spark.hosts.errors import HostLostError
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
+from keyedstate.spark.hosts.network.client import HostedEpoch
+from keyedstate.spark.hosts.network.tcp_listener import Introduction
+from keyedstate.spark.hosts.network.tls import TlsFiles
 from keyedstate.spark.hosts.owners import kept_elsewhere, run_where_kept
 from keyedstate.spark.hosts.processes import Process, process_of
-from keyedstate.spark.hosts.tls import TlsFiles
-from keyedstate.spark.partition import PartitionPlan, StatePlace
-from keyedstate.spark.routing import KEY_GROUP_COLUMN
-from keyedstate.spark.task import run_in_task
+from keyedstate.spark.task.task import run_in_task
 from keyedstate.state import ValueState
 from keyedstate.types import INT64
 

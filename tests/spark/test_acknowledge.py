@@ -13,7 +13,7 @@ from keyedstate.checkpoint import (
     OperatorFolder,
     TaskIdentity,
 )
-from keyedstate.spark.acknowledge import acknowledge, acknowledgements_of
+from keyedstate.spark.task.acknowledgements import acknowledge, acknowledgements_of
 
 
 def word(partition: int) -> Acknowledgement:

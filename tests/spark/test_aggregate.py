@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyedstate.runtime.aggregates import InvalidAggregateError, count, first, max_, mean, min_, stddev, sum_
+from keyedstate.aggregates import count, first, max_, mean, min_, stddev, sum_
+from keyedstate.errors import InvalidAggregateError
 from keyedstate.spark import keyed
 
 ROWS = [{"k": f"key-{number % 7}", "v": number * 3 - 40} for number in range(60)] + [
@@ -79,7 +80,7 @@ def test_a_batch_frame_is_aggregated_with_the_types_of_spark(spark, one_backend)
         ({"K": count()}, r"'K' cannot be computed: a key column is named 'k' already"),
         ({"n": count(), "N": count()}, r"'N' cannot be computed: an aggregate is named 'n' already"),
         ({}, "there is none"),
-        ({"n": 3}, "give one of keyedstate.runtime.aggregates"),
+        ({"n": 3}, "give one of keyedstate.aggregates"),
     ],
 )
 def test_a_wrong_aggregate_is_refused_before_anything_runs(spark, given, message):

@@ -13,23 +13,23 @@ import pyarrow.parquet
 import pytest
 
 import keyedstate.types as t
-from keyedstate.checkpoint import Savepoint, SavepointTargetError, StoredState, UnknownOperatorError
-from keyedstate.checkpoint.reading import reader_of, taken_apart
-from keyedstate.checkpoint.stored import UnknownStateError
+from keyedstate.checkpoint import Savepoint, StoredState
+from keyedstate.checkpoint.reading.state_reader import reader_of, taken_apart
 from keyedstate.cli.demo.flights import read_flights
-from keyedstate.errors import KeyedStateError
-from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
-from keyedstate.spark import (
+from keyedstate.errors import (
     BootstrapError,
+    KeyedStateError,
     MissingUidError,
+    SavepointTargetError,
     StateFrameError,
-    edit,
-    keyed,
-    new_savepoint,
+    UnknownOperatorError,
+    UnknownStateError,
 )
-from keyedstate.spark.columns import fitted, spark_type_of
-from keyedstate.spark.schema import to_arrow
-from keyedstate.spark.state_writing import with_times
+from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
+from keyedstate.spark import edit, keyed, new_savepoint
+from keyedstate.spark.dataframe.schema import to_arrow
+from keyedstate.spark.dataframe.state_columns import fitted, spark_type_of
+from keyedstate.spark.savepoint.state_writing import with_times
 from keyedstate.state import (
     BroadcastState,
     ListState,

@@ -17,15 +17,10 @@ from pyspark.sql import functions as f
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
-from keyedstate.runtime import (
-    BroadcastContext,
-    Context,
-    InvalidFunctionError,
-    KeyedBroadcastProcessFunction,
-    KeyedProcessFunction,
-)
-from keyedstate.spark import BroadcastFrameError, keyed
-from keyedstate.spark.broadcast import broadcast_side_of
+from keyedstate.errors import BroadcastFrameError, InvalidFunctionError
+from keyedstate.runtime import BroadcastContext, Context, KeyedBroadcastProcessFunction, KeyedProcessFunction
+from keyedstate.spark import keyed
+from keyedstate.spark.plan.broadcast import broadcast_side_of
 from keyedstate.state import BroadcastState, OperatorListState, UnionListState, ValueState
 
 SCHEMA = "k string, n long, factor long, task long"

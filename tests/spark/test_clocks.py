@@ -14,8 +14,8 @@ import pytest
 from hosted import HostedJob
 
 from keyedstate.checkpoint import Acknowledgement, CheckpointStorage, metrics_of_checkpoint
+from keyedstate.epoch.partition import Beginning, Partition
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.spark.partition import Beginning, Partition
 from keyedstate.state import Ttl, ValueState
 from keyedstate.types import INT64
 

@@ -11,16 +11,9 @@ from pyspark.sql import functions as f
 
 from keyedstate import types
 from keyedstate.durations import Duration, InvalidDurationError
-from keyedstate.runtime import InvalidFunctionError, KeyedCoProcessFunction, KeyedProcessFunction
-from keyedstate.spark import (
-    ConnectedFramesError,
-    MissingUidError,
-    connect,
-    epoch_metrics,
-    keyed,
-    new_savepoint,
-)
-from keyedstate.spark.errors import EventTimeError
+from keyedstate.errors import ConnectedFramesError, EventTimeError, InvalidFunctionError, MissingUidError
+from keyedstate.runtime import KeyedCoProcessFunction, KeyedProcessFunction
+from keyedstate.spark import connect, epoch_metrics, keyed, new_savepoint
 from keyedstate.state import ListState, ValueState
 
 UTC = dt.timezone.utc

@@ -16,20 +16,19 @@ from pyspark.sql.types import StructType
 
 import keyedstate.types as t
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
-from keyedstate.checkpoint.errors import CheckpointGoneError
-from keyedstate.checkpoint.retention import prune
-from keyedstate.errors import KeyedStateError
+from keyedstate.checkpoint.protocol.retention import prune
+from keyedstate.errors import CheckpointGoneError, KeyedStateError
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.spark import keyed, register
-from keyedstate.spark.columns import fitted, spark_type_of
-from keyedstate.spark.schema import to_arrow
+from keyedstate.spark.dataframe.schema import to_arrow
+from keyedstate.spark.dataframe.state_columns import fitted, spark_type_of
 from keyedstate.state import ListState, MapState, Ttl, ValueState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytest.importorskip("pyspark.sql.datasource", reason="data sources in Python came with Spark 4")
-from keyedstate.spark.data_source import KeyedStateDataSource
+from keyedstate.spark.datasource.source import KeyedStateDataSource
 
 
 class Counts(KeyedProcessFunction):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import GenericTypeForbiddenError
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
 from keyedstate.state import ValueState
-from keyedstate.types import GenericTypeForbiddenError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

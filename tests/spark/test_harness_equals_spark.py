@@ -14,12 +14,13 @@ from pyspark.sql import SparkSession
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
-from keyedstate.checkpoint.operator_state import read_operator_state
+from keyedstate.checkpoint.format.operator_state import read_operator_state
 from keyedstate.cli.demo.flights import SPARK_SCHEMA, write_flights
 from keyedstate.cli.demo.functions import OUTPUT_SCHEMA, AircraftLog
+from keyedstate.errors import HarnessSchemaError
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
 from keyedstate.spark import keyed
-from keyedstate.spark.schema import parse_output
+from keyedstate.spark.dataframe.schema import parse_output
 from keyedstate.state import (
     BroadcastState,
     ListState,
@@ -32,7 +33,7 @@ from keyedstate.state import (
     ValueState,
 )
 from keyedstate.state.clock import BEFORE_TIME
-from keyedstate.testing import Harness, HarnessSchemaError, HarnessSnapshot
+from keyedstate.testing import Harness, HarnessSnapshot
 from keyedstate.testing.harness.schema import arrow_schema
 from keyedstate.time import bounded_out_of_orderness
 

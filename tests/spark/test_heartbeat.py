@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.errors import HeartbeatError
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import HeartbeatError, keyed
-from keyedstate.spark.heartbeat import heartbeat_ms, with_heartbeat
+from keyedstate.spark import keyed
+from keyedstate.spark.plan.heartbeat import heartbeat_ms, with_heartbeat
 from keyedstate.state import ValueState
 
 #: Whether the heartbeat is a source of our own and not Spark's `rate`: since Spark 4.

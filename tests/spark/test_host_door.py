@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 import keyedstate
 from keyedstate.checkpoint import HostAddress
 from keyedstate.config import HOSTS_PORTS, Configuration
-from keyedstate.errors import InvalidOptionError
-from keyedstate.spark.hosts.door import MAX_STRANGERS, Door, Introduction
-from keyedstate.spark.hosts.errors import AuthenticationError
-from keyedstate.spark.hosts.handshake import MARK, Session, key_id, prove_host, prove_task
-from keyedstate.spark.hosts.protocol import LIMITS, PROTOCOL, FrameType, frame
+from keyedstate.errors import AuthenticationError, InvalidOptionError
+from keyedstate.spark.hosts.network.handshake import MARK, Session, key_id, prove_host, prove_task
+from keyedstate.spark.hosts.network.protocol import LIMITS, PROTOCOL, FrameType, frame
+from keyedstate.spark.hosts.network.tcp_listener import MAX_STRANGERS, Door, Introduction
 
 SECRET = bytes(range(32))
 ADDRESS = HostAddress("here", "127.0.0.1", 7077)

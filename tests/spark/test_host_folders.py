@@ -17,10 +17,10 @@ import pytest
 from hosted import HostedJob
 
 from keyedstate.checkpoint import StateOrigin
-from keyedstate.spark.hosts.errors import HostFolderError
-from keyedstate.spark.hosts.folder import MAX_PATH_BYTES, HostFolder, socket_places
+from keyedstate.errors import HostFolderError
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.processes import Process, process_of
+from keyedstate.spark.hosts.socket_folder import MAX_PATH_BYTES, HostFolder, socket_places
 
 NOBODY = 65534
 NAME = f"keyedstate-{os.getuid()}"

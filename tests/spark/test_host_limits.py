@@ -15,11 +15,11 @@ from hosted import HostedJob, wait_until
 import keyedstate
 from keyedstate.checkpoint import StateOrigin
 from keyedstate.config import Configuration
-from keyedstate.spark.configuration import backend_in_task, frozen
-from keyedstate.spark.hosts.errors import HostedEpochError
-from keyedstate.spark.hosts.folder import socket_places
-from keyedstate.spark.local_folders import sweep_once
-from keyedstate.spark.preflight import Probe, examine
+from keyedstate.epoch.configuration import backend_in_task, frozen
+from keyedstate.epoch.local_folders import sweep_once
+from keyedstate.errors import HostedEpochError
+from keyedstate.spark.hosts.socket_folder import socket_places
+from keyedstate.spark.plan.preflight import Probe, examine
 
 
 def test_a_host_raises_its_own_limit_of_open_files(tmp_path: Path) -> None:

@@ -26,19 +26,19 @@ from hosted import Counting, HostedJob, wait_until
 
 import keyedstate
 from keyedstate.checkpoint import HostAddress, StateOrigin, TaskIdentity
-from keyedstate.runtime import UserFunctionError
-from keyedstate.spark.hosts.client import HostedEpoch
-from keyedstate.spark.hosts.door import Door, Introduction
-from keyedstate.spark.hosts.errors import (
+from keyedstate.errors import (
     AuthenticationError,
     EpochTimeoutError,
     HostLostError,
     HostProtocolError,
+    UserFunctionError,
 )
-from keyedstate.spark.hosts.handshake import Session, prove_task
+from keyedstate.spark.hosts.network.client import HostedEpoch
+from keyedstate.spark.hosts.network.handshake import Session, prove_task
+from keyedstate.spark.hosts.network.protocol import LIMITS, PROTOCOL, Frame, FrameReader, FrameType, frame
+from keyedstate.spark.hosts.network.tcp_listener import Door, Introduction
 from keyedstate.spark.hosts.owners import Kept, RemoteAccess, moves, run_where_kept
-from keyedstate.spark.hosts.protocol import LIMITS, PROTOCOL, Frame, FrameReader, FrameType, frame
-from keyedstate.spark.identity import is_local
+from keyedstate.spark.task.identity import is_local
 
 HOST = StateOrigin.HOST
 

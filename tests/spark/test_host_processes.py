@@ -30,18 +30,18 @@ from pyspark import broadcast
 
 import keyedstate
 from keyedstate.checkpoint import StateOrigin
-from keyedstate.runtime import KeyedProcessFunction, UserFunctionError
-from keyedstate.runtime.output import OutputTypeError
-from keyedstate.spark.errors import FunctionTransportError
-from keyedstate.spark.hosts.client import HostedEpoch
-from keyedstate.spark.hosts.errors import (
+from keyedstate.errors import (
     EpochTimeoutError,
+    FunctionTransportError,
     HostLostError,
     HostMemoryError,
+    UserFunctionError,
 )
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.runtime.output import OutputTypeError
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
-from keyedstate.spark.hosts.processes import Process, process_of
-from keyedstate.spark.hosts.protocol import (
+from keyedstate.spark.hosts.network.client import HostedEpoch
+from keyedstate.spark.hosts.network.protocol import (
     BATCH_BYTES,
     LIMITS,
     PROTOCOL,
@@ -52,6 +52,7 @@ from keyedstate.spark.hosts.protocol import (
     FrameType,
     frame,
 )
+from keyedstate.spark.hosts.processes import Process, process_of
 
 FILES, HOST, HOST_AND_DELTAS = StateOrigin.FILES, StateOrigin.HOST, StateOrigin.HOST_AND_DELTAS
 

@@ -21,14 +21,14 @@ import pytest
 from hosted import HostedJob, certificates
 
 from keyedstate.checkpoint import HostAddress, StateOrigin
-from keyedstate.spark.hosts.client import HostedEpoch
-from keyedstate.spark.hosts.door import Door, Introduction
-from keyedstate.spark.hosts.errors import AuthenticationError, HostLostError, HostProtocolError
-from keyedstate.spark.hosts.handshake import Session, prove_host, prove_task
+from keyedstate.errors import AuthenticationError, HostLostError, HostProtocolError
+from keyedstate.spark.hosts.network.client import HostedEpoch
+from keyedstate.spark.hosts.network.handshake import Session, prove_host, prove_task
+from keyedstate.spark.hosts.network.protocol import FrameReader, FrameType, frame
+from keyedstate.spark.hosts.network.seals import Seals
+from keyedstate.spark.hosts.network.tcp_listener import Door, Introduction
+from keyedstate.spark.hosts.network.tls import TlsFiles, agree
 from keyedstate.spark.hosts.owners import Kept
-from keyedstate.spark.hosts.protocol import FrameReader, FrameType, frame
-from keyedstate.spark.hosts.seals import Seals
-from keyedstate.spark.hosts.tls import TlsFiles, agree
 
 SECRET = bytes(range(32))
 #: A host's, in the place of which a relay listens.

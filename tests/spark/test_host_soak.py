@@ -26,9 +26,9 @@ import pytest
 from hosted import Counting, HostedJob, wait_until
 from pyspark.sql import DataFrame, SparkSession
 
+from keyedstate.aggregates import count, sum_
 from keyedstate.backend import EpochMetrics
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.runtime.aggregates import count, sum_
 from keyedstate.spark import epoch_metrics, keyed
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.processes import Process, process_of

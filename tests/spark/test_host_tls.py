@@ -19,9 +19,9 @@ from hosted import HostedJob, certificates
 from keyedstate.checkpoint import HostAddress, StateOrigin
 from keyedstate.config import Configuration
 from keyedstate.errors import MissingOptionError
-from keyedstate.spark.hosts.door import Door, Introduction, set_up
-from keyedstate.spark.hosts.handshake import MARK, key_id, prove_task
-from keyedstate.spark.hosts.tls import TlsFiles, agree, plain_end
+from keyedstate.spark.hosts.network.handshake import MARK, key_id, prove_task
+from keyedstate.spark.hosts.network.tcp_listener import Door, Introduction, set_up
+from keyedstate.spark.hosts.network.tls import TlsFiles, agree, plain_end
 
 SECRET = bytes(range(32))
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")

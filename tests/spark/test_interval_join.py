@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import functions as f
 
 from keyedstate.cli.demo.flights import read_flights, read_weather
-from keyedstate.runtime.joins import InvalidJoinError, ProcessJoinFunction
-from keyedstate.spark import OutputDeclarationError, connect, epoch_metrics, keyed, split
-from keyedstate.spark.errors import EventTimeError
+from keyedstate.errors import EventTimeError, InvalidJoinError, OutputDeclarationError
+from keyedstate.joins import ProcessJoinFunction
+from keyedstate.spark import connect, epoch_metrics, keyed, split
 
 FLIGHTS = "time_hour timestamp, tailnum string, origin string, dest string, arr_delay long"
 WEATHER = "time_hour timestamp, origin string, temp double, wind_speed double, visib double"

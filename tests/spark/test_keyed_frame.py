@@ -12,25 +12,25 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from keyedstate.checkpoint import UnknownSchemeError, UnsafeNameError
 from keyedstate.errors import (
-    InvalidOptionError,
-    MissingOptionError,
-    UnknownBackendError,
-    UnknownOptionError,
-)
-from keyedstate.keygroups import InvalidParallelismError
-from keyedstate.runtime import Context, InvalidFunctionError, KeyedProcessFunction
-from keyedstate.spark import (
     ClassicSparkRequiredError,
     FunctionTransportError,
+    InvalidFunctionError,
+    InvalidOptionError,
     KeyColumnError,
     MissingKeyColumnError,
+    MissingOptionError,
     MissingUidError,
     OutputDeclarationError,
-    keyed,
+    UnknownBackendError,
+    UnknownOptionError,
+    UnknownSchemeError,
+    UnorderedTimersError,
+    UnsafeNameError,
 )
-from keyedstate.time import UnorderedTimersError
+from keyedstate.keygroups import InvalidParallelismError
+from keyedstate.runtime import Context, KeyedProcessFunction
+from keyedstate.spark import keyed
 
 SCHEMA = "k string"
 

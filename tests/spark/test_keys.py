@@ -10,19 +10,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from keyedstate import types
+from keyedstate.aggregates import count
 from keyedstate.checkpoint import StoredState
-from keyedstate.checkpoint.reading import reader_of
+from keyedstate.checkpoint.reading.state_reader import reader_of
+from keyedstate.errors import HarnessSchemaError
 from keyedstate.runtime import (
     Context,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
 )
-from keyedstate.runtime.aggregates import count
 from keyedstate.spark import connect, keyed, new_savepoint
 from keyedstate.state import BroadcastState, ValueState
 from keyedstate.testing import Harness
-from keyedstate.testing.harness.errors import HarnessSchemaError
 
 SCHEMA = "key string, columns string, n long"
 

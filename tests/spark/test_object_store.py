@@ -12,9 +12,9 @@ from pyspark.sql import functions as f
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.errors import PreflightError
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
-from keyedstate.spark.errors import PreflightError
 from keyedstate.state import ValueState
 
 

@@ -15,8 +15,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import types
+from keyedstate.errors import PreflightError
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import PreflightError, keyed
+from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 
 
@@ -121,7 +122,7 @@ def test_an_executor_that_does_not_see_the_driver_s_folder_is_named(
 ) -> None:
     """A local path on a cluster: each machine has a folder of that name, and another one."""
     broken_workers.write_text(
-        "from keyedstate.checkpoint.storage import CheckpointStorage as s\n"
+        "from keyedstate.checkpoint.storage.filesystem import CheckpointStorage as s\n"
         "opened = s.open.__func__\n"
         f"s.open = classmethod(lambda cls, uri, config=None: opened(cls, str(uri).replace("
         f"{str(tmp_path / 'state')!r}, {str(tmp_path / 'elsewhere')!r}), config))\n"
@@ -136,7 +137,7 @@ def test_a_driver_that_does_not_see_what_executors_write_is_told(
     events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
 ) -> None:
     broken_workers.write_text(
-        "from keyedstate.checkpoint.storage import CheckpointStorage as s\n"
+        "from keyedstate.checkpoint.storage.filesystem import CheckpointStorage as s\n"
         "written = s.write_atomic\n"
         f"lost = s.open({str(tmp_path / 'elsewhere')!r})\n"
         "s.write_atomic = lambda self, path, data: written(lost, path, data)\n"

@@ -14,18 +14,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import types
-from keyedstate.checkpoint import (
-    CheckpointStorage,
-    MaxParallelismChangedError,
-    NewOperatorError,
-    NotASavepointError,
-    OperatorFolder,
-    Savepoint,
-)
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Savepoint
+from keyedstate.errors import MaxParallelismChangedError, NewOperatorError, NotASavepointError
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
-from keyedstate.spark.acknowledge import acknowledgements_of
-from keyedstate.spark.savepoint import create_savepoint
+from keyedstate.spark.savepoint.savepoint import create_savepoint
+from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.state import OperatorListState, ValueState
 
 KEYS = [f"key {number}" for number in range(30)]

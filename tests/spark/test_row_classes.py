@@ -96,7 +96,7 @@ import sys
 from dataclasses import dataclass
 
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.spark.function_transport import pack_function
+from keyedstate.epoch.function_transport import pack_function
 
 
 @dataclass
@@ -126,7 +126,7 @@ import sys
 import pyarrow as pa
 
 from keyedstate.runtime.row_classes import rows_from
-from keyedstate.spark.function_transport import unpack_function
+from keyedstate.epoch.function_transport import unpack_function
 
 function, row_classes = unpack_function(sys.stdin.buffer.read(), "Typed")
 at = dt.datetime(2026, 1, 1)

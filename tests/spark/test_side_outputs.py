@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import types
 from keyedstate.checkpoint import StoredState
-from keyedstate.checkpoint.reading import reader_of
+from keyedstate.checkpoint.reading.state_reader import reader_of
+from keyedstate.errors import KeyColumnError, OutputDeclarationError, SideOutputError
 from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
@@ -19,8 +20,7 @@ from keyedstate.runtime import (
     VectorizedProcessFunction,
 )
 from keyedstate.runtime.side_outputs import SideOutputNameError
-from keyedstate.spark import OutputDeclarationError, connect, keyed, split
-from keyedstate.spark.errors import KeyColumnError, SideOutputError
+from keyedstate.spark import connect, keyed, split
 from keyedstate.state import ValueState
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from keyedstate.spark.spool import BatchSpool
+from keyedstate.spark.task.spool import BatchSpool
 
 
 def batch(number: int) -> pa.RecordBatch:

@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import types
-from keyedstate.checkpoint import Savepoint, SavepointTargetError
+from keyedstate.checkpoint import Savepoint
+from keyedstate.errors import SavepointTargetError, UnstoppableQueryError
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
-from keyedstate.spark.errors import UnstoppableQueryError
-from keyedstate.spark.savepoint import fork_savepoint
-from keyedstate.spark.stopping import FINAL_WATERMARK, stop_with_savepoint
+from keyedstate.spark.savepoint.savepoint import fork_savepoint
+from keyedstate.spark.savepoint.stop import FINAL_WATERMARK, stop_with_savepoint
 from keyedstate.state import ValueState
 
 

@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from keyedstate import types
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, UnknownSchemeError
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.config import Configuration
+from keyedstate.errors import UnknownSchemeError
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
 from keyedstate.state import ValueState

@@ -222,7 +222,7 @@ def test_a_checkpoint_that_the_driver_failed_to_publish_is_made_up_for_by_the_ne
     assert_equal_to_batch(stream)
     assert checkpoint(stream, 1).epoch == 1
     # Clean-up may say that the file is in its way, too.
-    (said,) = [record for record in caplog.records if record.name == "keyedstate.spark.acknowledge"]
+    (said,) = [record for record in caplog.records if record.name == "keyedstate.spark.task.acknowledgements"]
     assert "was not published as a checkpoint; the next epoch will publish it" in said.getMessage()
 
 

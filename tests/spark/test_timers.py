@@ -25,9 +25,9 @@ from keyedstate.runtime import (
     VectorizedProcessFunction,
 )
 from keyedstate.spark import keyed
-from keyedstate.spark.heartbeat import has_python_sources
-from keyedstate.spark.savepoint import create_savepoint
-from keyedstate.spark.stopping import stop_with_savepoint
+from keyedstate.spark.plan.heartbeat import has_python_sources
+from keyedstate.spark.savepoint.savepoint import create_savepoint
+from keyedstate.spark.savepoint.stop import stop_with_savepoint
 from keyedstate.state import BEFORE_TIME, ValueState
 from keyedstate.time import EVENT_TIMERS, PROCESSING_TIMERS
 

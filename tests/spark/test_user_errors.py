@@ -16,13 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import types
+from keyedstate.aggregates import aggregate_with
 from keyedstate.errors import UserFunctionError, user_function_error
 from keyedstate.runtime import Context, KeyedBatch, KeyedProcessFunction, VectorizedProcessFunction
-from keyedstate.runtime.aggregates import aggregate_with
 from keyedstate.spark import keyed
 from keyedstate.state import AggregateFunction, ReducingState
-from keyedstate.window import Count
-from keyedstate.window.function import ProcessWindowFunction
+from keyedstate.windows import Count
+from keyedstate.windows.function import ProcessWindowFunction
 
 SCHEMA = "k string, v long"
 JOB = Path(__file__).with_name("failing_job.py")

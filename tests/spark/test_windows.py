@@ -7,29 +7,21 @@ import datetime as dt
 import pytest
 
 from keyedstate import types
+from keyedstate.aggregates import count, max_, sum_
 from keyedstate.durations import InvalidDurationError
-from keyedstate.runtime.aggregates import InvalidAggregateError, count, max_, sum_
-from keyedstate.spark import (
+from keyedstate.errors import (
+    EventTimeError,
+    GenericTypeForbiddenError,
+    InvalidAggregateError,
+    InvalidWindowError,
     OutputDeclarationError,
     SideOutputError,
-    epoch_metrics,
-    keyed,
-    split,
-    stop_with_savepoint,
+    UnstoppableQueryError,
 )
-from keyedstate.spark.errors import EventTimeError, UnstoppableQueryError
+from keyedstate.spark import epoch_metrics, keyed, split, stop_with_savepoint
 from keyedstate.state import AggregateFunction
-from keyedstate.types import GenericTypeForbiddenError
-from keyedstate.window import (
-    Count,
-    CountTrigger,
-    Global,
-    InvalidWindowError,
-    Session,
-    Sliding,
-    Tumbling,
-)
-from keyedstate.window.function import ProcessWindowFunction
+from keyedstate.windows import Count, CountTrigger, Global, Session, Sliding, Tumbling
+from keyedstate.windows.function import ProcessWindowFunction
 
 UTC = dt.timezone.utc
 SCHEMA = "k string, v long, ts timestamp"

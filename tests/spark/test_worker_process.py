@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
-from keyedstate.spark.worker_process import read_at_once
+from keyedstate.spark.task.worker_process import read_at_once
 
 
 def _delayed() -> list[bool]:
@@ -67,7 +67,7 @@ def test_a_worker_that_is_used_again_has_little_left_for_the_collector_to_look_a
 
 def test_it_is_spared_once_in_the_life_of_a_process() -> None:
     code = (
-        "import gc; from keyedstate.spark.worker_process import spare_the_collector as spare\n"
+        "import gc; from keyedstate.spark.task.worker_process import spare_the_collector as spare\n"
         "spare(); first = gc.get_freeze_count(); kept = [[] for _ in range(100)]; spare()\n"
         "print(first > 0 and gc.get_freeze_count() <= first)"
     )

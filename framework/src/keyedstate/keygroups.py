@@ -18,6 +18,9 @@ import numpy.typing as npt
 
 from keyedstate.errors import KeyedStateError
 
+KEY_GROUP_COLUMN = "__keyedstate_key_group"
+"""Name of the column that carries the key group of each row to its task."""
+
 DEFAULT_LOWER_BOUND_MAX_PARALLELISM = 128
 """The smallest max parallelism that `default_max_parallelism` returns."""
 

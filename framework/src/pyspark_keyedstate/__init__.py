@@ -4,6 +4,6 @@ Spark 4 imports every installed package whose name begins with ``pyspark_``, and
 calls ``DefaultSource``.
 """
 
-from keyedstate.spark.data_source import KeyedStateDataSource as DefaultSource
+from keyedstate.spark.datasource.source import KeyedStateDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from keyedstate import types
+from keyedstate.aggregates import count, sum_
 from keyedstate.runtime import KeyedBatch, KeyedProcessFunction, VectorizedProcessFunction
-from keyedstate.runtime.aggregates import count, sum_
 from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 

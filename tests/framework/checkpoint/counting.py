@@ -23,9 +23,9 @@ from keyedstate.checkpoint import (
     read_operator_state,
 )
 from keyedstate.config import Configuration
+from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import PluginRegistry
-from keyedstate.spark.saving import StateWriter
 from keyedstate.state import (
     KeyedStateBackend,
     OperatorListState,

@@ -13,7 +13,8 @@ from typing import Any
 from jobs import EPOCHS, Job
 
 from keyedstate.backend import EntryBatch
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, SegmentWriter, retention
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, SegmentWriter
+from keyedstate.checkpoint.protocol import retention
 from keyedstate.types import VOID_NAMESPACE
 
 

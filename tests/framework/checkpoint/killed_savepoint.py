@@ -18,16 +18,15 @@ from typing import Any
 from jobs import Job
 
 from keyedstate.checkpoint import (
-    CheckpointError,
     CheckpointStorage,
-    NotASavepointError,
     OperatorFolder,
     Savepoint,
     claim,
     delete_savepoint,
     find_restore_point,
 )
-from keyedstate.spark.savepoint import create_savepoint, fork_savepoint
+from keyedstate.errors import CheckpointError, NotASavepointError
+from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint
 
 
 def die_at(step: int) -> None:

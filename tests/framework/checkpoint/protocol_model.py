@@ -27,19 +27,16 @@ from keyedstate.checkpoint import (
     CheckpointCoordinator,
     CheckpointMetadata,
     CheckpointStorage,
-    MissingFileError,
     OperatorFolder,
     SegmentFile,
-    StorageError,
     TaskIdentity,
     claim,
-    coordinator,
     find_restore_point,
-    recovery,
-    retention,
-    writer,
 )
-from keyedstate.checkpoint.storage import StoredFile
+from keyedstate.checkpoint.protocol import coordinator, recovery, retention
+from keyedstate.checkpoint.protocol import owner as writer
+from keyedstate.checkpoint.storage.filesystem import StoredFile
+from keyedstate.errors import MissingFileError, StorageError
 from keyedstate.keygroups import key_group_range_for
 
 GROUPS = 4

@@ -16,7 +16,9 @@ from typing import Any
 
 from jobs import Job
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointError, CheckpointStorage, coordinator
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage
+from keyedstate.checkpoint.protocol import coordinator
+from keyedstate.errors import CheckpointError
 
 
 def freeze_before(function: Callable[..., Any]) -> Callable[..., Any]:

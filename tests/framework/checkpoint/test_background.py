@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from keyedstate.checkpoint.background import Background
+from keyedstate.checkpoint.protocol.background import Background
 
 
 def test_jobs_run_in_their_order_and_in_no_thread_of_the_caller() -> None:
@@ -96,7 +96,7 @@ def test_no_thread_is_left_when_there_is_nothing_to_do() -> None:
 def test_jobs_are_done_before_the_process_ends() -> None:
     program = """
 import time
-from keyedstate.checkpoint.background import Background
+from keyedstate.checkpoint.protocol.background import Background
 background = Background("jobs")
 background.submit(lambda: time.sleep(0.2))
 background.submit(lambda: print("done", flush=True))

@@ -32,10 +32,10 @@ from keyedstate.checkpoint import (
     handles_for,
 )
 from keyedstate.config import Configuration
+from keyedstate.epoch.epoch_writer import SavedState, StateWriter
+from keyedstate.errors import TooManyFailedBasesError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import PluginRegistry
-from keyedstate.spark.errors import TooManyFailedBasesError
-from keyedstate.spark.saving import SavedState, StateWriter
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend, ValueState
 
 _SPEC = importlib.util.spec_from_file_location("unruly", Path(__file__).parent / "unruly.py")

@@ -10,16 +10,14 @@ import pytest
 from keyedstate.checkpoint import (
     CheckpointCoordinator,
     CheckpointStorage,
-    CorruptSegmentError,
-    NotASavepointError,
     Savepoint,
-    SavepointTargetError,
     SavepointWriter,
     StoredState,
 )
-from keyedstate.checkpoint.canonical import write_whole
-from keyedstate.checkpoint.conversion import convert_savepoint, savepoint_of_checkpoint
-from keyedstate.checkpoint.savepoint import SparkPosition
+from keyedstate.checkpoint.format.canonical import write_whole
+from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
+from keyedstate.checkpoint.savepoint.savepoint import SparkPosition
+from keyedstate.errors import CorruptSegmentError, NotASavepointError, SavepointTargetError
 
 
 @pytest.fixture

@@ -19,14 +19,16 @@ from keyedstate.checkpoint import (
     CheckpointListener,
     CheckpointMetadata,
     CheckpointStorage,
-    CorruptManifestError,
     FailureReason,
+)
+from keyedstate.checkpoint.protocol import retention
+from keyedstate.errors import (
+    CorruptManifestError,
     IncompleteEpochError,
+    InvalidOptionError,
     StorageError,
     SupersededRunError,
-    retention,
 )
-from keyedstate.errors import InvalidOptionError
 
 
 class Told(CheckpointListener):
@@ -435,7 +437,7 @@ def test_publications_wait_for_a_clean_up_that_falls_far_behind(job: Any) -> Non
                 coordinator.acknowledge(word)
             published.append(epoch)
 
-    log, noticing = logging.getLogger("keyedstate.checkpoint.background"), Noticing()
+    log, noticing = logging.getLogger("keyedstate.checkpoint.protocol.background"), Noticing()
     log.addHandler(noticing)
     driver = threading.Thread(target=run)
     driver.start()

@@ -14,16 +14,9 @@ from typing import Any
 import pytest
 
 from keyedstate.backend import EntryBatch
-from keyedstate.checkpoint import (
-    CheckpointStorage,
-    CorruptManifestError,
-    CorruptSegmentError,
-    FormatVersionError,
-    SegmentFile,
-    SegmentHandle,
-    SegmentWriter,
-)
-from keyedstate.checkpoint.document import decode_document, encode_document
+from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.json_document import decode_document, encode_document
+from keyedstate.errors import CorruptManifestError, CorruptSegmentError, FormatVersionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import VOID_NAMESPACE
 

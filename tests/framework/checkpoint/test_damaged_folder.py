@@ -13,7 +13,6 @@ import pytest
 
 from keyedstate.checkpoint import (
     CheckpointCoordinator,
-    CheckpointError,
     CheckpointStorage,
     TaskIdentity,
     claim,
@@ -21,6 +20,7 @@ from keyedstate.checkpoint import (
     handles_for,
     read_operator_state,
 )
+from keyedstate.errors import CheckpointError
 from keyedstate.keygroups import KeyGroupRange
 
 ALL = KeyGroupRange(0, 1)

@@ -16,7 +16,6 @@ from keyedstate.checkpoint import (
     AttemptManifest,
     ChainHandle,
     CheckpointStorage,
-    CorruptSegmentError,
     SegmentFile,
     SegmentHandle,
     SegmentWriter,
@@ -24,6 +23,7 @@ from keyedstate.checkpoint import (
     write_delta,
 )
 from keyedstate.config import Configuration
+from keyedstate.errors import CorruptSegmentError
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (

@@ -33,9 +33,9 @@ from keyedstate.checkpoint import (
     handles_for,
 )
 from keyedstate.config import Configuration
+from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import PluginRegistry
-from keyedstate.spark.saving import StateWriter
 from keyedstate.state import (
     IncrementalCleanup,
     KeyedStateBackend,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyedstate.checkpoint.failures import FailureManager, FailureReason
+from keyedstate.checkpoint.protocol.failures import FailureManager, FailureReason
 
 DECLINED = FailureReason.DECLINED
 

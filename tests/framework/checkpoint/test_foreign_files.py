@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, delete_savepoint
-from keyedstate.checkpoint.savepoint import SavepointWriter
+from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
 from keyedstate.cli.demo.watch import _prepare
-from keyedstate.spark.bootstrap import metadata_of
-from keyedstate.spark.savepoint import create_savepoint, fork_savepoint
+from keyedstate.spark.savepoint.bootstrap import metadata_of
+from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint
 
 
 def before_the_first_deletion(monkeypatch: pytest.MonkeyPatch, path: str, act: Callable[[], object]) -> None:

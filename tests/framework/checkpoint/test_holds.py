@@ -10,16 +10,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointCoordinator,
-    CheckpointGoneError,
-    CheckpointStorage,
-    CorruptManifestError,
-    MissingCheckpointError,
-    OperatorFolder,
-    hold,
-    retention,
-)
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, OperatorFolder, hold
+from keyedstate.checkpoint.protocol import retention
+from keyedstate.errors import CheckpointGoneError, CorruptManifestError, MissingCheckpointError
 
 YEAR = 365 * 24 * 3600.0
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, IncompleteEpochError, SegmentWriter
+from keyedstate.checkpoint import CheckpointCoordinator, SegmentWriter
+from keyedstate.errors import IncompleteEpochError
 
 SCRIPT = Path(__file__).with_name("killed_epoch.py")
 

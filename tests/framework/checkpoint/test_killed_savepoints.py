@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keyedstate.checkpoint import CheckpointCoordinator
-from keyedstate.spark.savepoint import create_savepoint
+from keyedstate.spark.savepoint.savepoint import create_savepoint
 
 SCRIPT = Path(__file__).with_name("killed_savepoint.py")
 

@@ -22,7 +22,7 @@ from keyedstate.checkpoint import (
     TaskIdentity,
     metrics_of_checkpoint,
 )
-from keyedstate.checkpoint.native_base import NativeBase, StoredNativeFile
+from keyedstate.checkpoint.format.native_base import NativeBase, StoredNativeFile
 from keyedstate.keygroups import KeyGroupRange
 
 GROUPS = [KeyGroupRange(0, 1), KeyGroupRange(2, 3), KeyGroupRange(4, 7)]

@@ -14,14 +14,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointCoordinator,
-    CheckpointStorage,
-    CorruptManifestError,
-    StorageError,
-    find_restore_point,
-)
-from keyedstate.checkpoint.retry import RetryPolicy
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, find_restore_point
+from keyedstate.checkpoint.storage.retry import RetryPolicy
+from keyedstate.errors import CorruptManifestError, StorageError
 
 
 @pytest.fixture

@@ -15,15 +15,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointCoordinator,
-    CheckpointStorage,
-    StateFolderOwnedError,
-    StorageError,
-    SupersededRunError,
-    claim,
-)
-from keyedstate.checkpoint.writer import check_writer, exclusive
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, claim
+from keyedstate.checkpoint.protocol.owner import check_writer, exclusive
+from keyedstate.errors import StateFolderOwnedError, StorageError, SupersededRunError
 
 RIVAL = Path(__file__).parent / "rival.py"
 
@@ -161,7 +155,7 @@ def test_a_lock_ends_with_the_process_that_holds_it(job: Any) -> None:
     program = (
         "import os, signal, sys\n"
         "from keyedstate.checkpoint import CheckpointStorage, OperatorFolder\n"
-        "from keyedstate.checkpoint.writer import exclusive\n"
+        "from keyedstate.checkpoint.protocol.owner import exclusive\n"
         f"with exclusive(OperatorFolder(CheckpointStorage.open({folder!r}), 'views')):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -20,16 +20,18 @@ from keyedstate.checkpoint import (
     Acknowledgement,
     CheckpointCoordinator,
     CheckpointStorage,
-    CorruptManifestError,
-    CorruptSegmentError,
-    MissingFileError,
     OperatorStateFile,
     TaskIdentity,
-    UnwritableEntryError,
     read_operator_state,
     write_operator_state,
 )
-from keyedstate.checkpoint.document import encode_document
+from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.errors import (
+    CorruptManifestError,
+    CorruptSegmentError,
+    MissingFileError,
+    UnwritableEntryError,
+)
 from keyedstate.types import INT64, STRING, VOID_NAMESPACE
 
 NUMBERS = OperatorStateMeta.of_list("numbers", OperatorStateKind.LIST, INT64)

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, StorageError, hold
-from keyedstate.checkpoint.savepoint import SavepointWriter
-from keyedstate.checkpoint.writer import exclusive
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, hold
+from keyedstate.checkpoint.protocol.owner import exclusive
+from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
 from keyedstate.config import Configuration
+from keyedstate.errors import StorageError
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import IncompleteEpochError, OvertakenRunError
+from keyedstate.errors import IncompleteEpochError, OvertakenRunError
 
 #: The last epoch of a driver in the systematic test.
 LAST = 1

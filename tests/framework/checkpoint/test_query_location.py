@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keyedstate.spark.query_location import QueryLocation, SparkLocationError, SparkStateError
+from keyedstate.spark.savepoint.query_location import QueryLocation, SparkLocationError, SparkStateError
 
 
 @pytest.fixture

@@ -21,20 +21,24 @@ from keyedstate.checkpoint import (
     CheckpointCoordinator,
     CheckpointMetadata,
     CheckpointStorage,
-    CorruptSegmentError,
     OperatorFolder,
     SegmentWriter,
     StoredState,
     TaskIdentity,
-    UnknownStateError,
     Writing,
     handles_for,
 )
-from keyedstate.checkpoint.reading import GenericStateRefusedError, KeyedStateReader, StateReader, reader_of
+from keyedstate.checkpoint.reading.state_reader import (
+    GenericStateRefusedError,
+    KeyedStateReader,
+    StateReader,
+    reader_of,
+)
 from keyedstate.config import Configuration
+from keyedstate.epoch.epoch_writer import StateWriter
+from keyedstate.errors import CorruptSegmentError, UnknownStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import PluginRegistry
-from keyedstate.spark.saving import StateWriter
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,

@@ -14,6 +14,12 @@ from keyedstate.checkpoint import (
     CheckpointCoordinator,
     CheckpointMetadata,
     CheckpointStorage,
+    OperatorFolder,
+    claim,
+    find_restore_point,
+    handles_for,
+)
+from keyedstate.errors import (
     CorruptManifestError,
     CorruptSegmentError,
     IncompleteEpochError,
@@ -22,15 +28,11 @@ from keyedstate.checkpoint import (
     MissingCheckpointError,
     MissingFileError,
     MissingStateFolderError,
-    OperatorFolder,
     OvertakenRunError,
     StateFolderOwnedError,
     StorageError,
     SupersededRunError,
     UnsafeNameError,
-    claim,
-    find_restore_point,
-    handles_for,
 )
 from keyedstate.keygroups import KeyGroupRange
 

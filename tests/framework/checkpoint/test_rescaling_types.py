@@ -13,9 +13,10 @@ from keyedstate import types
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
 from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWriter
 from keyedstate.config import Configuration
+from keyedstate.errors import StateMigrationError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import KeyedStateBackend, StateMigrationError, ValueState
+from keyedstate.state import KeyedStateBackend, ValueState
 from keyedstate.types import VOID, VOID_NAMESPACE, TtlSerializer, nullable, row_of
 
 OLD = row_of({"a": types.INT64})

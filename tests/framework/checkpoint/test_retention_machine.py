@@ -21,20 +21,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from keyedstate.checkpoint import (
     AttemptManifest,
-    CheckpointError,
     CheckpointMetadata,
     CheckpointStorage,
     Hold,
     OperatorFolder,
     SegmentFile,
-    StorageError,
-    SupersededRunError,
     TaskIdentity,
     claim,
     find_restore_point,
     hold,
-    retention,
 )
+from keyedstate.checkpoint.protocol import retention
+from keyedstate.errors import CheckpointError, StorageError, SupersededRunError
 from keyedstate.keygroups import key_group_range_for
 
 PARTITIONS, GROUPS, RETAINED = 2, 4, 2

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage, MissingFileError, StorageError
-from keyedstate.checkpoint.retry import RetryPolicy, is_transient
+from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.storage.retry import RetryPolicy, is_transient
 from keyedstate.config import Configuration
+from keyedstate.errors import MissingFileError, StorageError
 
 TRANSIENT = [
     ConnectionResetError("reset"),
@@ -79,7 +80,7 @@ def test_a_call_is_repeated_until_it_succeeds(caplog: pytest.LogCaptureFixture) 
             raise errors.pop()
         return "done"
 
-    with caplog.at_level(logging.WARNING, "keyedstate.checkpoint.retry"):
+    with caplog.at_level(logging.WARNING, "keyedstate.checkpoint.storage.retry"):
         assert policy.call(function, "read a") == "done"
     assert pauses == [0.1, 0.2]
     assert "cannot read a (TimeoutError); trying again in 0.2 s, 2 of 3" in caplog.text

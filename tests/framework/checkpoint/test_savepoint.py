@@ -14,23 +14,25 @@ import pytest
 from keyedstate.checkpoint import (
     CheckpointCoordinator,
     CheckpointStorage,
+    Savepoint,
+    SavepointWriter,
+    delete_savepoint,
+)
+from keyedstate.checkpoint.format.canonical import write_whole
+from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.checkpoint.savepoint.savepoint import SparkPosition
+from keyedstate.errors import (
     CorruptManifestError,
     CorruptSegmentError,
     FormatVersionError,
     MissingFileError,
     NotASavepointError,
-    Savepoint,
     SavepointTakenOverError,
     SavepointTargetError,
-    SavepointWriter,
     StorageError,
     UnknownOperatorError,
     UnsafeNameError,
-    delete_savepoint,
 )
-from keyedstate.checkpoint.canonical import write_whole
-from keyedstate.checkpoint.document import encode_document
-from keyedstate.checkpoint.savepoint import SparkPosition
 
 
 @pytest.fixture

@@ -10,13 +10,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointCoordinator,
-    CheckpointStorage,
-    NoStoredStateError,
-    StateFolderOwnedError,
-)
-from keyedstate.spark.savepoint import create_savepoint
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage
+from keyedstate.errors import NoStoredStateError, StateFolderOwnedError
+from keyedstate.spark.savepoint.savepoint import create_savepoint
 
 
 def commit(location: Path, epoch: int) -> None:

@@ -10,15 +10,16 @@ from typing import Any
 import pyarrow.fs as pafs
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointStorage,
+from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.storage import process_plugins
+from keyedstate.config import STORAGE_OPTIONS, Configuration
+from keyedstate.errors import (
     DuplicateSchemeError,
+    InvalidOptionError,
+    InvalidPluginError,
     StorageError,
     UnknownSchemeError,
-    process_plugins,
 )
-from keyedstate.config import STORAGE_OPTIONS, Configuration
-from keyedstate.errors import InvalidOptionError, InvalidPluginError
 
 SOURCE = """
 import pyarrow.fs

@@ -18,19 +18,17 @@ from keyedstate.backend import (
     StateKind,
     StateMeta,
 )
-from keyedstate.checkpoint import (
-    CheckpointStorage,
+from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
+from keyedstate.errors import (
+    ColumnSizeError,
+    InvalidOptionError,
     MissingFileError,
-    SegmentFile,
-    SegmentHandle,
-    SegmentWriter,
+    SnapshotCancelledError,
     SnapshotOrderError,
     StorageError,
     UnwritableEntryError,
 )
-from keyedstate.errors import InvalidOptionError
 from keyedstate.keygroups import KeyGroupOutOfRangeError, KeyGroupRange
-from keyedstate.state import SnapshotCancelledError
 from keyedstate.types import (
     BYTES,
     FLOAT64,
@@ -38,7 +36,6 @@ from keyedstate.types import (
     STRING,
     VOID,
     VOID_NAMESPACE,
-    ColumnSizeError,
     TypeSerializer,
     list_of,
     map_of,

@@ -14,14 +14,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    CheckpointCoordinator,
-    StorageError,
-    claim,
-    find_restore_point,
-    retention,
-)
+from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator, claim, find_restore_point
+from keyedstate.checkpoint.protocol import retention
+from keyedstate.errors import StorageError
 
 
 @pytest.fixture

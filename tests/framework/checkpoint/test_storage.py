@@ -12,13 +12,8 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointStorage,
-    MissingFileError,
-    StorageError,
-    UnknownSchemeError,
-    UnsafePathError,
-)
+from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.errors import MissingFileError, StorageError, UnknownSchemeError, UnsafePathError
 
 
 @contextmanager

@@ -10,23 +10,18 @@ from typing import Any
 import pytest
 
 from keyedstate.backend import StateKind, StateMeta
-from keyedstate.checkpoint import (
-    CheckpointCoordinator,
-    CheckpointMetadata,
-    CheckpointStorage,
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointMetadata, CheckpointStorage
+from keyedstate.checkpoint.reading.state_location import StoredState, operators_in
+from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
+from keyedstate.checkpoint.storage.retry import RetryPolicy
+from keyedstate.errors import (
     CorruptManifestError,
-    UnreadableStateError,
-)
-from keyedstate.checkpoint.retry import RetryPolicy
-from keyedstate.checkpoint.savepoint import SavepointWriter
-from keyedstate.checkpoint.savepoint_errors import NotASavepointError
-from keyedstate.checkpoint.stored import (
     NoStoredStateError,
-    StoredState,
+    NotASavepointError,
     UnknownEpochError,
     UnknownOperatorError,
     UnknownStateError,
-    operators_in,
+    UnreadableStateError,
 )
 from keyedstate.types import INT64, STRING, VOID, list_of, nullable, row_of
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from keyedstate.checkpoint import CheckpointStorage
-from keyedstate.checkpoint.retry import RetryPolicy
+from keyedstate.checkpoint.storage.retry import RetryPolicy
 
 #: Called with the operation and the path below the folder; what it raises, the operation raises.
 Watcher = Callable[[str, str], None]

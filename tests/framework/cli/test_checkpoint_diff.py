@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from keyedstate.backend import StateKind, StateMeta
-from keyedstate.checkpoint import CorruptSegmentError
-from keyedstate.checkpoint.stored import UnknownOperatorError, UnknownStateError
-from keyedstate.cli.checkpoint.comparison import IncomparableStateError, is_same
-from keyedstate.cli.checkpoint.values import json_value, shown_value
+from keyedstate.checkpoint.reading.comparison import IncomparableStateError, is_same
+from keyedstate.checkpoint.reading.json_values import json_value, shown_value
+from keyedstate.errors import CorruptSegmentError, UnknownOperatorError, UnknownStateError
 from keyedstate.types import FLOAT64, INT64, STRING, VOID, TimedDict, TimedList, TtlSerializer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import UnknownSchemeError
+from keyedstate.errors import UnknownSchemeError
 
 PLUGIN = """
 import pyarrow.fs as pafs

@@ -18,11 +18,10 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
-from keyedstate.checkpoint import CorruptSegmentError, StorageError
-from keyedstate.checkpoint.reading import GenericStateRefusedError
-from keyedstate.checkpoint.storage import CheckpointStorage
-from keyedstate.checkpoint.stored import UnknownStateError
-from keyedstate.cli.checkpoint.exporting import ExportTargetError
+from keyedstate.checkpoint.reading.state_reader import GenericStateRefusedError
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
+from keyedstate.cli.checkpoint.export_command import ExportTargetError
+from keyedstate.errors import CorruptSegmentError, StorageError, UnknownStateError
 
 
 @pytest.fixture

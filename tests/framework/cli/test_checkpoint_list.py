@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointError, StorageError, hold
-from keyedstate.checkpoint.document import encode_document
-from keyedstate.checkpoint.stored import NoStoredStateError, UnknownOperatorError
+from keyedstate.checkpoint import hold
+from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.errors import CheckpointError, NoStoredStateError, StorageError, UnknownOperatorError
 
 
 def listed(ran: Any) -> dict[str, dict[str, Any]]:

@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from keyedstate.backend import StateKind, StateMeta
-from keyedstate.checkpoint import CorruptManifestError, FormatVersionError
-from keyedstate.checkpoint.document import encode_document
-from keyedstate.checkpoint.stored import UnknownEpochError, UnknownOperatorError
+from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.errors import (
+    CorruptManifestError,
+    FormatVersionError,
+    UnknownEpochError,
+    UnknownOperatorError,
+)
 from keyedstate.types import STRING, VOID, infer
 
 

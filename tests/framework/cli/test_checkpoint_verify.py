@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage, StorageError
-from keyedstate.checkpoint.document import encode_document
-from keyedstate.checkpoint.stored import UnknownEpochError
-from keyedstate.cli.checkpoint import inspection
+from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.checkpoint.reading import inspection
+from keyedstate.errors import StorageError, UnknownEpochError
 from keyedstate.types.serializer import SerializerSnapshot
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.errors import user_function_error
-from keyedstate.runtime import KeyedProcessFunction, UserFunctionError
+from keyedstate.errors import UserFunctionError, user_function_error
+from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.failures import report_of
 from keyedstate.testing import Harness
 
@@ -68,7 +68,7 @@ def test_people_get_the_error_first_and_no_trace_of_java(invoke: Any, tmp_path: 
 
 
 def test_errors_of_keyedstate_are_told_with_their_messages(invoke: Any, tmp_path: Path) -> None:
-    said = "keyedstate.checkpoint.errors.MaxParallelismChangedError: The max parallelism is 8.\n  File ..."
+    said = "keyedstate.errors.MaxParallelismChangedError: The max parallelism is 8.\n  File ..."
     (cause,) = explained(invoke, tmp_path, spark_log(said))
     assert cause == {"error": "MaxParallelismChangedError: The max parallelism is 8.", "times": 2}
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage, CorruptManifestError, NotASavepointError, Savepoint
-from keyedstate.checkpoint.stop_request import StopRequest
-from keyedstate.checkpoint.stored import UnknownEpochError
-from keyedstate.spark.savepoint import NotForkableError
+from keyedstate.checkpoint import CheckpointStorage, Savepoint
+from keyedstate.checkpoint.savepoint.stop_request import StopRequest
+from keyedstate.errors import CorruptManifestError, NotASavepointError, UnknownEpochError
+from keyedstate.spark.savepoint.savepoint import NotForkableError
 
 
 @pytest.fixture

@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keyedstate import types
-from keyedstate.state import (
-    BroadcastState,
-    OperatorListState,
-    OperatorStateBackend,
-    StateValueError,
-    UnionListState,
-)
+from keyedstate.errors import StateValueError
+from keyedstate.state import BroadcastState, OperatorListState, OperatorStateBackend, UnionListState
 
 STRING = "expected STRING (a str without lone surrogates)"
 CONVERT = "Convert the value, or declare the state with the type that it has."

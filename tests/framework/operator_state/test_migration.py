@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.state import (
-    BroadcastState,
-    OperatorListState,
-    OperatorStateBackend,
-    StateConversionError,
-    StateMigrationError,
-    UnionListState,
-)
+from keyedstate.errors import StateConversionError, StateMigrationError
+from keyedstate.state import BroadcastState, OperatorListState, OperatorStateBackend, UnionListState
 
 LISTS = [OperatorListState, UnionListState]
 PAIRS = [("foo", 13), ("bar", 278)]

@@ -11,17 +11,19 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import SnapshotSink, StateMeta
-from keyedstate.state import (
-    BroadcastState,
+from keyedstate.errors import (
     InvalidDescriptorError,
-    OperatorListState,
-    OperatorStateBackend,
     ReadOnlyBroadcastStateError,
     SnapshotCancelledError,
     StateKindMismatchError,
     StateMigrationError,
     StateNotBoundError,
     StateValueError,
+)
+from keyedstate.state import (
+    BroadcastState,
+    OperatorListState,
+    OperatorStateBackend,
     UnionListState,
     declared_operator_states,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 
-from keyedstate.backend.ordered import RowCopy, RowSpace
+from keyedstate.ordered import RowCopy, RowSpace
 
 
 class DictSpace(RowSpace, RowCopy):

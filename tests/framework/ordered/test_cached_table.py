@@ -14,10 +14,10 @@ from ordered_dict_space import DictSpace
 
 from keyedstate import types
 from keyedstate.backend import EntryBatch, Expiry, StateKind, StateMeta
-from keyedstate.backend.ordered import ObjectMemory, WriteBuffer, create_ordered_table
-from keyedstate.backend.ordered.cache import weight_of
-from keyedstate.backend.ordered.cached import CachedValueTable
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered import ObjectMemory, WriteBuffer, create_ordered_table
+from keyedstate.ordered.cached_table import CachedValueTable
+from keyedstate.ordered.object_cache import weight_of
 from keyedstate.types import accumulators_of, nullable
 
 VOID = types.VOID_NAMESPACE

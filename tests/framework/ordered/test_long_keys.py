@@ -11,9 +11,9 @@ from ordered_dict_space import DictSpace
 
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
-from keyedstate.backend.ordered import WriteBuffer, create_ordered_table
-from keyedstate.backend.ordered.long_keys import LongKeySpace
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered import WriteBuffer, create_ordered_table
+from keyedstate.ordered.long_keys import LongKeySpace
 
 LIMIT = 32
 

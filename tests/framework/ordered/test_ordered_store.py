@@ -12,9 +12,9 @@ from ordered_dict_space import DictSpace
 
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
-from keyedstate.backend.ordered import WriteBuffer, create_ordered_table, end_of
-from keyedstate.backend.ordered.layout import RowLayout
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered import WriteBuffer, create_ordered_table, end_of
+from keyedstate.ordered.row_keys import RowLayout
 
 VOID = types.VOID_NAMESPACE
 

@@ -12,10 +12,10 @@ from ordered_dict_space import DictSpace
 
 from keyedstate import types
 from keyedstate.backend import TIMER_TABLES, StateKind, StateMeta
-from keyedstate.backend.ordered import WriteBuffer, create_ordered_table
-from keyedstate.backend.ordered.layout import TimeLayout, layout_of
+from keyedstate.errors import CorruptDataError
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.memory import CorruptDataError
+from keyedstate.ordered import WriteBuffer, create_ordered_table
+from keyedstate.ordered.row_keys import TimeLayout, layout_of
 from keyedstate.time import HeapTimerQueue, OrderedTimerQueue
 from keyedstate.time.queue import table_namespace
 

@@ -20,16 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyedstate import types
-from keyedstate.config import Configuration
-from keyedstate.keygroups import KeyGroupRange
-from keyedstate.murmur3 import key_groups
-from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedOperator, KeyedProcessFunction, UserFunctionError
-from keyedstate.runtime.aggregates import (
-    AggregateOverflowError,
+from keyedstate.aggregates import (
     Aggregation,
-    InvalidAggregateError,
-    MissingSketchLibraryError,
     aggregate_with,
     all_,
     any_,
@@ -47,9 +39,20 @@ from keyedstate.runtime.aggregates import (
     sum_,
     variance,
 )
-from keyedstate.runtime.aggregates import function as aggregation
-from keyedstate.runtime.operator import key_serializer_for
+from keyedstate.aggregates import function as aggregation
+from keyedstate.config import Configuration
+from keyedstate.errors import (
+    AggregateOverflowError,
+    InvalidAggregateError,
+    MissingSketchLibraryError,
+    UserFunctionError,
+)
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.murmur3 import key_groups
+from keyedstate.plugins import PluginRegistry
+from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners.operator import key_serializer_for
 from keyedstate.state import AggregateFunction, KeyedStateBackend, ListState, ManualClock, Ttl
 
 GROUPS = 8
@@ -602,7 +605,7 @@ def test_without_the_library_of_sketches_the_error_says_what_to_install(monkeypa
         ({}, "there is none; name at least one"),
         ({"key": count()}, "'key' cannot be computed: a key column has the same name"),
         ({"n": 5}, "'n' cannot be computed: it is 5; give one of"),
-        ({"n": count}, "give one of keyedstate.runtime.aggregates"),
+        ({"n": count}, "give one of keyedstate.aggregates"),
         ({"n": sum_("text")}, r"sum\(text\) needs numbers, and the column has the Arrow type string"),
         ({"n": sum_("truth")}, "needs numbers"),
         ({"n": mean("time")}, "needs numbers"),

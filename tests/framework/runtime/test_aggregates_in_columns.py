@@ -13,14 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keyedstate.backend import Capability
-from keyedstate.config import Configuration
-from keyedstate.keygroups import KeyGroupRange
-from keyedstate.murmur3 import key_groups
-from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedOperator, UserFunctionError
-from keyedstate.runtime.aggregates import (
-    AggregateOverflowError,
+from keyedstate.aggregates import (
     Aggregation,
     all_,
     any_,
@@ -33,8 +26,15 @@ from keyedstate.runtime.aggregates import (
     sum_,
     variance,
 )
-from keyedstate.runtime.operator import key_serializer_for
+from keyedstate.backend import Capability
+from keyedstate.config import Configuration
+from keyedstate.errors import AggregateOverflowError, UserFunctionError
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.murmur3 import key_groups
+from keyedstate.plugins import PluginRegistry
+from keyedstate.runtime import KeyedOperator
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners.operator import key_serializer_for
 from keyedstate.state import KeyedStateBackend, Ttl
 
 GROUPS = 8

@@ -10,22 +10,21 @@ import pytest
 
 from keyedstate import types
 from keyedstate.config import Configuration
+from keyedstate.errors import HarnessSchemaError, HarnessSettingError, InvalidFunctionError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import (
     ConnectedInput,
     ConnectedInputs,
-    InvalidFunctionError,
     KeyedCoProcessFunction,
     KeyedOperator,
     KeyedProcessFunction,
-    UserFunctionError,
     key_serializer_for,
 )
-from keyedstate.runtime.connected import FIRST_COLUMN, SECOND_COLUMN
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners.connected import FIRST_COLUMN, SECOND_COLUMN
 from keyedstate.state import BEFORE_TIME, KeyedStateBackend, ListState, ValueState
-from keyedstate.testing import Harness, HarnessSchemaError, HarnessSettingError, SecondInput
+from keyedstate.testing import Harness, SecondInput
 
 ORDERS = "order string, customer string, at timestamp"
 PAYMENTS = "amount double, paid_at timestamp, order_id string"

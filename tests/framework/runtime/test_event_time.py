@@ -10,20 +10,14 @@ import pytest
 
 from keyedstate import types
 from keyedstate.config import Configuration
+from keyedstate.errors import MissingEventTimeError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
 from keyedstate.runtime.event_time import event_times, is_event_time
-from keyedstate.runtime.operator import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.state import (
-    BEFORE_TIME,
-    KeyedStateBackend,
-    MissingEventTimeError,
-    Ttl,
-    TtlClock,
-    ValueState,
-)
+from keyedstate.runtime.runners.operator import key_serializer_for
+from keyedstate.state import BEFORE_TIME, KeyedStateBackend, Ttl, TtlClock, ValueState
 
 MS = pa.timestamp("ms", "UTC")
 

@@ -9,37 +9,36 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.runtime import (
+from keyedstate.aggregates import count
+from keyedstate.errors import (
+    InvalidAggregateError,
+    InvalidDescriptorError,
     InvalidFunctionError,
+    InvalidJoinError,
+    InvalidWindowError,
+    StateNotBoundError,
+    UnorderedTimersError,
+)
+from keyedstate.joins import ProcessJoinFunction, interval_join
+from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     VectorizedProcessFunction,
     check_function,
 )
-from keyedstate.runtime.aggregates import InvalidAggregateError, count
-from keyedstate.runtime.joins import InvalidJoinError, ProcessJoinFunction, interval_join
-from keyedstate.runtime.windows import windowed
-from keyedstate.state import (
-    AggregateFunction,
-    AggregatingState,
-    InvalidDescriptorError,
-    ReducingState,
-    StateNotBoundError,
-    ValueState,
-)
+from keyedstate.state import AggregateFunction, AggregatingState, ReducingState, ValueState
 from keyedstate.testing import Harness
-from keyedstate.time import UnorderedTimersError
-from keyedstate.window import (
+from keyedstate.windows import (
     CountEvictor,
     CountTrigger,
     EventTimeTrigger,
-    InvalidWindowError,
     Trigger,
     TriggerResult,
     Tumbling,
+    windowed,
 )
-from keyedstate.window.function import ProcessWindowFunction
+from keyedstate.windows.function import ProcessWindowFunction
 
 LOOSE = ValueState("loose", types.INT64, default=0)
 

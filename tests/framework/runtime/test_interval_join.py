@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from keyedstate import types
 from keyedstate.durations import InvalidDurationError
-from keyedstate.runtime import InvalidFunctionError, UserFunctionError
-from keyedstate.runtime.joins import InvalidJoinError, ProcessJoinFunction, interval_join
+from keyedstate.errors import InvalidFunctionError, InvalidJoinError, UserFunctionError
+from keyedstate.joins import ProcessJoinFunction, interval_join
 from keyedstate.runtime.side_outputs import SideOutputNameError
 from keyedstate.state import ValueState
 from keyedstate.testing import Harness, SecondInput

@@ -12,19 +12,20 @@ import pytest
 
 from keyedstate import types
 from keyedstate.config import Configuration
+from keyedstate.errors import (
+    InvalidDescriptorError,
+    InvalidFunctionError,
+    StateNotBoundError,
+    StateValueError,
+    UserFunctionError,
+)
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import InvalidFunctionError, KeyedOperator, KeyedProcessFunction, UserFunctionError
-from keyedstate.runtime.operator import OUTPUT_BATCH_ROWS, key_serializer_for
+from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
 from keyedstate.runtime.output import OutputSchema, OutputTypeError
-from keyedstate.state import (
-    InvalidDescriptorError,
-    KeyedStateBackend,
-    StateNotBoundError,
-    StateValueError,
-    ValueState,
-)
+from keyedstate.runtime.runners.operator import OUTPUT_BATCH_ROWS, key_serializer_for
+from keyedstate.state import KeyedStateBackend, ValueState
 
 GROUPS = 8
 GROUP_COLUMN = "__group"

@@ -10,28 +10,30 @@ import pytest
 
 from keyedstate import types
 from keyedstate.config import Configuration
+from keyedstate.errors import (
+    InvalidDescriptorError,
+    InvalidFunctionError,
+    NoCurrentKeyError,
+    ReadOnlyBroadcastStateError,
+    UserFunctionError,
+)
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import (
     BroadcastContext,
     Context,
-    InvalidFunctionError,
     KeyedBroadcastProcessFunction,
     KeyedOperator,
     KeyedProcessFunction,
-    UserFunctionError,
 )
-from keyedstate.runtime.operator import OUTPUT_BATCH_ROWS, key_serializer_for
 from keyedstate.runtime.output import OutputSchema, OutputTypeError
+from keyedstate.runtime.runners.operator import OUTPUT_BATCH_ROWS, key_serializer_for
 from keyedstate.state import (
     BroadcastState,
-    InvalidDescriptorError,
     KeyedStateBackend,
-    NoCurrentKeyError,
     OperatorListState,
     OperatorStateBackend,
-    ReadOnlyBroadcastStateError,
     UnionListState,
     ValueState,
 )

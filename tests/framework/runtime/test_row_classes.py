@@ -101,8 +101,8 @@ def test_many_rows_grouped_by_key_are_instances_with_shared_keys() -> None:
 
     import pyarrow as pa
 
+    from keyedstate.runtime.key_runs import RowsByKey
     from keyedstate.runtime.row_classes import row_class_of
-    from keyedstate.runtime.runs import RowsByKey
 
     keys = [f"k{n % 7}" for n in range(3000)]
     batch = pa.record_batch(

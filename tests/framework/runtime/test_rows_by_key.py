@@ -15,9 +15,9 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
-from keyedstate.runtime.operator import key_serializer_for
+from keyedstate.runtime.key_runs import ROWS_AT_ONCE
 from keyedstate.runtime.output import OutputSchema, OutputTypeError
-from keyedstate.runtime.runs import ROWS_AT_ONCE
+from keyedstate.runtime.runners.operator import key_serializer_for
 from keyedstate.state import KeyedStateBackend
 
 GROUPS = 8

@@ -11,19 +11,17 @@ import pyarrow.compute as pc
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import HarnessSchemaError, HarnessSettingError, InvalidFunctionError, UserFunctionError
 from keyedstate.runtime import (
-    InvalidFunctionError,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
-    UserFunctionError,
     VectorizedProcessFunction,
 )
 from keyedstate.runtime.output import OutputBatchError, OutputRowError, OutputSchema, OutputTypeError
 from keyedstate.runtime.side_outputs import MAIN, OUTPUT, Outputs, SideOutputNameError
 from keyedstate.state import ValueState
 from keyedstate.testing import Harness, SecondInput
-from keyedstate.testing.harness.errors import HarnessSchemaError, HarnessSettingError
 
 SCHEMA = "user string, n long"
 

@@ -9,23 +9,22 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
-from keyedstate.runtime import (
+from keyedstate.errors import (
     InvalidFunctionError,
+    InvalidTimerTimeError,
+    NoEventTimeError,
+    UnorderedTimersError,
+    UserFunctionError,
+)
+from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     TimeDomain,
-    UserFunctionError,
     VectorizedProcessFunction,
 )
 from keyedstate.state import BEFORE_TIME, Ttl, TtlClock, ValueState
 from keyedstate.testing import Harness
-from keyedstate.time import (
-    HeapTimerQueue,
-    InvalidTimerTimeError,
-    NoEventTimeError,
-    OrderedTimerQueue,
-    UnorderedTimersError,
-)
+from keyedstate.time import HeapTimerQueue, OrderedTimerQueue
 
 SCHEMA = "k string, at timestamp, n long"
 OUTPUT = "k string, what string, at long, n long"

@@ -13,30 +13,16 @@ from hypothesis import strategies as st
 
 from keyedstate import types
 from keyedstate.config import Configuration
+from keyedstate.errors import NoCurrentKeyError, StateValueError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import (
-    KeyedOperator,
-    KeyedProcessFunction,
-    UserFunctionError,
-    VectorizedProcessFunction,
-)
-from keyedstate.runtime import operator as operator_module
+from keyedstate.runtime import KeyedOperator, KeyedProcessFunction, VectorizedProcessFunction
 from keyedstate.runtime.grouping import GroupedRows
-from keyedstate.runtime.operator import key_serializer_for
 from keyedstate.runtime.output import OutputBatchError, OutputSchema
-from keyedstate.state import (
-    KeyedStateBackend,
-    ListState,
-    MapState,
-    NoCurrentKeyError,
-    ReducingState,
-    StateValueError,
-    Ttl,
-    TtlClock,
-    ValueState,
-)
+from keyedstate.runtime.runners import operator as operator_module
+from keyedstate.runtime.runners.operator import key_serializer_for
+from keyedstate.state import KeyedStateBackend, ListState, MapState, ReducingState, Ttl, TtlClock, ValueState
 from keyedstate.testing import Harness
 
 GROUPS = 8

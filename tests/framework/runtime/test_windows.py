@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.runtime import InvalidFunctionError, UserFunctionError
-from keyedstate.runtime.aggregates import InvalidAggregateError, count, max_, mean, sum_
+from keyedstate.aggregates import count, max_, mean, sum_
+from keyedstate.errors import (
+    InvalidAggregateError,
+    InvalidFunctionError,
+    InvalidWindowError,
+    UserFunctionError,
+)
 from keyedstate.runtime.side_outputs import SideOutputNameError
-from keyedstate.runtime.windows import windowed
 from keyedstate.state import AggregateFunction, ValueState
 from keyedstate.testing import Harness
-from keyedstate.window import (
+from keyedstate.windows import (
     ContinuousEventTimeTrigger,
     Count,
     CountEvictor,
@@ -25,13 +29,13 @@ from keyedstate.window import (
     EventTimeTrigger,
     Evictor,
     Global,
-    InvalidWindowError,
     ProcessingTimeoutTrigger,
     Session,
     Sliding,
     Tumbling,
+    windowed,
 )
-from keyedstate.window.function import ProcessWindowFunction
+from keyedstate.windows.function import ProcessWindowFunction
 
 SCHEMA = "user string, v long, ts timestamp"
 REDUCED = "user string, window_start timestamp, window_end timestamp, v long, ts timestamp"

@@ -11,13 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyedstate import types
-from keyedstate.runtime.aggregates import collect, count, max_, mean, sum_
-from keyedstate.runtime.windows import windowed
-from keyedstate.runtime.windows.aggregation import WindowedAggregation
-from keyedstate.runtime.windows.session_aggregation import SessionAggregation
+from keyedstate.aggregates import collect, count, max_, mean, sum_
 from keyedstate.state import AggregateFunction
 from keyedstate.testing import Harness
-from keyedstate.window import Session, Sliding, Tumbling
+from keyedstate.windows import Session, Sliding, Tumbling, windowed
+from keyedstate.windows.columnar.aggregation import WindowedAggregation
+from keyedstate.windows.columnar.session_aggregation import SessionAggregation
 
 UTC = dt.timezone.utc
 SCHEMA = "user string, v long, ts timestamp"

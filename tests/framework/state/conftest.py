@@ -12,8 +12,8 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import Capability
-from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter
-from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry

@@ -7,16 +7,8 @@ import operator
 import pytest
 
 from keyedstate import types
-from keyedstate.state import (
-    AggregateFunction,
-    AggregatingState,
-    FoldingState,
-    InvalidDescriptorError,
-    MergeError,
-    ReducingState,
-    StateKindMismatchError,
-    StateValueError,
-)
+from keyedstate.errors import InvalidDescriptorError, MergeError, StateKindMismatchError, StateValueError
+from keyedstate.state import AggregateFunction, AggregatingState, FoldingState, ReducingState
 
 JOINED = ReducingState("joined", lambda a, b: f"{a},{b}", types.STRING)
 TOTAL = ReducingState("total", operator.add, types.INT64)

@@ -10,25 +10,29 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.checkpoint.document import decode_document, encode_document
-from keyedstate.checkpoint.errors import FormatVersionError, UnreadableStateError, UnwritableEntryError
-from keyedstate.checkpoint.segment import SegmentHandle
-from keyedstate.errors import KeyedStateError
+from keyedstate.checkpoint.format.json_document import decode_document, encode_document
+from keyedstate.checkpoint.format.segment import SegmentHandle
+from keyedstate.errors import (
+    FormatVersionError,
+    InvalidDescriptorError,
+    KeyedStateError,
+    NullNamespaceError,
+    StateMigrationError,
+    StateValueError,
+    UnorderedKeyError,
+    UnreadableStateError,
+    UnwritableEntryError,
+    ValueTypeError,
+)
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
     FoldingState,
-    InvalidDescriptorError,
     ListState,
     MapState,
-    NullNamespaceError,
     ReducingState,
-    StateMigrationError,
-    StateValueError,
-    UnorderedKeyError,
     ValueState,
 )
-from keyedstate.types import ValueTypeError
 
 
 class Total(AggregateFunction):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import StateValueError, ValueTypeError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import (
     AggregateFunction,
@@ -17,10 +18,8 @@ from keyedstate.state import (
     ListState,
     MapState,
     ReducingState,
-    StateValueError,
     ValueState,
 )
-from keyedstate.types import ValueTypeError
 
 NUMBER = ValueState("number", types.INT64, default=-1)
 TAGS = ValueState("tags", types.list_of(types.STRING), default=["none"])

@@ -19,9 +19,10 @@ from hypothesis.stateful import (
 
 from keyedstate import types
 from keyedstate.backend import ChangeTracking, EntryChange, StateKind, StateMeta, TableChanges
+from keyedstate.errors import UnknownChangesError
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.state import ListState, MapState, ReducingState, UnknownChangesError, ValueState
-from keyedstate.state.tracking import TouchedTable
+from keyedstate.state import ListState, MapState, ReducingState, ValueState
+from keyedstate.state.registry.change_tracking import TouchedTable
 from keyedstate.testing import open_instance
 
 WORDS = ValueState("words", types.STRING)

@@ -7,13 +7,13 @@ import operator
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import StateMigrationError
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
     ListState,
     MapState,
     ReducingState,
-    StateMigrationError,
     ValueState,
 )
 

@@ -12,13 +12,8 @@ import numpy as np
 import pytest
 
 from keyedstate import types
-from keyedstate.state import (
-    ListState,
-    MapState,
-    StateConversionError,
-    StateMigrationError,
-    ValueState,
-)
+from keyedstate.errors import StateConversionError, StateMigrationError
+from keyedstate.state import ListState, MapState, ValueState
 
 PAIRS = {1: ("foo", 1456), 2: ("bar", 478), 3: ("hello", 189)}
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyedstate import types
+from keyedstate.errors import StateValueError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import (
     AggregateFunction,
@@ -18,7 +19,6 @@ from keyedstate.state import (
     LatencySampling,
     ManualClock,
     ReducingState,
-    StateValueError,
     Ttl,
     ValueState,
 )

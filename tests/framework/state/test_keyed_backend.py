@@ -16,17 +16,15 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import Capability, EntryBatch, SnapshotSink, StateMeta
-from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.state import (
-    KeyedStateBackend,
-    MapState,
+from keyedstate.errors import (
     NoCurrentKeyError,
     NullNamespaceError,
     SnapshotCancelledError,
     StateKindMismatchError,
     StateMigrationError,
-    ValueState,
 )
+from keyedstate.keygroups import KeyGroupRange, key_group_range_for
+from keyedstate.state import KeyedStateBackend, MapState, ValueState
 
 WORDS = ValueState("words", types.STRING)
 COUNTS = MapState("counts", types.STRING, types.nullable(types.INT64))

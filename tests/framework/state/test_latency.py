@@ -8,7 +8,7 @@ import pytest
 
 from keyedstate import types
 from keyedstate.config import Configuration
-from keyedstate.errors import InvalidOptionError
+from keyedstate.errors import InvalidOptionError, StateValueError
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
@@ -16,7 +16,6 @@ from keyedstate.state import (
     ListState,
     MapState,
     ReducingState,
-    StateValueError,
     Ttl,
     ValueState,
 )
@@ -132,7 +131,7 @@ def test_nothing_is_measured_unless_it_is_wanted(instances: Any) -> None:
     plain = instances.open()
     assert plain.latency is None
     handle = plain.get_state(ValueState("s", types.INT64))
-    assert type(handle).__dict__["value"].__module__ == "keyedstate.state.value"
+    assert type(handle).__dict__["value"].__module__ == "keyedstate.state.kinds.value"
     assert not hasattr(type(handle).value, "__wrapped__")
     assert LatencySampling.of(Configuration({})) is None
     assert LatencySampling.of(Configuration({"metrics.latency": True})) == LatencySampling(100, 128, True)

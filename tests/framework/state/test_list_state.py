@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keyedstate import types
-from keyedstate.state import InvalidDescriptorError, ListState, NullNamespaceError, StateValueError
+from keyedstate.errors import InvalidDescriptorError, NullNamespaceError, StateValueError
+from keyedstate.state import ListState
 
 RECENT = ListState("recent", types.STRING)
 NUMBERS = ListState("numbers", types.INT64)

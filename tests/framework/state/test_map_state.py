@@ -10,7 +10,8 @@ from decimal import Decimal
 import pytest
 
 from keyedstate import types
-from keyedstate.state import MapState, NothingToRemoveError, StateValueError, UnorderedKeyError
+from keyedstate.errors import NothingToRemoveError, StateValueError, UnorderedKeyError
+from keyedstate.state import MapState
 
 COUNTS = MapState("counts", types.INT64, types.nullable(types.STRING))
 

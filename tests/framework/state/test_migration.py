@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import StateMigrationError
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
     ListState,
     MapState,
     ReducingState,
-    StateMigrationError,
     ValueState,
 )
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.state import ListState, MapState, StateConversionError, StateValueError, ValueState
+from keyedstate.errors import StateConversionError, StateValueError
+from keyedstate.state import ListState, MapState, ValueState
 
 STATE = ValueState("s", types.pickled())
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.state import StateMigrationError
-from keyedstate.state.errors import SerializerOrderError
-from keyedstate.state.serializer_provider import SerializerProvider
+from keyedstate.errors import SerializerOrderError, StateMigrationError
+from keyedstate.state.registry.serializer_provider import SerializerProvider
 
 
 class Level(enum.Enum):

@@ -11,7 +11,8 @@ import pytest
 from keyedstate import types
 from keyedstate.backend import AnyStateTable, EntryBatch, Snapshot, SnapshotSink, SnapshotStrategy, StateMeta
 from keyedstate.checkpoint import SegmentWriter
-from keyedstate.state import KeyedStateBackend, SnapshotCancelledError, SnapshotTask, ValueState
+from keyedstate.errors import SnapshotCancelledError
+from keyedstate.state import KeyedStateBackend, SnapshotTask, ValueState
 
 WORDS = ValueState("words", types.STRING)
 

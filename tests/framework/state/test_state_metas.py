@@ -10,13 +10,13 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import Capability, EntryBatch, SnapshotSink, StateKind, StateMeta
+from keyedstate.errors import SnapshotCancelledError
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
     ListState,
     MapState,
     ReducingState,
-    SnapshotCancelledError,
     ValueState,
 )
 from keyedstate.types import Outcome

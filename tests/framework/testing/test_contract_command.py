@@ -14,10 +14,10 @@ import pytest
 from keyedstate.backend import Capability
 from keyedstate.config import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.testing.contract.baseline import measure
-from keyedstate.testing.contract.matrix import EVERY_BACKEND
-from keyedstate.testing.contract.outcomes import OUTCOMES_OPTION, Ending, Outcome, OutcomeReader
-from keyedstate.testing.contract.report import FORMAT, Report
+from keyedstate.testing.contract.reports.baseline import measure
+from keyedstate.testing.contract.reports.matrix import EVERY_BACKEND
+from keyedstate.testing.contract.reports.outcomes import OUTCOMES_OPTION, Ending, Outcome, OutcomeReader
+from keyedstate.testing.contract.reports.report import FORMAT, Report
 
 #: A plugin that is nested-map in all but its name, and what a test changes of it.
 SOURCE = """
@@ -256,7 +256,7 @@ def test_an_announced_test_that_fails_is_reported_and_fails_nothing(tmp_path):
         "def test_passes():\n    pass\n"
     )
     file = tmp_path / "outcomes.jsonl"
-    plugin = ["-p", "keyedstate.testing.contract.outcomes", f"{OUTCOMES_OPTION}={file}"]
+    plugin = ["-p", "keyedstate.testing.contract.reports.outcomes", f"{OUTCOMES_OPTION}={file}"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, "test_announced.py"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     reader = OutcomeReader(file)

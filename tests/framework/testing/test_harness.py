@@ -9,19 +9,23 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.errors import UnknownBackendError, UnknownOptionError
-from keyedstate.keygroups import InvalidParallelismError, operator_index_for_key_group
-from keyedstate.runtime import InvalidFunctionError, KeyedProcessFunction, UserFunctionError
-from keyedstate.runtime.output import OutputTypeError
-from keyedstate.state import ListState, MapState, ReducingState, ValueState
-from keyedstate.testing import (
+from keyedstate.errors import (
     FunctionCopyError,
-    Harness,
+    GenericTypeForbiddenError,
     HarnessClosedError,
     HarnessSettingError,
+    InvalidFunctionError,
     StateNotRegisteredError,
+    UnknownBackendError,
+    UnknownOptionError,
+    UserFunctionError,
+    ValueTypeError,
 )
-from keyedstate.types import GenericTypeForbiddenError, ValueTypeError
+from keyedstate.keygroups import InvalidParallelismError, operator_index_for_key_group
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.runtime.output import OutputTypeError
+from keyedstate.state import ListState, MapState, ReducingState, ValueState
+from keyedstate.testing import Harness
 
 ROWS = "user string, page string, seconds long"
 VIEWS = "user string, views long, spent long"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keyedstate import types
-from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction, UserFunctionError
+from keyedstate.errors import HarnessSchemaError, HarnessSettingError, InputRowError, UserFunctionError
+from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
 from keyedstate.state import BroadcastState, OperatorListState, UnionListState, ValueState
-from keyedstate.testing import HarnessSchemaError, HarnessSettingError, InputRowError
 
 USERS = [f"user-{number}" for number in range(30)]
 ROWS = "user string, amount long"

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import HarnessSchemaError, InputRowError
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.testing import Harness, HarnessSchemaError, InputRowError
+from keyedstate.testing import Harness
 from keyedstate.testing.harness.schema import arrow_schema
 
 

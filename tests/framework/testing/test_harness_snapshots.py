@@ -10,22 +10,20 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.checkpoint.errors import CorruptSegmentError, UnwritableEntryError
-from keyedstate.keygroups import InvalidParallelismError
-from keyedstate.runtime import KeyedProcessFunction, UserFunctionError
-from keyedstate.state import (
-    ListState,
-    MapState,
-    StateKindMismatchError,
-    StateMigrationError,
-    ValueState,
-)
-from keyedstate.testing import (
-    Harness,
+from keyedstate.errors import (
+    CorruptSegmentError,
     HarnessClosedError,
     SnapshotMismatchError,
+    StateKindMismatchError,
+    StateMigrationError,
     StateNotRegisteredError,
+    UnwritableEntryError,
+    UserFunctionError,
 )
+from keyedstate.keygroups import InvalidParallelismError
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.state import ListState, MapState, ValueState
+from keyedstate.testing import Harness
 
 ROWS = "user string, value long"
 USERS = [f"user-{number}" for number in range(50)]

@@ -7,12 +7,17 @@ import datetime as dt
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import (
+    HarnessClosedError,
+    HarnessSchemaError,
+    HarnessSettingError,
+    MissingEventTimeError,
+)
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.state import (
     InvalidDurationError,
     ListState,
     MapState,
-    MissingEventTimeError,
     ReducingState,
     Ttl,
     TtlClock,
@@ -20,7 +25,6 @@ from keyedstate.state import (
     ValueState,
 )
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, ManualClock
-from keyedstate.testing import HarnessClosedError, HarnessSchemaError, HarnessSettingError
 
 ROWS = "user string, n long"
 EVENT_ROWS = "user string, n long, at timestamp"

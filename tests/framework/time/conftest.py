@@ -13,7 +13,7 @@ import pytest
 from keyedstate import types
 from keyedstate.backend import StateHandle, StateMeta
 from keyedstate.checkpoint import ChainHandle, SegmentHandle, SegmentWriter, write_delta
-from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry

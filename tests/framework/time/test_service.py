@@ -9,26 +9,19 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import EntryChange
-from keyedstate.keygroups import KeyGroupRange
-from keyedstate.state import (
-    BEFORE_TIME,
-    END_OF_TIME,
+from keyedstate.errors import (
     InvalidDescriptorError,
-    NoCurrentKeyError,
-    StateMigrationError,
-    ValueState,
-)
-from keyedstate.time import (
-    EVENT_TIMERS,
-    PROCESSING_TIMERS,
     InvalidTimerNamespaceError,
     InvalidTimerTimeError,
     KeyGroupOfTimerError,
+    NoCurrentKeyError,
     NoEventTimeError,
-    Timer,
+    StateMigrationError,
     TimerServiceMismatchError,
-    TimerServices,
 )
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.state import BEFORE_TIME, END_OF_TIME, ValueState
+from keyedstate.time import EVENT_TIMERS, PROCESSING_TIMERS, Timer, TimerServices
 
 
 def four(instance, register):

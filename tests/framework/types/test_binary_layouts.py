@@ -17,9 +17,10 @@ import pandas as pd
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import CorruptDataError
 from keyedstate.memory import DataInputView, DataOutputView
-from keyedstate.types import CorruptDataError, TypeSerializer
-from keyedstate.types.text import read_string, write_string
+from keyedstate.types import TypeSerializer
+from keyedstate.types.scalars.text import read_string, write_string
 
 UTC = dt.timezone.utc
 

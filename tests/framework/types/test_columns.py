@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
-from keyedstate.types import (
+from keyedstate.errors import (
     ColumnSizeError,
     ColumnTypeError,
     CorruptDataError,
-    TypeSerializer,
     UnknownEnumConstantError,
     UnsupportedTypeError,
     ValueTypeError,
 )
-from keyedstate.types.columns import offsets_of
+from keyedstate.types import TypeSerializer
+from keyedstate.types.arrow_columns import offsets_of
 
 
 class Color(enum.Enum):

@@ -10,16 +10,18 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import (
+    DuplicateSerializerError,
+    InvalidSnapshotError,
+    UnknownSerializerError,
+    ValueTypeError,
+)
 from keyedstate.memory import DataInputView, DataOutputView
 from keyedstate.types import (
     Compatibility,
-    DuplicateSerializerError,
-    InvalidSnapshotError,
     Outcome,
     SerializerSnapshot,
     TypeSerializer,
-    UnknownSerializerError,
-    ValueTypeError,
     compose,
     register_serializer_type,
 )

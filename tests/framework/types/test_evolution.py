@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 
 from keyedstate import types
-from keyedstate.types import Compatibility, Outcome, SerializerSnapshot, TypeSerializer, UnsupportedTypeError
+from keyedstate.errors import UnsupportedTypeError
+from keyedstate.types import Compatibility, Outcome, SerializerSnapshot, TypeSerializer
 
 
 class Level(enum.Enum):

@@ -16,12 +16,8 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
-from keyedstate.types import (
-    GenericTypeForbiddenError,
-    SerializerSnapshot,
-    UnreadableGenericValueError,
-    ValueTypeError,
-)
+from keyedstate.errors import GenericTypeForbiddenError, UnreadableGenericValueError, ValueTypeError
+from keyedstate.types import SerializerSnapshot
 
 PICKLED = types.pickled()
 

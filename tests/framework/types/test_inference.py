@@ -21,7 +21,8 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
-from keyedstate.types import TypeSerializer, UnsupportedTypeError
+from keyedstate.errors import UnsupportedTypeError
+from keyedstate.types import TypeSerializer
 
 UserId = NewType("UserId", int)
 Price = Annotated[Decimal, types.decimal(10, 2)]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.memory import CorruptDataError, DataOutputView
-from keyedstate.testing.contract.golden import TYPES, same
-from keyedstate.types import ValueTypeError
+from keyedstate.errors import CorruptDataError, ValueTypeError
+from keyedstate.memory import DataOutputView
+from keyedstate.testing.contract.suites.golden import TYPES, same
 
 COLUMNS: dict[str, tuple[types.TypeSerializer[Any], list[Any]]] = {
     **{name: (type_, [value, value]) for name, (type_, value) in TYPES.items()},

@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 
 from keyedstate import types
-from keyedstate.types import ValueTypeError
+from keyedstate.errors import ValueTypeError
 
 
 @dataclass

@@ -23,7 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyedstate import types
-from keyedstate.types import CorruptDataError, SerializerSnapshot, TypeSerializer
+from keyedstate.errors import CorruptDataError
+from keyedstate.types import SerializerSnapshot, TypeSerializer
 
 #: The same examples in every run; the first of them are slow where strategies are built.
 COMMON = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -20,7 +20,8 @@ import pandas as pd
 import pytest
 
 from keyedstate import types
-from keyedstate.types import TypeSerializer, UnsupportedTypeError, ValueTypeError
+from keyedstate.errors import UnsupportedTypeError, ValueTypeError
+from keyedstate.types import TypeSerializer
 
 
 class Pair(NamedTuple):

@@ -13,16 +13,16 @@ import pytest
 
 from keyedstate import types
 from keyedstate.checkpoint import SegmentHandle, SegmentWriter
-from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import KeyedStateBackend, ManualClock
 from keyedstate.time import TimerServices
-from keyedstate.window.contents import AllRows, WindowContents
-from keyedstate.window.definition import WindowDefinition
-from keyedstate.window.function import ProcessWindowFunction
-from keyedstate.window.operator import TIMERS, WindowOperator
+from keyedstate.windows.definition import WindowDefinition
+from keyedstate.windows.function import ProcessWindowFunction
+from keyedstate.windows.row.contents import AllRows, WindowContents
+from keyedstate.windows.row.operator import TIMERS, WindowOperator
 
 GROUPS = 16
 ROW = types.row_of({"key": types.STRING, "value": types.INT64})

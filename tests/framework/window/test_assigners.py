@@ -12,17 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyedstate.durations import InvalidDurationError
+from keyedstate.errors import InvalidGapError, InvalidWindowError, MissingTimestampError
 from keyedstate.types import GLOBAL_WINDOW
-from keyedstate.window import (
+from keyedstate.windows import (
     Count,
     CountEvictor,
     CountTrigger,
     EndOfStreamTrigger,
     EventTimeTrigger,
     Global,
-    InvalidGapError,
-    InvalidWindowError,
-    MissingTimestampError,
     NeverTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,

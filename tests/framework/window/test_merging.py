@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyedstate.window import MergingWindowSet, Session, TimeWindow
+from keyedstate.windows import MergingWindowSet, Session, TimeWindow
 
 GAP = Session.with_gap(3)
 Merge = tuple[TimeWindow, list[TimeWindow], TimeWindow, list[TimeWindow]]

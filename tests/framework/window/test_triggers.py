@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from keyedstate.errors import InvalidWindowError
 from keyedstate.state import AggregatingState, ListState, ReducingState, StateDescriptor
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.types import INT64
-from keyedstate.window import (
+from keyedstate.windows import (
     AllTrigger,
     AnyTrigger,
     ContinuousEventTimeTrigger,
@@ -20,7 +21,6 @@ from keyedstate.window import (
     DeltaTrigger,
     EndOfStreamTrigger,
     EventTimeTrigger,
-    InvalidWindowError,
     NeverTrigger,
     OnMergeContext,
     ProcessingTimeoutTrigger,

@@ -8,19 +8,17 @@ from typing import Any
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import InvalidWindowError, LateMergeError, PerWindowStateError
 from keyedstate.state import END_OF_TIME, AggregateFunction, ReducingState, ValueState
 from keyedstate.types import TimeWindow
-from keyedstate.window import (
+from keyedstate.windows import (
     ContinuousEventTimeTrigger,
     CountEvictor,
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,
     Global,
-    InvalidWindowError,
-    LateMergeError,
     MergingWindowAssigner,
-    PerWindowStateError,
     Session,
     Sliding,
     Trigger,
@@ -28,9 +26,9 @@ from keyedstate.window import (
     Tumbling,
     WindowAssigner,
 )
-from keyedstate.window.contents import AggregatedRows, AllRows, ReducedRows
-from keyedstate.window.definition import WindowDefinition
-from keyedstate.window.function import ProcessWindowFunction
+from keyedstate.windows.definition import WindowDefinition
+from keyedstate.windows.function import ProcessWindowFunction
+from keyedstate.windows.row.contents import AggregatedRows, AllRows, ReducedRows
 
 Jobs = Callable[..., Any]
 CONTINUE, FIRE, PURGE = TriggerResult.CONTINUE, TriggerResult.FIRE, TriggerResult.PURGE

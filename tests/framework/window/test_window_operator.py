@@ -11,7 +11,7 @@ import pytest
 from keyedstate import types
 from keyedstate.state import END_OF_TIME, AggregateFunction, ValueState
 from keyedstate.types import GLOBAL_WINDOW
-from keyedstate.window import (
+from keyedstate.windows import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     Count,
@@ -28,8 +28,8 @@ from keyedstate.window import (
     TimeEvictor,
     Tumbling,
 )
-from keyedstate.window.contents import AggregatedRows, AllRows, ReducedRows
-from keyedstate.window.function import ProcessWindowFunction
+from keyedstate.windows.function import ProcessWindowFunction
+from keyedstate.windows.row.contents import AggregatedRows, AllRows, ReducedRows
 
 Jobs = Callable[..., Any]
 

@@ -10,7 +10,7 @@ import pytest
 from keyedstate.backend import Capability, ColumnTable
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.testing.contract.base import KEY_GROUPS, MAX_PARALLELISM, content
-from keyedstate.testing.contract.columns import KEYS, METAS, NAMESPACES, group_of, shown
+from keyedstate.testing.contract.suites.columns import KEYS, METAS, NAMESPACES, group_of, shown
 from keyedstate.testing.instances import Instance, open_instance
 from keyedstate_heap_cow import cowmap
 

@@ -19,11 +19,11 @@ from keyedstate.checkpoint import (
     Writing,
     handles_for,
 )
-from keyedstate.checkpoint.local_copies import LocalCopies
-from keyedstate.checkpoint.manifest import Owner
-from keyedstate.checkpoint.retention import prune
+from keyedstate.checkpoint.format.manifest import Owner
+from keyedstate.checkpoint.protocol.retention import prune
+from keyedstate.checkpoint.storage.local_copies import LocalCopies
+from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
-from keyedstate.spark.saving import StateWriter
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 from keyedstate.testing.instances import chosen_backend
 

@@ -8,8 +8,8 @@ import pytest
 from rocksdb_incremental import Job
 
 from keyedstate import types
-from keyedstate.checkpoint.manifest import AttemptManifest, CheckpointMetadata
-from keyedstate.checkpoint.metrics import metrics_of_checkpoint
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
+from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.state import ValueState
 from keyedstate_rocksdb.errors import UnknownChoiceError
 from keyedstate_rocksdb.figures import PROPERTIES, TICKERS

@@ -14,10 +14,11 @@ from rocksdict import BottommostLevelCompaction, CompactOptions
 from typer.testing import CliRunner
 
 from keyedstate import types
-from keyedstate.checkpoint import CheckpointError, CorruptSegmentError, Writing, handles_for
-from keyedstate.checkpoint.canonical import write_whole
-from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.checkpoint import Writing, handles_for
+from keyedstate.checkpoint.format.canonical import write_whole
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.app import app
+from keyedstate.errors import CheckpointError, CorruptSegmentError
 from keyedstate.state import ListState, MapState, ValueState
 
 COUNTS = ValueState("counts", types.INT64, default=0)

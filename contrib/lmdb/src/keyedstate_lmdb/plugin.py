@@ -19,8 +19,8 @@ from keyedstate.backend import (
     StateHandle,
     StateMeta,
 )
-from keyedstate.backend.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
 from keyedstate.hooks import hookimpl
+from keyedstate.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
 from keyedstate_lmdb.store import MAP_SIZE, LmdbStore
 
 

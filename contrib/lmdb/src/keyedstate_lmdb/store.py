@@ -9,9 +9,9 @@ from typing import Any
 import lmdb
 
 from keyedstate.backend import BackendContext
-from keyedstate.backend.ordered import OrderedStore, RowCopy, RowSpace
 from keyedstate.config import integer
 from keyedstate.errors import KeyedStateError
+from keyedstate.ordered import OrderedStore, RowCopy, RowSpace
 
 MAP_SIZE = integer(
     "lmdb.map-size", 64 << 30, "Bytes that the state of one task may take in its LMDB file.", low=1 << 20

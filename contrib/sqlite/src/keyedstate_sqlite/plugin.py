@@ -19,9 +19,9 @@ from keyedstate.backend import (
     StateHandle,
     StateMeta,
 )
-from keyedstate.backend.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
 from keyedstate.config import integer
 from keyedstate.hooks import hookimpl
+from keyedstate.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
 from keyedstate_sqlite.store import SqliteStore
 
 BATCH_ROWS = integer(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from keyedstate.backend import BackendContext
-from keyedstate.backend.ordered import OrderedStore, RowCopy, RowReader, RowSpace
+from keyedstate.ordered import OrderedStore, RowCopy, RowReader, RowSpace
 
 #: Rows that a scan takes at once, and keys that one statement asks for: SQLite takes 999 parameters or more.
 _ROWS_AT_ONCE = 500

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from keyedstate.backend.working_folder import WorkingFolder
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.working_folder import WorkingFolder
 
 
 @dataclass(frozen=True)

@@ -5,37 +5,8 @@ segment file and a manifest, whose path it acknowledges.  On the driver a `Check
 published checkpoint of the acknowledgements of all tasks of an epoch.  Nothing here knows Spark.
 """
 
-from keyedstate.checkpoint.bases import BaseReport, BaseRules, Writing, failures_so_far
-from keyedstate.checkpoint.coordinator import Acknowledgement, CheckpointCoordinator, CheckpointListener
-from keyedstate.checkpoint.delta import ChainHandle, read_changes, write_delta
-from keyedstate.checkpoint.errors import (
-    CheckpointError,
-    CheckpointGoneError,
-    CorruptManifestError,
-    CorruptSegmentError,
-    DuplicateSchemeError,
-    FormatVersionError,
-    IncompleteEpochError,
-    MaxParallelismChangedError,
-    MissedEpochsError,
-    MissingCheckpointError,
-    MissingFileError,
-    MissingStateFolderError,
-    OvertakenRunError,
-    SnapshotOrderError,
-    StateFolderOwnedError,
-    StorageError,
-    SupersededRunError,
-    UnknownSchemeError,
-    UnreadableStateError,
-    UnsafeNameError,
-    UnsafePathError,
-    UnwritableEntryError,
-)
-from keyedstate.checkpoint.failures import FailureManager, FailureReason
-from keyedstate.checkpoint.folder import AttemptFile, OperatorFolder
-from keyedstate.checkpoint.holds import Hold, hold
-from keyedstate.checkpoint.manifest import (
+from keyedstate.checkpoint.format.delta import ChainHandle, read_changes, write_delta
+from keyedstate.checkpoint.format.manifest import (
     AttemptManifest,
     CheckpointMetadata,
     HostAddress,
@@ -44,42 +15,37 @@ from keyedstate.checkpoint.manifest import (
     TaskIdentity,
     latest_inputs,
 )
-from keyedstate.checkpoint.metrics import metrics_of_checkpoint
-from keyedstate.checkpoint.native import StoredNativeHandle, delete_native, write_native
-from keyedstate.checkpoint.native_base import NativeBase, StoredNativeFile
-from keyedstate.checkpoint.operator_state import (
+from keyedstate.checkpoint.format.native_base import NativeBase, StoredNativeFile
+from keyedstate.checkpoint.format.native_files import StoredNativeHandle, delete_native, write_native
+from keyedstate.checkpoint.format.operator_state import (
     OperatorStateFile,
     read_operator_state,
     write_operator_state,
 )
-from keyedstate.checkpoint.recovery import claim, find_restore_point, handles_for
-from keyedstate.checkpoint.restoring import SavepointRestore
-from keyedstate.checkpoint.savepoint import (
+from keyedstate.checkpoint.format.segment import SegmentFile, SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.protocol.coordinator import (
+    Acknowledgement,
+    CheckpointCoordinator,
+    CheckpointListener,
+)
+from keyedstate.checkpoint.protocol.failures import FailureManager, FailureReason
+from keyedstate.checkpoint.protocol.full_snapshots import BaseReport, BaseRules, Writing, failures_so_far
+from keyedstate.checkpoint.protocol.leases import Hold, hold
+from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
+from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder
+from keyedstate.checkpoint.protocol.owner import write_attempt
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.checkpoint.savepoint.restore import SavepointRestore
+from keyedstate.checkpoint.savepoint.savepoint import (
     Savepoint,
     SavepointWriter,
     SparkPosition,
     delete_savepoint,
     describe_savepoint,
 )
-from keyedstate.checkpoint.savepoint_errors import (
-    NewOperatorError,
-    NotASavepointError,
-    RestoreChangedError,
-    SavepointTakenOverError,
-    SavepointTargetError,
-    UnclaimedStateError,
-)
-from keyedstate.checkpoint.segment import SegmentFile, SegmentHandle, SegmentWriter
-from keyedstate.checkpoint.storage import CheckpointStorage, InputFile, OutputFile
-from keyedstate.checkpoint.stored import (
-    NoStoredStateError,
-    StoredState,
-    UnknownEpochError,
-    UnknownOperatorError,
-    UnknownStateError,
-)
-from keyedstate.checkpoint.transfer import CopiedFile, FileCopy, TransferCancelledError, transfer
-from keyedstate.checkpoint.writer import write_attempt
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
+from keyedstate.checkpoint.storage.transfer import CopiedFile, FileCopy, TransferCancelledError, transfer
 
 __all__ = [
     "Acknowledgement",
@@ -89,66 +55,34 @@ __all__ = [
     "BaseRules",
     "ChainHandle",
     "CheckpointCoordinator",
-    "CheckpointError",
-    "CheckpointGoneError",
     "CheckpointListener",
     "CheckpointMetadata",
     "CheckpointStorage",
     "CopiedFile",
-    "CorruptManifestError",
-    "CorruptSegmentError",
-    "DuplicateSchemeError",
     "FailureManager",
     "FailureReason",
     "FileCopy",
-    "FormatVersionError",
     "Hold",
     "HostAddress",
-    "IncompleteEpochError",
     "InputFile",
-    "MaxParallelismChangedError",
-    "MissedEpochsError",
-    "MissingCheckpointError",
-    "MissingFileError",
-    "MissingStateFolderError",
     "NativeBase",
-    "NewOperatorError",
-    "NoStoredStateError",
-    "NotASavepointError",
     "OperatorFolder",
     "OperatorStateFile",
     "OutputFile",
-    "OvertakenRunError",
     "Owner",
-    "RestoreChangedError",
     "Savepoint",
     "SavepointRestore",
-    "SavepointTakenOverError",
-    "SavepointTargetError",
     "SavepointWriter",
     "SegmentFile",
     "SegmentHandle",
     "SegmentWriter",
-    "SnapshotOrderError",
     "SparkPosition",
-    "StateFolderOwnedError",
     "StateOrigin",
-    "StorageError",
     "StoredNativeFile",
     "StoredNativeHandle",
     "StoredState",
-    "SupersededRunError",
     "TaskIdentity",
     "TransferCancelledError",
-    "UnclaimedStateError",
-    "UnknownEpochError",
-    "UnknownOperatorError",
-    "UnknownSchemeError",
-    "UnknownStateError",
-    "UnreadableStateError",
-    "UnsafeNameError",
-    "UnsafePathError",
-    "UnwritableEntryError",
     "Writing",
     "claim",
     "delete_native",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.plugins import refusal_of
 from keyedstate.config import BACKEND, CHECKPOINT_DIR, SPARK_PREFIX, Configuration
 from keyedstate.errors import KeyedStateError, UnknownBackendError

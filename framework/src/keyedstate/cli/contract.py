@@ -17,7 +17,7 @@ from keyedstate.config import Configuration
 from keyedstate.plugins import PluginRegistry
 
 if TYPE_CHECKING:
-    from keyedstate.testing.contract.outcomes import Outcome
+    from keyedstate.testing.contract.reports.outcomes import Outcome
 
 Backend = Annotated[
     str,
@@ -63,8 +63,8 @@ def contract(
     pass a small measurement of its speed. Needs the extra keyedstate[test].
     """
     # pytest and Hypothesis are an extra, which no other command needs.
-    from keyedstate.testing.contract.baseline import measure
-    from keyedstate.testing.contract.report import Report
+    from keyedstate.testing.contract.reports.baseline import measure
+    from keyedstate.testing.contract.reports.report import Report
     from keyedstate.testing.contract.run import run_contract
 
     options = _read_options(option or [])

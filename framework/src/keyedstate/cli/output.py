@@ -7,14 +7,13 @@ import enum
 import json
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import datetime, timedelta, timezone
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+from keyedstate.checkpoint.reading.json_values import time_of
 
 #: Columns of a line where the output is no terminal and COLUMNS is not set.
 _PIPE_WIDTH = 200
@@ -74,17 +73,6 @@ def shown_bytes(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
-
-
-def time_of(milliseconds: int | None) -> str | None:
-    """Return a time since 1970 as ISO 8601 in UTC; one that no calendar has, as its milliseconds."""
-    if milliseconds is None:
-        return None
-    try:
-        moment = _EPOCH + timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        return f"{milliseconds} ms"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def shown_time(milliseconds: int | None) -> str:

@@ -13,12 +13,12 @@ import typer
 from rich.console import Console
 
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Savepoint, SavepointWriter
-from keyedstate.checkpoint.conversion import convert_savepoint, savepoint_of_checkpoint
-from keyedstate.checkpoint.savepoint import delete_savepoint
-from keyedstate.checkpoint.stop_request import StopRequest, StopRequestError
-from keyedstate.cli.checkpoint.holding import Holding
+from keyedstate.checkpoint.reading.stored_path import Place
+from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
+from keyedstate.checkpoint.savepoint.savepoint import delete_savepoint
+from keyedstate.checkpoint.savepoint.stop_request import StopRequest, StopRequestError
+from keyedstate.cli.checkpoint.leases import Holding
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
-from keyedstate.cli.checkpoint.place import Place
 from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_facts
 from keyedstate.cli.output import (
     Format,
@@ -29,8 +29,8 @@ from keyedstate.cli.output import (
 )
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.config import CHECKPOINT_COMPRESSION
-from keyedstate.spark.query_location import without_hadoop_scheme
-from keyedstate.spark.savepoint import create_savepoint, fork_savepoint, query_folders
+from keyedstate.spark.savepoint.query_location import without_hadoop_scheme
+from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint, query_folders
 
 _LOOK_EVERY_S = 0.2
 #: A driver that takes a request at its last moment is not missed.

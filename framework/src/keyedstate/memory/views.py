@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from keyedstate.memory.errors import CorruptDataError
+from keyedstate.errors import CorruptDataError
 
 _SHORT = struct.Struct(">h")
 _UNSIGNED_SHORT = struct.Struct(">H")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.murmur3.errors import LossyKeyTimeError, UnsupportedKeyTypeError
+from keyedstate.errors import LossyKeyTimeError, UnsupportedKeyTypeError
 from keyedstate.murmur3.mixing import Words, absorb, absorb_all, absorb_words, finish, finish_all, hash_bytes
 from keyedstate.murmur3.types import (
     MAX_DECIMAL_DIGITS,

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from keyedstate.murmur3.errors import UnsupportedKeyTypeError
+from keyedstate.errors import UnsupportedKeyTypeError
 from keyedstate.murmur3.mixing import hash_bytes, hash_int, hash_long
 from keyedstate.murmur3.types import (
     MAX_DECIMAL_DIGITS,

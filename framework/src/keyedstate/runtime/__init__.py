@@ -1,8 +1,6 @@
 """Running a process function over one partition, without knowing Spark."""
 
 from keyedstate.errors import UserFunctionError
-from keyedstate.runtime.connected import ConnectedInput, ConnectedInputs, KeyedCoProcessFunction, check_inputs
-from keyedstate.runtime.errors import InvalidFunctionError
 from keyedstate.runtime.function import (
     BroadcastContext,
     Context,
@@ -13,9 +11,15 @@ from keyedstate.runtime.function import (
 )
 from keyedstate.runtime.function_checks import check_function, check_row_classes
 from keyedstate.runtime.grouping import GroupedRows
-from keyedstate.runtime.operator import KeyedOperator, key_serializer_for
+from keyedstate.runtime.runners.connected import (
+    ConnectedInput,
+    ConnectedInputs,
+    KeyedCoProcessFunction,
+    check_inputs,
+)
+from keyedstate.runtime.runners.operator import KeyedOperator, key_serializer_for
+from keyedstate.runtime.runners.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.runtime.timers import AtEnd, KeyTimers, TimeDomain, TimerBatch
-from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 
 __all__ = [
     "AtEnd",
@@ -24,7 +28,6 @@ __all__ = [
     "ConnectedInputs",
     "Context",
     "GroupedRows",
-    "InvalidFunctionError",
     "KeyTimers",
     "KeyedBatch",
     "KeyedBroadcastProcessFunction",

@@ -7,6 +7,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+#: What may be done with a row without event time; the last one puts it out to the side output of that name.
+FAIL, DROP, MISSING = "fail", "drop", "missing"
+#: Why rows are dropped, in the metrics of an epoch.
+LATE, TIMELESS = "late", "timeless"
+
 
 def event_times(column: pa.Array) -> list[int | None]:
     """Return a column of timestamps or dates in milliseconds since 1970 UTC, rounded down; null as None.

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import keyedstate
-from keyedstate.errors import FACTS, UserFunctionError
+from keyedstate.errors import FACTS, StateError, UserFunctionError
 from keyedstate.runtime.function import Context, KeyedFunction
-from keyedstate.state import StateError, StateHandle
+from keyedstate.state import StateHandle
 
 #: Of an error's text, of a key's and of a traceback; what is in the middle is left out.
 MAX_ERROR, MAX_KEY, MAX_TRACE = 4_000, 1_000, 12_000

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.types import UnsupportedTypeError, infer, row_type
+from keyedstate.errors import UnsupportedTypeError
+from keyedstate.types import infer, row_type
 
 
 def iterate_rows(names: Sequence[str], columns: Sequence[pa.Array]) -> Iterator[tuple[Any, ...]]:

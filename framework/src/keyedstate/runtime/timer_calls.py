@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyedstate.runtime.connected import KeyedCoProcessFunction
 from keyedstate.runtime.function import Context, KeyedFunction, KeyedProcessFunction, OnTimerContext
+from keyedstate.runtime.runners.connected import KeyedCoProcessFunction
+from keyedstate.runtime.runners.vectorized import VectorizedProcessFunction
 from keyedstate.runtime.timers import TimeDomain
-from keyedstate.runtime.vectorized import VectorizedProcessFunction
 from keyedstate.time import Timer
 
 #: Functions that handle one row after the other.

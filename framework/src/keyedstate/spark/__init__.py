@@ -8,88 +8,45 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from keyedstate.spark.errors import (
-    BootstrapError,
-    BroadcastFrameError,
-    ClassicSparkRequiredError,
-    ConnectedFramesError,
-    DataSourceUnavailableError,
-    DuplicateUidError,
-    FunctionTransportError,
-    HeartbeatError,
-    KeyColumnError,
-    KeyColumnsReorderedError,
-    KeyedFrameError,
-    MetricReporterError,
-    MisroutedRowsError,
-    MissingKeyColumnError,
-    MissingUidError,
-    OutputDeclarationError,
-    PreflightError,
-    SideOutputError,
-    StateFrameError,
-    TaskContextError,
-)
-
 if TYPE_CHECKING:
-    from keyedstate.spark.connected import ConnectedFrame, connect
-    from keyedstate.spark.editing import SavepointEdit, edit, new_savepoint
-    from keyedstate.spark.exactly_once import ExactlyOnceWarning
-    from keyedstate.spark.frame import KeyedFrame, keyed
-    from keyedstate.spark.metrics import EpochListener, epoch_metrics, metrics_of
-    from keyedstate.spark.registration import register
-    from keyedstate.spark.savepoint import create_savepoint, fork_savepoint
-    from keyedstate.spark.side_outputs import SplitOutputs, split
-    from keyedstate.spark.stopping import stop_with_savepoint
+    from keyedstate.spark.dataframe.connected import ConnectedFrame, connect
+    from keyedstate.spark.dataframe.frame import KeyedFrame, keyed
+    from keyedstate.spark.dataframe.side_outputs import SplitOutputs, split
+    from keyedstate.spark.datasource.registration import register
+    from keyedstate.spark.plan.exactly_once import ExactlyOnceWarning
+    from keyedstate.spark.plan.metrics import EpochListener, epoch_metrics, metrics_of
+    from keyedstate.spark.savepoint.edit import SavepointEdit, edit, new_savepoint
+    from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint
+    from keyedstate.spark.savepoint.stop import stop_with_savepoint
 
 #: What is imported when it is asked for, and where it is.
 _WITH_SPARK = {
-    "ConnectedFrame": "keyedstate.spark.connected",
-    "EpochListener": "keyedstate.spark.metrics",
-    "ExactlyOnceWarning": "keyedstate.spark.exactly_once",
-    "KeyedFrame": "keyedstate.spark.frame",
-    "SavepointEdit": "keyedstate.spark.editing",
-    "SplitOutputs": "keyedstate.spark.side_outputs",
-    "connect": "keyedstate.spark.connected",
-    "create_savepoint": "keyedstate.spark.savepoint",
-    "edit": "keyedstate.spark.editing",
-    "epoch_metrics": "keyedstate.spark.metrics",
-    "fork_savepoint": "keyedstate.spark.savepoint",
-    "keyed": "keyedstate.spark.frame",
-    "metrics_of": "keyedstate.spark.metrics",
-    "new_savepoint": "keyedstate.spark.editing",
-    "register": "keyedstate.spark.registration",
-    "split": "keyedstate.spark.side_outputs",
-    "stop_with_savepoint": "keyedstate.spark.stopping",
+    "ConnectedFrame": "keyedstate.spark.dataframe.connected",
+    "EpochListener": "keyedstate.spark.plan.metrics",
+    "ExactlyOnceWarning": "keyedstate.spark.plan.exactly_once",
+    "KeyedFrame": "keyedstate.spark.dataframe.frame",
+    "SavepointEdit": "keyedstate.spark.savepoint.edit",
+    "SplitOutputs": "keyedstate.spark.dataframe.side_outputs",
+    "connect": "keyedstate.spark.dataframe.connected",
+    "create_savepoint": "keyedstate.spark.savepoint.savepoint",
+    "edit": "keyedstate.spark.savepoint.edit",
+    "epoch_metrics": "keyedstate.spark.plan.metrics",
+    "fork_savepoint": "keyedstate.spark.savepoint.savepoint",
+    "keyed": "keyedstate.spark.dataframe.frame",
+    "metrics_of": "keyedstate.spark.plan.metrics",
+    "new_savepoint": "keyedstate.spark.savepoint.edit",
+    "register": "keyedstate.spark.datasource.registration",
+    "split": "keyedstate.spark.dataframe.side_outputs",
+    "stop_with_savepoint": "keyedstate.spark.savepoint.stop",
 }
 
 __all__ = [
-    "BootstrapError",
-    "BroadcastFrameError",
-    "ClassicSparkRequiredError",
     "ConnectedFrame",
-    "ConnectedFramesError",
-    "DataSourceUnavailableError",
-    "DuplicateUidError",
     "EpochListener",
     "ExactlyOnceWarning",
-    "FunctionTransportError",
-    "HeartbeatError",
-    "KeyColumnError",
-    "KeyColumnsReorderedError",
     "KeyedFrame",
-    "KeyedFrameError",
-    "MetricReporterError",
-    "MisroutedRowsError",
-    "MissingKeyColumnError",
-    "MissingUidError",
-    "OutputDeclarationError",
-    "PreflightError",
     "SavepointEdit",
-    "SideOutputError",
     "SplitOutputs",
-    "StateFrameError",
-    "TaskContextError",
     "connect",
     "create_savepoint",
     "edit",

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from keyedstate.errors import InvalidKeyValueError, NoCurrentKeyError, ValueTypeError
 from keyedstate.keygroups import KeyGroupRange, key_group_for_hash
-from keyedstate.murmur3 import InvalidKeyValueError, hash_value
+from keyedstate.murmur3 import hash_value
 from keyedstate.murmur3 import key_groups as key_groups_of
-from keyedstate.state.errors import NoCurrentKeyError
-from keyedstate.types import TypeSerializer, ValueTypeError
+from keyedstate.types import TypeSerializer
 
 
 class _NoKey:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from keyedstate.backend import TIMER_TABLES
-from keyedstate.state.errors import InvalidDescriptorError, StateNotBoundError
+from keyedstate.errors import InvalidDescriptorError, StateNotBoundError
 
 H = TypeVar("H")
 D = TypeVar("D", bound="Declaration[Any]")

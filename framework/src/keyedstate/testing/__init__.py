@@ -24,19 +24,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keyedstate.testing.contract import BackendContract
-    from keyedstate.testing.harness import (
+    from keyedstate.errors import (
         FunctionCopyError,
-        Harness,
         HarnessClosedError,
         HarnessSchemaError,
         HarnessSettingError,
-        HarnessSnapshot,
         InputRowError,
-        SecondInput,
         SnapshotMismatchError,
         StateNotRegisteredError,
     )
+    from keyedstate.testing.contract import BackendContract
+    from keyedstate.testing.harness import Harness, HarnessSnapshot, SecondInput
     from keyedstate.testing.instances import Instance, open_instance
 
 __all__ = [

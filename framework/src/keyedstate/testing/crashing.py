@@ -41,9 +41,9 @@ from keyedstate.checkpoint import (
     claim,
     find_restore_point,
     handles_for,
-    retention,
     write_attempt,
 )
+from keyedstate.checkpoint.protocol import retention
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import Backend
 from keyedstate.state import (

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from keyedstate.backend import AnyStateTable, BackendContext, Snapshot, SnapshotStrategy, StateMeta
-from keyedstate.checkpoint.segment import SegmentHandle, SegmentWriter
-from keyedstate.checkpoint.storage import CheckpointStorage
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import Backend, PluginRegistry

@@ -1,16 +1,7 @@
 """Timers in event and processing time, and watermarks."""
 
-from keyedstate.time.errors import (
-    InvalidTimerNamespaceError,
-    InvalidTimerTimeError,
-    KeyGroupOfTimerError,
-    NoEventTimeError,
-    TimerError,
-    TimerServiceMismatchError,
-    UnorderedTimersError,
-)
-from keyedstate.time.heap import HeapTimerQueue
-from keyedstate.time.ordered import OrderedTimerQueue
+from keyedstate.time.heap_queue import HeapTimerQueue
+from keyedstate.time.ordered_queue import OrderedTimerQueue
 from keyedstate.time.queue import DueTimers, TimerQueue
 from keyedstate.time.service import (
     EVENT_TIMERS,
@@ -29,19 +20,12 @@ __all__ = [
     "DueTimers",
     "HeapTimerQueue",
     "InputTime",
-    "InvalidTimerNamespaceError",
-    "InvalidTimerTimeError",
-    "KeyGroupOfTimerError",
-    "NoEventTimeError",
     "OrderedTimerQueue",
     "Timer",
-    "TimerError",
     "TimerQueue",
     "TimerService",
-    "TimerServiceMismatchError",
     "TimerServices",
     "TimerTarget",
-    "UnorderedTimersError",
     "bounded_out_of_orderness",
     "check_timer_queue",
     "watermark_of_inputs",

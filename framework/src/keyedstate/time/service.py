@@ -15,19 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from keyedstate.backend import TIMER_TABLES
-from keyedstate.state import BEFORE_TIME, END_OF_TIME, KeyedStateBackend
-from keyedstate.time.clock import TimerClock
-from keyedstate.time.errors import (
+from keyedstate.errors import (
     InvalidTimerNamespaceError,
     InvalidTimerTimeError,
     KeyGroupOfTimerError,
     NoEventTimeError,
     UnorderedTimersError,
+    ValueTypeError,
 )
-from keyedstate.time.heap import HeapTimerQueue
-from keyedstate.time.ordered import OrderedTimerQueue
+from keyedstate.state import BEFORE_TIME, END_OF_TIME, KeyedStateBackend
+from keyedstate.time.clock import TimerClock
+from keyedstate.time.heap_queue import HeapTimerQueue
+from keyedstate.time.ordered_queue import OrderedTimerQueue
 from keyedstate.time.queue import DueTimers, TimerQueue, table_namespace
-from keyedstate.types import VOID, TypeSerializer, ValueTypeError
+from keyedstate.types import VOID, TypeSerializer
 
 #: What the names of the tables begin with: ``EVENT_TIMER_PREFIX`` and ``PROCESSING_TIMER_PREFIX`` of Flink's
 #: ``InternalTimeServiceManagerImpl``.

@@ -6,9 +6,9 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from keyedstate.errors import TimerServiceMismatchError
 from keyedstate.state import KeyedStateBackend
 from keyedstate.time.clock import TimerClock
-from keyedstate.time.errors import TimerServiceMismatchError
 from keyedstate.time.service import Timer, TimerService, TimerTarget
 from keyedstate.types import VOID, TypeSerializer
 

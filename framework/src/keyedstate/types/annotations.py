@@ -17,24 +17,24 @@ from typing import Any, Union, cast, get_args, get_origin
 
 import numpy as np
 
-from keyedstate.types.arrays import array_of
-from keyedstate.types.enums import class_name, enum_of
-from keyedstate.types.errors import UnsupportedTypeError
-from keyedstate.types.generic import pickled
-from keyedstate.types.hierarchies import HierarchySerializer
-from keyedstate.types.maps import map_of
-from keyedstate.types.nullable import nullable
-from keyedstate.types.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
-from keyedstate.types.numpy_scalars import numpy_scalar
-from keyedstate.types.pandas_times import pandas_timestamp
-from keyedstate.types.records import RecordSerializer, dataclass_record
-from keyedstate.types.sequences import list_of, set_of
+from keyedstate.errors import UnsupportedTypeError
+from keyedstate.types.collections.arrays import array_of
+from keyedstate.types.collections.maps import map_of
+from keyedstate.types.collections.nullable import nullable
+from keyedstate.types.collections.sequences import list_of, set_of
+from keyedstate.types.collections.tuples import tuple_of
+from keyedstate.types.records.hierarchies import HierarchySerializer
+from keyedstate.types.records.records import RecordSerializer, dataclass_record
+from keyedstate.types.scalars.enums import class_name, enum_of
+from keyedstate.types.scalars.generic import pickled
+from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
+from keyedstate.types.scalars.numpy_scalars import numpy_scalar
+from keyedstate.types.scalars.pandas_times import pandas_timestamp
+from keyedstate.types.scalars.temporal import DATE, DURATION, TIME, TIMESTAMP
+from keyedstate.types.scalars.text import BYTES, STRING
+from keyedstate.types.scalars.uuids import UUID
+from keyedstate.types.scalars.void import VOID, VoidNamespace
 from keyedstate.types.serializer import TypeSerializer
-from keyedstate.types.temporal import DATE, DURATION, TIME, TIMESTAMP
-from keyedstate.types.text import BYTES, STRING
-from keyedstate.types.tuples import tuple_of
-from keyedstate.types.uuids import UUID
-from keyedstate.types.void import VOID, VoidNamespace
 
 _PLAIN: dict[object, TypeSerializer[Any]] = {
     bool: BOOLEAN,

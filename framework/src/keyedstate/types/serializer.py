@@ -17,15 +17,15 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.compatibility import Compatibility
-from keyedstate.types.errors import (
+from keyedstate.errors import (
     DuplicateSerializerError,
     InvalidSnapshotError,
     UnknownSerializerError,
     UnsupportedTypeError,
     ValueTypeError,
 )
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.compatibility import Compatibility
 
 T = TypeVar("T")
 

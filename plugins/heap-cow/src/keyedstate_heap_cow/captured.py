@@ -18,7 +18,7 @@ from keyedstate.backend import (
     TableSnapshot,
     array_of,
 )
-from keyedstate.types.errors import ColumnSizeError
+from keyedstate.errors import ColumnSizeError
 from keyedstate_heap_cow.keybytes import KeyBytes
 
 Slots = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.backend import Column, array_of, column_of, is_numeric
-from keyedstate.types.errors import ColumnSizeError
+from keyedstate.errors import ColumnSizeError
 from keyedstate_heap_cow.keyindex import copy_bytes
 
 Bytes = npt.NDArray[np.uint8]

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from rocksdict import Cache, WriteBufferManager
 
-from keyedstate.backend.ordered import ObjectMemory
+from keyedstate.ordered import ObjectMemory
 from keyedstate_rocksdb.errors import SmallBudgetError
 
 _log = logging.getLogger(__name__)

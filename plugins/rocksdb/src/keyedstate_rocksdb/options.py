@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from keyedstate.backend import OVERLAP_THRESHOLD
-from keyedstate.backend.ordered import SWEEP_ENTRIES
 from keyedstate.config import ConfigOption, boolean, choice, fraction, integer, string
+from keyedstate.ordered import SWEEP_ENTRIES
 
 BACKEND = "rocksdb"
 MIB = 1 << 20

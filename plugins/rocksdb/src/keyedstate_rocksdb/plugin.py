@@ -16,8 +16,8 @@ from keyedstate.backend import (
     StateHandle,
     StateMeta,
 )
-from keyedstate.backend.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
 from keyedstate.hooks import hookimpl
+from keyedstate.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
 from keyedstate_rocksdb.options import BACKEND, BATCH_BYTES, BATCH_ENTRIES, OPTIONS, SWEEP
 from keyedstate_rocksdb.restore import RocksRestoreOperation
 from keyedstate_rocksdb.snapshot import RocksSnapshotStrategy

@@ -15,8 +15,8 @@ from keyedstate.backend import (
     StateMeta,
     choose_base,
 )
-from keyedstate.backend.ordered import OrderedTable, RowLayout, store_of
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered import OrderedTable, RowLayout, store_of
 from keyedstate_rocksdb.options import BACKEND, RESTORE_COMPACT, RESTORE_INGEST, RESTORE_OVERLAP
 from keyedstate_rocksdb.store import DATABASE, RocksStore
 

@@ -17,7 +17,7 @@ from keyedstate.backend import (
     NativeSnapshotStrategy,
     Snapshot,
 )
-from keyedstate.backend.ordered import OrderedTable, store_of
+from keyedstate.ordered import OrderedTable, store_of
 from keyedstate_rocksdb.options import INCREMENTAL, METRICS
 from keyedstate_rocksdb.store import RocksStore
 

@@ -29,7 +29,7 @@ from rocksdict import (
 )
 
 from keyedstate.backend import BackendContext
-from keyedstate.backend.ordered import ObjectMemory, OrderedStore, RowCopy, RowSpace
+from keyedstate.ordered import ObjectMemory, OrderedStore, RowCopy, RowSpace
 from keyedstate_rocksdb.errors import NOT_OF_ROCKSDB, opened, reading, unreadable, writing
 from keyedstate_rocksdb.figures import Figures
 from keyedstate_rocksdb.options import METRICS, SMALL_FILES

@@ -10,18 +10,20 @@ from operator import add
 import pytest
 
 from keyedstate import types
+from keyedstate.errors import (
+    InvalidDescriptorError,
+    NothingToRemoveError,
+    StateMigrationError,
+    StateValueError,
+)
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
     FoldingState,
-    InvalidDescriptorError,
     ListState,
     ManualClock,
     MapState,
-    NothingToRemoveError,
     ReducingState,
-    StateMigrationError,
-    StateValueError,
     Ttl,
     TtlClock,
     UpdateType,

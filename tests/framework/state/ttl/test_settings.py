@@ -11,11 +11,10 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import StateKind
+from keyedstate.errors import InvalidDescriptorError, InvalidTtlError, UnsupportedTypeError, ValueTypeError
 from keyedstate.state import (
     IncrementalCleanup,
-    InvalidDescriptorError,
     InvalidDurationError,
-    InvalidTtlError,
     ListState,
     MapState,
     Ttl,
@@ -24,15 +23,7 @@ from keyedstate.state import (
     ValueState,
     Visibility,
 )
-from keyedstate.types import (
-    TimedDict,
-    TimedList,
-    TtlListSerializer,
-    TtlMapSerializer,
-    TtlSerializer,
-    UnsupportedTypeError,
-    ValueTypeError,
-)
+from keyedstate.types import TimedDict, TimedList, TtlListSerializer, TtlMapSerializer, TtlSerializer
 
 
 @pytest.mark.parametrize(

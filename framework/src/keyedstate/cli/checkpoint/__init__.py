@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from keyedstate.cli.checkpoint.comparing import diff
-from keyedstate.cli.checkpoint.exporting import export
-from keyedstate.cli.checkpoint.listing import list_checkpoints
-from keyedstate.cli.checkpoint.showing import show
-from keyedstate.cli.checkpoint.verifying import verify
+from keyedstate.cli.checkpoint.diff_command import diff
+from keyedstate.cli.checkpoint.export_command import export
+from keyedstate.cli.checkpoint.list_command import list_checkpoints
+from keyedstate.cli.checkpoint.show_command import show
+from keyedstate.cli.checkpoint.verify_command import verify
 
 app = typer.Typer(
     help="Stored state: what is there, what is in it, whether every byte of it is right.",

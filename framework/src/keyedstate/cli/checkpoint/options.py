@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from keyedstate.checkpoint.stored import UnknownEpochError
-from keyedstate.cli.checkpoint.place import Place
-from keyedstate.cli.checkpoint.survey import Checkpoint, Status, Survey
+from keyedstate.checkpoint.reading.stored_path import Place
+from keyedstate.checkpoint.reading.survey import Checkpoint, Status, Survey
+from keyedstate.errors import UnknownEpochError
 
 StatePath = Annotated[
     str,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from keyedstate.checkpoint import Savepoint
-from keyedstate.checkpoint.savepoint import describe_savepoint
-from keyedstate.cli.output import shown_bytes, shown_time, time_of
+from keyedstate.checkpoint.reading.json_values import time_of
+from keyedstate.checkpoint.savepoint.savepoint import describe_savepoint
+from keyedstate.cli.output import shown_bytes, shown_time
 
 
 def savepoint_document(savepoint: Savepoint) -> dict[str, Any]:

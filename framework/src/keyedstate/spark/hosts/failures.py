@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keyedstate.errors import KeyedStateError, UserFunctionError, user_function_error
+from keyedstate.errors import HostedEpochError, KeyedStateError, UserFunctionError, user_function_error
 from keyedstate.runtime.failures import report_of
-from keyedstate.spark.hosts.errors import HostedEpochError
 
 #: Of each text, so that a frame holds it whatever its letters; the end of a traceback says most.
 _MAX_CHARACTERS = 30_000

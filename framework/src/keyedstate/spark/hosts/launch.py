@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from keyedstate.config import HOSTS_IDLE_TIME, HOSTS_MEMORY, Configuration
-from keyedstate.spark.hosts.errors import HostFolderError, HostUnavailableError
-from keyedstate.spark.hosts.folder import HostFolder, socket_places
+from keyedstate.errors import HostFolderError, HostUnavailableError
 from keyedstate.spark.hosts.processes import Process
+from keyedstate.spark.hosts.socket_folder import HostFolder, socket_places
 
 _log = logging.getLogger(__name__)
 

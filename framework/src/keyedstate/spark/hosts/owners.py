@@ -24,15 +24,14 @@ from pyspark.sql import SparkSession
 
 from keyedstate.checkpoint import AttemptManifest, HostAddress, OperatorFolder, TaskIdentity
 from keyedstate.config import HOST, HOSTS_CONNECT_TIMEOUT, HOSTS_TCP, Configuration
-from keyedstate.errors import KeyedStateError
-from keyedstate.spark.configuration import configuration_in_task, storage_in_task
-from keyedstate.spark.hosts.client import HostedEpoch
-from keyedstate.spark.hosts.door import Introduction, set_up
-from keyedstate.spark.hosts.errors import HostFolderError
-from keyedstate.spark.hosts.handshake import SECRET_BYTES, prove_task
-from keyedstate.spark.hosts.tls import TlsFiles, agree, plain_end
-from keyedstate.spark.identity import is_local
-from keyedstate.spark.partition import StatePlace
+from keyedstate.epoch.configuration import configuration_in_task, storage_in_task
+from keyedstate.epoch.partition import StatePlace
+from keyedstate.errors import HostFolderError, KeyedStateError
+from keyedstate.spark.hosts.network.client import HostedEpoch
+from keyedstate.spark.hosts.network.handshake import SECRET_BYTES, prove_task
+from keyedstate.spark.hosts.network.tcp_listener import Introduction, set_up
+from keyedstate.spark.hosts.network.tls import TlsFiles, agree, plain_end
+from keyedstate.spark.task.identity import is_local
 
 _log = logging.getLogger(__name__)
 

@@ -27,17 +27,15 @@ import pyarrow as pa
 
 import keyedstate
 from keyedstate.checkpoint import TaskIdentity
-from keyedstate.errors import KeyedStateError
-from keyedstate.spark.configuration import configuration_in_task
-from keyedstate.spark.hosts.door import Door, Introduction
-from keyedstate.spark.hosts.errors import HostMemoryError, HostProtocolError
+from keyedstate.epoch.configuration import configuration_in_task
+from keyedstate.epoch.local_folders import working_folders_of_this_host
+from keyedstate.epoch.partition import Beginning, PartitionPlan
+from keyedstate.errors import HostMemoryError, HostProtocolError, KeyedStateError
 from keyedstate.spark.hosts.failures import Failure
-from keyedstate.spark.hosts.folder import HostFolder
-from keyedstate.spark.hosts.handshake import Session
 from keyedstate.spark.hosts.launch import HostSettings, HostStart
 from keyedstate.spark.hosts.limits import allow_open_files, resident_bytes
-from keyedstate.spark.hosts.processes import Process, process_of, user_at_other_end
-from keyedstate.spark.hosts.protocol import (
+from keyedstate.spark.hosts.network.handshake import Session
+from keyedstate.spark.hosts.network.protocol import (
     PROTOCOL,
     BatchDecoder,
     BatchEncoder,
@@ -46,11 +44,12 @@ from keyedstate.spark.hosts.protocol import (
     FrameType,
     frame,
 )
-from keyedstate.spark.hosts.residents import Resident, ResidentKey, Residents
+from keyedstate.spark.hosts.network.tcp_listener import Door, Introduction
+from keyedstate.spark.hosts.partition_cache import Resident, ResidentKey, Residents
+from keyedstate.spark.hosts.processes import Process, process_of, user_at_other_end
+from keyedstate.spark.hosts.socket_folder import HostFolder
 from keyedstate.spark.hosts.task_context import take_on
 from keyedstate.spark.hosts.task_files import import_from, know_broadcasts
-from keyedstate.spark.local_folders import working_folders_of_this_host
-from keyedstate.spark.partition import Beginning, PartitionPlan
 
 _log = logging.getLogger(__name__)
 

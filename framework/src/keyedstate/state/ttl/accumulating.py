@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
-from keyedstate.state.aggregating import AggregatingState, AggregatingStateHandle
-from keyedstate.state.base import check_value
 from keyedstate.state.context import KeyContext
-from keyedstate.state.merging import AccumulatingStateHandle
-from keyedstate.state.reducing import ReducingState, ReducingStateHandle
+from keyedstate.state.kinds.aggregating import AggregatingState, AggregatingStateHandle
+from keyedstate.state.kinds.handles import check_value
+from keyedstate.state.kinds.merging import AccumulatingStateHandle
+from keyedstate.state.kinds.reducing import ReducingState, ReducingStateHandle
 from keyedstate.state.ttl.expiry import StateExpiry
 
 T = TypeVar("T")

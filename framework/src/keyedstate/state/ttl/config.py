@@ -6,8 +6,8 @@ import enum
 from dataclasses import dataclass, fields
 
 from keyedstate.durations import Duration, milliseconds
+from keyedstate.errors import InvalidTtlError
 from keyedstate.state.clock import END_OF_TIME
-from keyedstate.state.errors import InvalidTtlError
 
 
 class UpdateType(enum.Enum):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
 from keyedstate.state.context import KeyContext
-from keyedstate.state.list import ListState, ListStateHandle
+from keyedstate.state.kinds.list import ListState, ListStateHandle
 from keyedstate.state.ttl.expiry import StateExpiry
 from keyedstate.types import TimedList
 

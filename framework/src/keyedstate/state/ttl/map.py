@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
+from keyedstate.errors import NothingToRemoveError
 from keyedstate.state.context import KeyContext
-from keyedstate.state.errors import NothingToRemoveError
-from keyedstate.state.map import MapState, MapStateHandle
-from keyedstate.state.map_iterator import MapStateEntry, MapStateIterator
+from keyedstate.state.kinds.map import MapState, MapStateHandle
+from keyedstate.state.kinds.map_iterator import MapStateEntry, MapStateIterator
 from keyedstate.state.ttl.expiry import StateExpiry
 from keyedstate.types import TimedDict
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
-from keyedstate.state.base import check_value
 from keyedstate.state.context import KeyContext
+from keyedstate.state.kinds.handles import check_value
+from keyedstate.state.kinds.value import ValueState, ValueStateHandle
 from keyedstate.state.ttl.expiry import StateExpiry
-from keyedstate.state.value import ValueState, ValueStateHandle
 
 T = TypeVar("T")
 

@@ -9,18 +9,18 @@ from keyedstate.testing.requirements import require_test_extra
 require_test_extra()
 
 from keyedstate.backend import Capability, StateKind
-from keyedstate.testing.contract.changes import ChangeContract
-from keyedstate.testing.contract.columns import ColumnContract
-from keyedstate.testing.contract.crashes import CrashContract
-from keyedstate.testing.contract.expiry import ExpiryContract
-from keyedstate.testing.contract.expiry_machine import ExpiryMachineContract
-from keyedstate.testing.contract.golden import GoldenContract
-from keyedstate.testing.contract.kind_rules import KindRuleContract
-from keyedstate.testing.contract.kinds import KindContract
-from keyedstate.testing.contract.machine import MachineContract
-from keyedstate.testing.contract.snapshots import SnapshotContract
-from keyedstate.testing.contract.tables import TableContract
-from keyedstate.testing.contract.timers import TimerContract
+from keyedstate.testing.contract.machines.expiry_machine import ExpiryMachineContract
+from keyedstate.testing.contract.machines.state_machine import MachineContract
+from keyedstate.testing.contract.suites.changes import ChangeContract
+from keyedstate.testing.contract.suites.columns import ColumnContract
+from keyedstate.testing.contract.suites.crashes import CrashContract
+from keyedstate.testing.contract.suites.expiry import ExpiryContract
+from keyedstate.testing.contract.suites.golden import GoldenContract
+from keyedstate.testing.contract.suites.kind_rules import KindRuleContract
+from keyedstate.testing.contract.suites.kinds import KindContract
+from keyedstate.testing.contract.suites.snapshots import SnapshotContract
+from keyedstate.testing.contract.suites.tables import TableContract
+from keyedstate.testing.contract.suites.timers import TimerContract
 from keyedstate.testing.instances import Instance
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from keyedstate.backend.working_folder import WorkingFolder
 from keyedstate.errors import KeyedStateError
-from keyedstate.testing.contract import outcomes
-from keyedstate.testing.contract.outcomes import Outcome, OutcomeReader
+from keyedstate.testing.contract.reports import outcomes
+from keyedstate.testing.contract.reports.outcomes import Outcome, OutcomeReader
+from keyedstate.working_folder import WorkingFolder
 
 #: A test that takes longer hangs; watched where pytest-timeout is installed, as the extra ``test`` has it.
 _TEST_SECONDS = 300

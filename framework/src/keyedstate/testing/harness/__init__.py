@@ -1,29 +1,13 @@
 """The harness: a process function under test, without Spark and without Java."""
 
 from keyedstate.testing.harness.connected import SecondInput
-from keyedstate.testing.harness.errors import (
-    FunctionCopyError,
-    HarnessClosedError,
-    HarnessSchemaError,
-    HarnessSettingError,
-    InputRowError,
-    SnapshotMismatchError,
-    StateNotRegisteredError,
-)
 from keyedstate.testing.harness.harness import Harness
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
 
 __all__ = [
-    "FunctionCopyError",
     "Harness",
-    "HarnessClosedError",
     "HarnessInstance",
-    "HarnessSchemaError",
-    "HarnessSettingError",
     "HarnessSnapshot",
-    "InputRowError",
     "SecondInput",
-    "SnapshotMismatchError",
-    "StateNotRegisteredError",
 ]

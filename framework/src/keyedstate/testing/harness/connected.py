@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.durations import Duration
+from keyedstate.errors import HarnessSchemaError, HarnessSettingError
 from keyedstate.runtime import ConnectedInput, ConnectedInputs, KeyedCoProcessFunction, KeyedFunction
-from keyedstate.runtime.connected import FIRST_COLUMN, INPUTS, SECOND_COLUMN
-from keyedstate.runtime.operator import KeyedOperator
-from keyedstate.testing.harness.errors import HarnessSchemaError, HarnessSettingError
+from keyedstate.runtime.runners.connected import FIRST_COLUMN, INPUTS, SECOND_COLUMN
+from keyedstate.runtime.runners.operator import KeyedOperator
 from keyedstate.testing.harness.rows import KeyedInputRows, routed
 
 

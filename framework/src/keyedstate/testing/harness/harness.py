@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from keyedstate.durations import Duration
+from keyedstate.errors import HarnessSettingError, StateNotRegisteredError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
-from keyedstate.runtime.connected import INPUTS
+from keyedstate.runtime.runners.connected import INPUTS
 from keyedstate.state import KeyContext, StateDescriptor, StateHandle
 from keyedstate.state.clock import Clock
 from keyedstate.testing.harness.connected import ConnectedInputRows, SecondInput
-from keyedstate.testing.harness.errors import HarnessSettingError, StateNotRegisteredError
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.instances import RunningInstances
 from keyedstate.testing.harness.outputs import HarnessOutputs

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from keyedstate.errors import HarnessClosedError, SnapshotMismatchError
 from keyedstate.keygroups import check_parallelism, operator_index_for_key_group
-from keyedstate.testing.harness.errors import HarnessClosedError, SnapshotMismatchError
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.plan import InstancePlan
 from keyedstate.testing.harness.snapshot import HarnessSnapshot

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from keyedstate.errors import HarnessSettingError
 from keyedstate.runtime.side_outputs import Outputs
-from keyedstate.testing.harness.errors import HarnessSettingError
 
 
 class HarnessOutputs:

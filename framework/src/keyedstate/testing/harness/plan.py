@@ -20,13 +20,13 @@ from keyedstate.config import (
     TYPES_GENERIC,
     Configuration,
 )
+from keyedstate.errors import FunctionCopyError, HarnessSettingError
 from keyedstate.plugins import Backend, PluginRegistry
 from keyedstate.runtime import KeyedFunction, check_function, check_inputs, check_row_classes
 from keyedstate.runtime.function_checks import BROADCAST, ROWS
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import Outputs, check_name
 from keyedstate.testing.harness.connected import ConnectedInputRows
-from keyedstate.testing.harness.errors import FunctionCopyError, HarnessSettingError
 from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.time import HarnessTime
 from keyedstate.time import check_timer_queue

@@ -8,9 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from keyedstate.backend import RestoredOperatorState
-from keyedstate.backend.working_folder import WorkingFolder
 from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
-from keyedstate.checkpoint.operator_state import (
+from keyedstate.checkpoint.format.operator_state import (
     OperatorStateFile,
     read_operator_state,
     write_operator_state,
@@ -18,6 +17,7 @@ from keyedstate.checkpoint.operator_state import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 from keyedstate.time import InputTime
+from keyedstate.working_folder import WorkingFolder
 
 
 @dataclass(frozen=True, eq=False)

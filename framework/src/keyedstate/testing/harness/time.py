@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Mapping
 
 from keyedstate.durations import Duration, milliseconds
+from keyedstate.errors import HarnessSettingError
 from keyedstate.state import KeyedStateBackend
 from keyedstate.state.clock import BEFORE_TIME, Clock, ManualClock
-from keyedstate.testing.harness.errors import HarnessSettingError
 from keyedstate.time import InputTime, watermark_of_inputs
 
 _1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)

@@ -1,0 +1,262 @@
+"""The function behind ``aggregate()``: rows are reduced by columns, and state is used once per key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyedstate.aggregates.declaration import (
+    Aggregate,
+    BoundAggregate,
+    Part,
+    require_aggregate,
+)
+from keyedstate.aggregates.number_columns import TooLargeError
+from keyedstate.aggregates.user_defined import UserDefined
+from keyedstate.backend import Column, ColumnTable, LocatedEntries
+from keyedstate.errors import AggregateOverflowError, InvalidAggregateError, KeyedStateError, StateValueError
+from keyedstate.runtime.function import Context
+from keyedstate.runtime.grouping import GroupedRows, canonical_column
+from keyedstate.runtime.runners.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.state import Ttl, ValueState
+from keyedstate.types import INT64, TypeSerializer, accumulators_of, from_arrow_type, nullable
+
+#: The state with the accumulators of all aggregates of a key.
+STATE_NAME = "aggregate"
+#: Rows of an output batch.
+OUTPUT_ROWS = 65_536
+
+
+class Aggregation(VectorizedProcessFunction):
+    """Keeps accumulators per key, and gives the results of each key that an epoch had rows of, once.
+
+    Parameters
+    ----------
+    key_columns : sequence of str
+    types : mapping
+        The Arrow types of the columns by name.
+    aggregates : mapping
+        By the names of the output columns.
+    ttl : Ttl, optional
+        How long the accumulators of a key live after its last row.
+
+    Raises
+    ------
+    InvalidAggregateError
+    """
+
+    # Below twice as many rows sums are exact.
+    batch_rows = 1 << 20
+    batch_bytes = 128 << 20
+
+    def __init__(
+        self,
+        key_columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        aggregates: Mapping[str, Aggregate],
+        ttl: Ttl | None = None,
+    ) -> None:
+        self.key_columns = tuple(key_columns)
+        self.key_types = tuple(types[name] for name in key_columns)
+        self.aggregates = {
+            name: _bound(name, require_aggregate(name, aggregate), types)
+            for name, aggregate in aggregates.items()
+        }
+        _check_names(self.key_columns, aggregates)
+        #: The accumulators that are kept; two aggregates may share one.
+        self._kept: dict[str, BoundAggregate] = {}
+        for name, bound in self.aggregates.items():
+            _check_shared(name, self._kept.setdefault(bound.name, bound), bound)
+        #: Where the parts of each are in the stored tuple.
+        self._places: dict[str, slice] = {}
+        parts: dict[str, TypeSerializer[Any]] = {}
+        for bound in self._kept.values():
+            self._places[bound.name] = slice(len(parts), len(parts) + len(bound.parts))
+            for part, type in bound.parts.items():
+                parts[f"{bound.name}.{part}" if part else bound.name] = nullable(type)
+        self._nothing = (None,) * len(parts)
+        #: Whether the parts may be columns of numbers, where the table keeps them so.
+        self._by_columns = all(bound.by_columns for bound in self._kept.values())
+        self._table_types = [nullable(from_arrow_type(type)).arrow_type for type in self.key_types]
+        self.accumulator_type = accumulators_of(parts)
+        #: The declaration, and the handle once the function is opened.
+        self.accumulators: Any = ValueState(STATE_NAME, self.accumulator_type, ttl=ttl)
+
+    @property
+    def output(self) -> pa.Schema:
+        """The key columns, then the results."""
+        keys = [pa.field(name, type) for name, type in zip(self.key_columns, self.key_types, strict=True)]
+        results = [
+            pa.field(name, bound.result_type, nullable=not bound.never_null)
+            for name, bound in self.aggregates.items()
+        ]
+        return pa.schema([*keys, *results])
+
+    def open(self, ctx: Context) -> None:
+        """Begin with no rows."""
+        #: The keys of the batches so far, and what the state holds of those of the last one.
+        self._touched: list[GroupedRows] = []
+        self._now: list[pa.Array] = []
+
+    @property
+    def column_table(self) -> ColumnTable[Any] | None:
+        """The table of the accumulators, where they are brought into it by columns."""
+        return self.accumulators.column_table if self._by_columns else None
+
+    def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
+        """Bring rows into the state."""
+        table = self.column_table
+        if table is None:
+            rows = batch.groups
+            parts = self.merge(rows.keys, rows.key_groups, self.reduce(batch.rows, rows))
+            self._now = self.results(parts)
+        else:
+            columns = [batch.column(name) for name in self.key_columns]
+            entries = table.locate(self.keys_for(columns), batch.key_groups, [self.accumulators.namespace])
+            rows = GroupedRows(columns, batch.key_groups, (entries.codes, entries.first_rows))
+            self._now = self.results_of(self.merge_columns(entries, rows, batch.rows))
+        self._touched.append(rows)
+
+    def keys_for(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+        """Return key columns as a table of columns takes them."""
+        canonical = map(canonical_column, columns)
+        return [
+            column if column.type == type else column.cast(type)
+            for column, type in zip(canonical, self._table_types, strict=True)
+        ]
+
+    def merge_columns(
+        self, entries: LocatedEntries, rows: GroupedRows, batch: pa.RecordBatch
+    ) -> list[Column]:
+        """Bring rows into the entries that they belong to and return what these hold now.
+
+        Raises
+        ------
+        AggregateOverflowError
+            Where a sum is beyond its type; nothing is changed.
+        """
+        old = entries.read()
+        now: list[Column] = []
+        for bound in self._kept.values():
+            new = bound.reduce_columns([batch.column(name) for name in bound.columns], rows)
+            try:
+                now += bound.merge_columns(old[self._places[bound.name]], new)
+            except TooLargeError as error:
+                raise AggregateOverflowError(bound.name, repr(INT64), rows.keys[error.row]) from error
+        entries.write(now)
+        return now
+
+    def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
+        """Yield the results of each key that had rows."""
+        touched, now = self._touched, self._now
+        self._touched, self._now = [], []
+        if len(touched) == 1:
+            yield from self._batches(touched[0], now)
+        elif touched:
+            columns = zip(*(rows.key_columns for rows in touched), strict=True)
+            distinct = GroupedRows(
+                list(map(pa.concat_arrays, columns)), np.concatenate([rows.key_groups for rows in touched])
+            )
+            table = self.column_table
+            if table is None:
+                found = self.accumulators.get_many(distinct.keys, distinct.key_groups)
+                results = self.results(self.parts_of(found))
+            else:
+                keys = self.keys_for(distinct.key_columns)
+                entries = table.locate(keys, distinct.key_groups, [self.accumulators.namespace])
+                results = self.results_of(entries.read())
+            yield from self._batches(distinct, results)
+
+    def reduce(self, batch: pa.RecordBatch, rows: GroupedRows) -> list[Part]:
+        """Return the parts of the accumulators of each distinct key of a batch."""
+        new: list[Part] = []
+        for bound in self._kept.values():
+            new += bound.reduce([batch.column(name) for name in bound.columns], rows)
+        return new
+
+    def merge(self, keys: list[Any], key_groups: npt.NDArray[np.int32], new: list[Part]) -> list[Part]:
+        """Merge parts into the state of distinct keys and return what it holds now."""
+        now: list[Part] = [[] for _ in new]
+
+        def merge(some: slice, stored: list[Any]) -> Iterator[tuple[Any, ...]]:
+            merged = self.merged(self.parts_of(stored), [part[some] for part in new])
+            for whole, part in zip(now, merged, strict=True):
+                whole += part
+            return zip(*merged, strict=True)
+
+        try:
+            self.accumulators.transform_many(keys, merge, key_groups)
+        except StateValueError as error:
+            raise self.overflow(keys, now, error) from error
+        return now
+
+    def merged(self, stored: list[Part], new: list[Part]) -> list[Part]:
+        """Return parts of the same keys as one; what is stored is of earlier rows."""
+        merged: list[Part] = []
+        for bound in self._kept.values():
+            place = self._places[bound.name]
+            merged += bound.merge(stored[place], new[place])
+        return merged
+
+    def parts_of(self, stored: list[Any]) -> list[Part]:
+        """Return accumulators as columns of their parts."""
+        if None in stored:
+            stored = [self._nothing if one is None else one for one in stored]
+        return [list(map(itemgetter(place), stored)) for place in range(len(self._nothing))]
+
+    def overflow(self, keys: list[Any], now: list[Part], error: StateValueError) -> KeyedStateError:
+        """Return the error for parts that the state has refused; a stretch of the keys may have none yet."""
+        for bound in self._kept.values():
+            if isinstance(bound, UserDefined):
+                continue
+            for part, type in zip(now[self._places[bound.name]], bound.parts.values(), strict=True):
+                for key, value in zip(keys, part, strict=False):
+                    if value is not None and not type.is_value(value):
+                        return AggregateOverflowError(bound.name, repr(type), key)
+        return error
+
+    def _batches(self, rows: GroupedRows, results: list[pa.Array]) -> Iterator[pa.RecordBatch]:
+        made = pa.RecordBatch.from_arrays([*rows.key_columns, *results], schema=self.output)
+        for start in range(0, len(rows), OUTPUT_ROWS):
+            yield made.slice(start, OUTPUT_ROWS)
+
+    def results_of(self, parts: list[Column]) -> list[pa.Array]:
+        """Return the columns of the results of accumulators that are columns themselves."""
+        return [bound.results_of(parts[self._places[bound.name]]) for bound in self.aggregates.values()]
+
+    def results(self, parts: list[Part]) -> list[pa.Array]:
+        """Return the columns of the results of accumulators."""
+        return [bound.results(parts[self._places[bound.name]]) for bound in self.aggregates.values()]
+
+
+def _bound(name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> BoundAggregate:
+    try:
+        return aggregate.bind(
+            aggregate.name, aggregate.columns, [types[column] for column in aggregate.columns]
+        )
+    except InvalidAggregateError as error:
+        raise InvalidAggregateError(name, error.reason) from error
+
+
+def _check_shared(name: str, kept: BoundAggregate, bound: BoundAggregate) -> None:
+    """Refuse two functions of the user's own that would have one accumulator."""
+    if isinstance(kept, UserDefined) or isinstance(bound, UserDefined):
+        same = isinstance(kept, UserDefined) and isinstance(bound, UserDefined)
+        if not same or kept.function is not bound.function or kept.parts != bound.parts:  # type: ignore[attr-defined]
+            raise InvalidAggregateError(
+                name,
+                f"another aggregate is {bound.name} too; tell them apart with aggregate_with(..., name=...)",
+            )
+
+
+def _check_names(key_columns: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
+    if not aggregates:
+        raise InvalidAggregateError(None, "there is none; name at least one, as in aggregate(n=count())")
+    for name in aggregates:
+        if name in key_columns:
+            raise InvalidAggregateError(name, "a key column has the same name; give it another one")

@@ -1,0 +1,1 @@
+"""The formats of files: segments, deltas, native files and manifests."""

@@ -1,0 +1,212 @@
+"""Writing stored state anew, whole and in the canonical form, without a backend.
+
+A chain of a base and deltas becomes one file; what is one file already is copied as it is.  A file is
+streamed key group by key group: memory holds what the deltas of a state changed, and a batch of entries.
+Values stay as they are stored and never become objects, so no class of the program is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+from keyedstate.checkpoint.format.delta import ChainHandle
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
+from keyedstate.checkpoint.format.native_files import StoredNativeHandle
+from keyedstate.checkpoint.format.operator_state import OperatorStateFile
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.protocol.operator_folder import data_paths
+from keyedstate.checkpoint.protocol.recovery import handles_for
+from keyedstate.checkpoint.savepoint.savepoint import Progress
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
+from keyedstate.checkpoint.storage.transfer import FileCopy, transfer
+from keyedstate.errors import CorruptSegmentError
+
+
+class CopyProgress:
+    """Adds up what several threads have done, for one callback.
+
+    Parameters
+    ----------
+    total : int
+        Bytes of all files.
+    report : callable, optional
+    """
+
+    def __init__(self, total: int, report: Progress | None) -> None:
+        self._total = total
+        self._report = report
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def add(self, done: int) -> None:
+        """Note that so many bytes more are done."""
+        with self._lock:
+            self._done += done
+            if self._report is not None:
+                self._report(self._done, self._total)
+
+
+def bytes_of(metadata: CheckpointMetadata) -> int:
+    """Return the size of all data files of a checkpoint."""
+    return sum(map(_bytes_of_part, metadata.parts))
+
+
+def _bytes_of_part(part: AttemptManifest) -> int:
+    native = 0 if part.native is None else part.native.bytes
+    return native + sum(file.bytes for file in part.files)
+
+
+def write_whole(
+    metadata: CheckpointMetadata,
+    source: CheckpointStorage,
+    target: CheckpointStorage,
+    *,
+    compression: str | None = None,
+    progress: CopyProgress | None = None,
+) -> CheckpointMetadata:
+    """Write the data of a checkpoint into another folder, each part whole, several parts at once.
+
+    Parameters
+    ----------
+    metadata : CheckpointMetadata
+    source, target : CheckpointStorage
+        Folders of the operator; what the paths of the data files are relative to.
+    compression : {"zstd", "lz4", "none"}, optional
+        Writes every file anew with it; by default files that are whole keep the one that they have.
+    progress : CopyProgress, optional
+
+    Returns
+    -------
+    CheckpointMetadata
+        The same checkpoint in the target's files, whose names are new and unique.
+
+    Raises
+    ------
+    CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
+        Where a file, which is named, cannot be read or written.  The target may hold files then.
+    UnreadableStateError
+        Where a chain has types that are not known here.
+    """
+
+    def write(part: AttemptManifest) -> AttemptManifest:
+        written = _write_part(metadata, part, source, target, compression)
+        if progress is not None:
+            progress.add(_bytes_of_part(part))
+        return written
+
+    # Decompressing and compressing leave Python's lock free.
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1, len(metadata.parts)), "keyedstate-copy") as pool:
+        futures = [pool.submit(write, part) for part in metadata.parts]
+        try:
+            parts = tuple(future.result() for future in futures)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+    return replace(metadata, parts=parts)
+
+
+def copy_segment(
+    source: CheckpointStorage, segment: SegmentFile, target: CheckpointStorage, path: str
+) -> SegmentFile:
+    """Copy a segment file as it is, and read the copy to see that it is whole.
+
+    Raises
+    ------
+    CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
+    """
+    copied = replace(segment, path=path)
+    # Not told the size: a file that is cut off is reported as the damaged segment that it is.
+    transfer(source, target, [FileCopy(segment.path, path)], threads=1)
+    try:
+        _verify(target, copied)
+    except CorruptSegmentError:
+        # Mostly the original has the damage; then it is the one to name.
+        _verify(source, segment)
+        raise
+    return copied
+
+
+def _verify(storage: CheckpointStorage, segment: SegmentFile) -> None:
+    with closing(SegmentHandle.open(storage, segment)) as handle:
+        handle.verify()
+
+
+def _write_part(
+    metadata: CheckpointMetadata,
+    part: AttemptManifest,
+    source: CheckpointStorage,
+    target: CheckpointStorage,
+    compression: str | None,
+) -> AttemptManifest:
+    nonce = uuid.uuid4().hex
+    if part.deltas or part.native is not None or compression is not None:
+        segments = tuple(_rewritten(metadata, part, source, target, compression or "zstd"))
+    else:
+        segments = tuple(
+            copy_segment(source, segment, target, data_paths(_numbered(nonce, number))[0])
+            for number, segment in enumerate(part.segments)
+        )
+    operator_state: OperatorStateFile | None = None
+    if part.operator_state is not None:
+        path = data_paths(nonce)[1]
+        copied = copy_segment(source, part.operator_state.segment, target, path)
+        operator_state = replace(part.operator_state, segment=copied)
+    states = {state for segment in segments for state in segment.entries}
+    whole = replace(
+        part,
+        identity=replace(part.identity, nonce=nonce),
+        segments=segments,
+        deltas=(),
+        operator_state=operator_state,
+        entries={state: sum(one.entries.get(state, 0) for one in segments) for state in sorted(states)},
+        bases=(),
+        unfinished=None,
+        native=None,
+    )
+    return replace(whole, bytes=sum(file.bytes for file in whole.files))
+
+
+def _rewritten(
+    metadata: CheckpointMetadata,
+    part: AttemptManifest,
+    source: CheckpointStorage,
+    target: CheckpointStorage,
+    compression: str,
+) -> Iterator[SegmentFile]:
+    with _opened(metadata, part, source) as handles:
+        for handle in handles:
+            path = data_paths(uuid.uuid4().hex)[0]
+            writer = SegmentWriter(target, path, handle.key_groups, compression)
+            try:
+                for meta in handle.states:
+                    writer.begin_state(meta)
+                    for key_group in handle.key_groups:
+                        writer.write_columns(key_group, handle.columns(meta.name, key_group))
+                yield writer.finish()
+            except BaseException:
+                writer.abort()
+                raise
+
+
+@contextmanager
+def _opened(
+    metadata: CheckpointMetadata, part: AttemptManifest, source: CheckpointStorage
+) -> Iterator[list[SegmentHandle | ChainHandle | StoredNativeHandle]]:
+    handles = handles_for(metadata, source, part.key_groups)
+    try:
+        yield handles
+    finally:
+        for handle in handles:
+            handle.close()
+
+
+def _numbered(nonce: str, number: int) -> str:
+    return f"{nonce}-{number}" if number else nonce

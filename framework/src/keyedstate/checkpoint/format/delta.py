@@ -1,0 +1,397 @@
+"""Delta files: what one epoch changed, and how a chain of them over a base is read.
+
+A delta is a segment file, so its bytes are checked like those and any Arrow tool reads it.  Each state is one
+stream, whatever key groups its changes are of: an epoch that changes a little would otherwise cost a stream
+per key group.  The value of an entry is a struct of the key group, whether there is an entry (false: it was
+removed), and the entry's value.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress, pairwise, repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyedstate.backend import ArrowEntryBatch, EntryBatch, EntryChange, StateHandle, StateMeta, TableChanges
+from keyedstate.checkpoint.format.segment import (
+    SegmentHandle,
+    SegmentWriter,
+    canonical_column,
+    canonical_values,
+    record_batches,
+)
+from keyedstate.checkpoint.format.segment_format import COLUMNS, SegmentFile
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
+from keyedstate.errors import CorruptSegmentError
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.types import BOOLEAN, INT32, nullable, tuple_of
+
+#: Entries that go into one columnar batch, as in a snapshot; it may have up to twice as many.
+_BATCH_ENTRIES = 16_384
+
+#: A changed entry by (namespace, key): whether it is there, and its value.
+_Overlay = dict[tuple[Any, Any], tuple[bool, Any]]
+
+
+def write_delta(
+    storage: CheckpointStorage,
+    path: str,
+    key_groups: KeyGroupRange,
+    metas: Mapping[str, StateMeta],
+    changes: Mapping[str, TableChanges[Any, Any, Any]],
+    compression: str = "zstd",
+) -> SegmentFile:
+    """Write what changed; to be released by the caller.
+
+    Parameters
+    ----------
+    storage : CheckpointStorage
+    path : str
+        The new file.
+    key_groups : KeyGroupRange
+        Those of the instance.
+    metas : mapping
+        Of every state with changes, by name.
+    changes : mapping
+        What ``KeyedStateBackend.changes_since`` returned.
+    compression : {"zstd", "lz4", "none"}
+
+    Raises
+    ------
+    UnwritableEntryError, StorageError
+        The file is not there then.
+    """
+    writer = SegmentWriter(storage, path, key_groups, compression)
+    try:
+        for name, changed in changes.items():
+            writer.begin_state(_delta_meta(metas[name]))
+            writer.write_columns(key_groups.start, _columns(metas[name], key_groups, changed))
+        return writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def read_changes(
+    storage: CheckpointStorage, deltas: Sequence[SegmentFile], states: Sequence[StateMeta]
+) -> Iterator[EntryChange]:
+    """Yield what deltas have changed, in their order; each file is verified before any of it is yielded.
+
+    Parameters
+    ----------
+    storage : CheckpointStorage
+    deltas : sequence of SegmentFile
+    states : sequence of StateMeta
+        The states after the last of them; their serializers are those of every file.
+
+    Raises
+    ------
+    CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
+        Where a file, which is named, cannot be read.
+    """
+    for delta in deltas:
+        handle = SegmentHandle.open(storage, delta)
+        try:
+            for meta in states:
+                for batch in handle.entries(meta.name, handle.key_groups.start):
+                    groups, present, values = zip(*batch.values, strict=True)
+                    names = repeat(meta.name, len(groups))
+                    canonical = canonical_values(meta.value_serializer, values)
+                    columns = (names, groups, batch.namespaces, batch.keys, present, canonical)
+                    yield from map(EntryChange, *columns)
+        finally:
+            handle.close()
+
+
+def _delta_meta(meta: StateMeta) -> StateMeta:
+    value = meta.value_serializer
+    return replace(
+        meta, value_serializer=tuple_of(INT32, BOOLEAN, value if value.null_is_value else nullable(value))
+    )
+
+
+def _columns(
+    meta: StateMeta, key_groups: KeyGroupRange, changed: TableChanges[Any, Any, Any]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes as they are stored; no object is made for a change."""
+    # Gathered over key groups: a small epoch changes a few entries of each, and a batch costs by itself.
+    gathered = _Gathered(meta)
+    for group in changed.occupied(key_groups):
+        for batch in changed.written(group, _BATCH_ENTRIES):
+            if isinstance(batch, ArrowEntryBatch) != gathered.is_arrow:
+                yield from gathered.take()
+            gathered.add(group, True, batch)
+        for addresses in changed.removed(group, _BATCH_ENTRIES):
+            if gathered.is_arrow:
+                yield from gathered.take()
+            nothing = [None] * len(addresses)
+            gathered.add(group, False, EntryBatch(addresses.namespaces, addresses.keys, nothing))
+        if len(gathered) >= _BATCH_ENTRIES:
+            yield from gathered.take()
+    yield from gathered.take()
+
+
+class _Gathered:
+    """Changes of several key groups that become one batch: all of them lists, or all of them columns.
+
+    Attributes
+    ----------
+    is_arrow : bool
+        Which of the two they are.
+    """
+
+    def __init__(self, meta: StateMeta) -> None:
+        self._meta = meta
+        self._stored = _delta_meta(meta).value_serializer.arrow_type
+        self._clear()
+
+    def _clear(self) -> None:
+        self.is_arrow = False
+        self._keys: list[Any] = []
+        self._namespaces: list[Any] = []
+        self._values: list[Any] = []
+        self._columns: list[pa.RecordBatch] = []
+        #: For each run of changes of one kind, its key group, whether there are entries, and how many.
+        self._runs: list[tuple[int, bool, int]] = []
+
+    def add(self, group: int, present: bool, batch: EntryBatch[Any, Any, Any]) -> None:
+        """Add changes of one key group and kind."""
+        if isinstance(batch, ArrowEntryBatch):
+            self.is_arrow = True
+            self._columns.append(batch.columns)
+        else:
+            self._namespaces += batch.namespaces
+            self._keys += batch.keys
+            self._values += batch.values
+        self._runs.append((group, present, len(batch)))
+
+    def __len__(self) -> int:
+        return sum(length for _, _, length in self._runs)
+
+    def _made(self) -> Iterator[pa.RecordBatch]:
+        if self.is_arrow:
+            yield from pa.Table.from_batches(self._columns).combine_chunks().to_batches()
+        else:
+            entries = EntryBatch(self._namespaces, self._keys, self._values)
+            yield from record_batches(self._meta, self._runs[0][0], entries)
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """Yield what was added as columns, and begin anew."""
+        if not self._runs:
+            return
+        lengths = [length for _, _, length in self._runs]
+        groups = np.repeat(np.array([group for group, _, _ in self._runs], np.int32), lengths)
+        present = np.repeat(np.array([is_there for _, is_there, _ in self._runs], np.bool_), lengths)
+        made = list(self._made())
+        self._clear()
+        start = 0
+        for columns in made:
+            some = slice(start, start + columns.num_rows)
+            start += columns.num_rows
+            parts = [pa.array(groups[some]), pa.array(present[some]), columns.column(2)]
+            change = pa.StructArray.from_arrays(parts, fields=list(self._stored))
+            yield pa.RecordBatch.from_arrays([columns.column(0), columns.column(1), change], list(COLUMNS))
+
+
+@dataclass(frozen=True)
+class _ChangedColumns:
+    """What all deltas of a chain have changed of one state.
+
+    Attributes
+    ----------
+    entries : pyarrow.Table
+        Namespace, key and value of each change, in the order of the files.
+    present : list of bool
+        Whether the change wrote the entry; False where it removed it.
+    rows : dict
+        By key group and address, the row of the last change.
+    """
+
+    entries: pa.Table
+    present: list[bool]
+    rows: dict[int, dict[tuple[Any, Any], int]]
+
+
+def _may_be_in(column: pa.Array, wanted: pa.Array) -> pa.Array:
+    """Return a mask that leaves out only values which are surely not among others of their type."""
+    if pa.types.is_struct(column.type) and column.type.num_fields:
+        masks = map(_may_be_in, column.flatten(), wanted.flatten())
+        return functools.reduce(pc.and_, masks)
+    try:
+        return pc.is_in(column, value_set=wanted)
+    except pa.ArrowNotImplementedError:  # nested types
+        return pa.array(np.ones(len(column), np.bool_))
+
+
+class ChainHandle(StateHandle):
+    """A base and the deltas that followed it, read as one snapshot.
+
+    Parameters
+    ----------
+    base : SegmentHandle
+    deltas : sequence of SegmentHandle
+        In the order in which they were written, each over the key groups of the base.
+    states : sequence of StateMeta
+        The states after the last delta; their serializers are those of every file.
+
+    Notes
+    -----
+    The deltas of a state are held in memory until their key groups were read, the base is not.
+    """
+
+    def __init__(
+        self, base: SegmentHandle, deltas: Sequence[SegmentHandle], states: Sequence[StateMeta]
+    ) -> None:
+        self._base = base
+        self._deltas = deltas
+        self._states = {meta.name: meta for meta in states}
+        #: By state, the changes of the key groups that were not handed out yet, and those that were.
+        self._overlays: dict[str, dict[int, _Overlay]] = {}
+        self._handed_out: dict[str, set[int]] = {}
+        #: By state, for those who read columns.
+        self._changed: dict[str, _ChangedColumns] = {}
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups of the base."""
+        return self._base.key_groups
+
+    @property
+    def states(self) -> Sequence[StateMeta]:
+        """The states after the last delta."""
+        return tuple(self._states.values())
+
+    def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have entries in the base, or changes."""
+        if self._handed_out.setdefault(state, set()) or state not in self._overlays:
+            self._make_overlays(state)
+        changed = (key_group for key_group in self._overlays[state] if key_group in key_groups)
+        return sorted({*self._base.occupied(state, key_groups), *changed})
+
+    def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
+        """Yield the entries of the base that no delta changed, then those that deltas wrote."""
+        overlay = self._take_overlay(state, key_group)
+        # Asked for first: most entries are not changed, and a pair is dearer to make than to look up a key.
+        changed = {key for _, key in overlay}
+        for batch in self._base.entries(state, key_group):
+            if not changed or changed.isdisjoint(batch.keys):
+                yield batch
+                continue
+            kept = [
+                key not in changed or (namespace, key) not in overlay
+                for namespace, key in zip(batch.namespaces, batch.keys, strict=True)
+            ]
+            columns = batch.namespaces, batch.keys, batch.values
+            yield EntryBatch(*(list(compress(column, kept)) for column in columns))
+        written = [(*address, value) for address, (is_there, value) in overlay.items() if is_there]
+        if written:
+            namespaces, keys, values = zip(*written, strict=True)
+            yield EntryBatch(namespaces, keys, values)
+
+    def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:
+        """Yield the same entries as they are stored: the columns `segment_format.COLUMNS`, verified.
+
+        Of the base's entries, only those whose keys deltas may have changed become Python objects.
+        """
+        if state not in self._changed:
+            self._changed[state] = self._changed_columns(state)
+        changed = self._changed[state]
+        rows = changed.rows.get(key_group, {})
+        keys = changed.entries.column("key").take(pa.array(rows.values(), pa.int64())).combine_chunks()
+        for batch in self._base.columns(state, key_group):
+            kept = self._not_changed(state, batch, keys, rows)
+            yield batch if kept is None else batch.filter(kept)
+        present = [row for row in rows.values() if changed.present[row]]
+        if present:
+            yield from changed.entries.take(pa.array(present, pa.int64())).to_batches()
+
+    def _not_changed(
+        self, state: str, batch: pa.RecordBatch, changed_keys: pa.Array, rows: Mapping[tuple[Any, Any], int]
+    ) -> pa.Array | None:
+        """Return which entries of the base no delta has changed; None for all of them."""
+        if not rows:
+            return None
+        candidates = _may_be_in(batch.column(1), changed_keys)
+        places = pc.indices_nonzero(candidates).to_numpy()
+        if not len(places):
+            return None
+        namespaces, keys = self._addresses(state, batch.take(pa.array(places)))
+        kept = np.ones(batch.num_rows, np.bool_)
+        kept[places] = [address not in rows for address in zip(namespaces, keys, strict=True)]
+        return pa.array(kept)
+
+    def _addresses(self, state: str, columns: pa.RecordBatch | pa.Table) -> tuple[list[Any], list[Any]]:
+        meta = self._states[state]
+        return (
+            canonical_column(meta.namespace_serializer, columns.column(0)),
+            canonical_column(meta.key_serializer, columns.column(1)),
+        )
+
+    def _changed_columns(self, state: str) -> _ChangedColumns:
+        meta = self._states[state]
+        parts = (meta.namespace_serializer, meta.key_serializer, meta.value_serializer)
+        schema = pa.schema([(name, part.arrow_type) for name, part in zip(COLUMNS, parts, strict=True)])
+        batches: list[pa.RecordBatch] = []
+        present: list[bool] = []
+        rows: dict[int, dict[tuple[Any, Any], int]] = {}
+        for delta in self._deltas:
+            for batch in delta.columns(state, delta.key_groups.start):
+                groups, there, values = batch.column(2).flatten()
+                self._check_groups(delta, groups.to_numpy())
+                batches.append(pa.record_batch([batch.column(0), batch.column(1), values], schema=schema))
+                addresses = zip(*self._addresses(state, batch), strict=True)
+                for row, (group, address) in enumerate(
+                    zip(groups.to_pylist(), addresses, strict=True), len(present)
+                ):
+                    of_group = rows.setdefault(group, {})
+                    # Behind the others, as where the entries are laid over each other as objects.
+                    of_group.pop(address, None)
+                    of_group[address] = row
+                present += there.to_pylist()
+        return _ChangedColumns(pa.Table.from_batches(batches, schema), present, rows)
+
+    def close(self) -> None:
+        """Close all files."""
+        for handle in (self._base, *self._deltas):
+            handle.close()
+
+    def _take_overlay(self, state: str, key_group: int) -> _Overlay:
+        """Return the changes of one key group, values of the caller's own: tables change theirs in place."""
+        handed_out = self._handed_out.setdefault(state, set())
+        if state not in self._overlays or key_group in handed_out:
+            self._make_overlays(state)
+        handed_out.add(key_group)
+        return self._overlays[state].pop(key_group, {})
+
+    def _make_overlays(self, state: str) -> None:
+        self._handed_out[state].clear()
+        overlays = self._overlays[state] = {}
+        for delta in self._deltas:
+            self._lay_over(delta, state, overlays)
+
+    def _lay_over(self, delta: SegmentHandle, state: str, overlay: dict[int, _Overlay]) -> None:
+        serializer = self._states[state].value_serializer
+        for batch in delta.columns(state, delta.key_groups.start):
+            group_column, there_column, value_column = batch.column(2).flatten()
+            groups = group_column.to_numpy()
+            self._check_groups(delta, groups)
+            there = there_column.to_pylist()
+            values = canonical_values(serializer, serializer.from_arrow(value_column))
+            addresses = list(zip(*self._addresses(state, batch), strict=True))
+            # A delta is written key group by key group, so its entries come in a few runs.
+            bounds = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+            for start, end in pairwise(bounds):
+                changes = zip(there[start:end], values[start:end], strict=True)
+                of_group = overlay.setdefault(int(groups[start]), {})
+                of_group.update(zip(addresses[start:end], changes, strict=True))
+
+    def _check_groups(self, delta: SegmentHandle, groups: np.ndarray[Any, Any]) -> None:
+        stray = groups[(groups < self.key_groups.start) | (groups > self.key_groups.end)]
+        if len(stray):
+            raise CorruptSegmentError(delta.location, f"a change of key group {stray[0]} is in it")

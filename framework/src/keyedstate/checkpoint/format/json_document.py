@@ -1,0 +1,63 @@
+"""Small JSON files that prove their own integrity.
+
+A document is one line of canonical JSON with four members: ``kind``, ``version``, ``body`` and ``checksum``,
+the SHA-256 of the canonical JSON of the other three.  Canonical means sorted names, no spaces, ASCII only; a
+reader renders what it has parsed and compares it with the bytes it was given, so no changed byte goes
+unnoticed, not even one that JSON ignores.  Kind, version and checksum keep this form in every later version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from keyedstate.errors import CorruptManifestError, FormatVersionError
+
+
+def encode_document(kind: str, version: int, body: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a document; the same body always gives the same bytes."""
+    content = {"kind": kind, "version": version, "body": body}
+    checksum = hashlib.sha256(_canonical(content)).hexdigest()
+    return _canonical({**content, "checksum": checksum}) + b"\n"
+
+
+def decode_document(path: str, kind: str, supported: int, data: bytes) -> dict[str, Any]:
+    """Return the body of a document.
+
+    Parameters
+    ----------
+    path : str
+        The file, for errors.
+    kind : str
+        What the file must be.
+    supported : int
+        The newest version that the caller reads.
+
+    Raises
+    ------
+    CorruptManifestError
+        Where the bytes are not those of a document, or of one of another kind.
+    FormatVersionError
+        Where the version is newer than `supported`.
+    """
+    try:
+        document = json.loads(data)
+        found, version, body = document["kind"], document["version"], document["body"]
+        intact = encode_document(found, version, body) == data
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptManifestError(path, f"it is not one of keyedstate's documents ({error})") from error
+    if not intact:
+        raise CorruptManifestError(path, "its content does not have the checksum that it carries")
+    if found != kind:
+        raise CorruptManifestError(path, f"it is of the kind {found!r} and should be of the kind {kind!r}")
+    if version > supported:
+        raise FormatVersionError(path, version, supported)
+    if not isinstance(body, dict):
+        raise CorruptManifestError(path, "its body is not an object")
+    return body
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")

@@ -1,0 +1,537 @@
+"""What is written down about attempts and checkpoints: who, which key groups, which files.
+
+Values with a JSON face; `keyedstate.checkpoint.protocol.operator_folder` puts them into files.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from keyedstate.checkpoint.format.native_base import NativeBase
+from keyedstate.checkpoint.format.operator_state import OperatorStateFile
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.protocol.full_snapshots import BaseReport
+from keyedstate.errors import IncompleteEpochError, UnsafeNameError
+from keyedstate.keygroups import KeyGroupRange
+
+# What file names carry between dots; Spark's ids are UUIDs.
+_SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    """One attempt of one task: one partition of one epoch of one operator.
+
+    Attributes
+    ----------
+    uid : str
+        The operator.
+    query_id : str
+        Spark's query id, the same after a restart.
+    run_id : str
+        Spark's run id, another one after every restart.
+    epoch : int
+        Spark's micro-batch id.
+    partition, parallelism : int
+    max_parallelism : int
+        Number of key groups of the operator.
+    attempt : int
+        Spark's ``taskAttemptId``, unique within one Spark application.
+    nonce : str
+        Random and unique, such as ``uuid.uuid4().hex``: two processes that run one attempt differ in it.
+        The attempt's data file is named after it.
+    """
+
+    uid: str
+    query_id: str
+    run_id: str
+    epoch: int
+    partition: int
+    parallelism: int
+    max_parallelism: int
+    attempt: int
+    nonce: str
+
+    def __post_init__(self) -> None:
+        for what, name in (("run id", self.run_id), ("nonce of an attempt", self.nonce)):
+            if not _SAFE_ID.fullmatch(name):
+                raise UnsafeNameError(what, name, "letters, digits, '_' and '-'")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "uid": self.uid,
+            "query_id": self.query_id,
+            "run_id": self.run_id,
+            "epoch": self.epoch,
+            "partition": self.partition,
+            "parallelism": self.parallelism,
+            "max_parallelism": self.max_parallelism,
+            "attempt": self.attempt,
+            "nonce": self.nonce,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> TaskIdentity:
+        """Rebuild from the JSON face; KeyError where a field is missing."""
+        return cls(**{name: document[name] for name in cls.__dataclass_fields__})
+
+
+class StateOrigin(enum.Enum):
+    """Where an attempt had the state from with which it began."""
+
+    #: Or there was none.
+    FILES = "files"
+    #: A process that had kept it since the epoch before.
+    HOST = "host"
+    #: Such a process, that had missed epochs and read what they changed.
+    HOST_AND_DELTAS = "host and deltas"
+
+
+@dataclass(frozen=True)
+class HostAddress:
+    """Where the process listens that keeps the state of a partition for the next epoch.
+
+    Attributes
+    ----------
+    executor : str
+        The executor that it belongs to.
+    address : str
+        As other executors are to use it: an IP address or a name.
+    port : int
+    """
+
+    executor: str
+    address: str
+    port: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {"executor": self.executor, "address": self.address, "port": self.port}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> HostAddress:
+        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
+        return cls(str(document["executor"]), str(document["address"]), int(document["port"]))
+
+
+@dataclass(frozen=True)
+class AttemptManifest:
+    """What one finished attempt has written: the state of its key groups after its epoch.
+
+    Attributes
+    ----------
+    identity : TaskIdentity
+    key_groups : KeyGroupRange
+    backend, backend_version : str
+        Who wrote the segments.
+    states : tuple of mapping
+        `StateMeta.to_json` of every state.
+    segments : tuple of SegmentFile
+        Files in the operator's folder with the whole state: as it was written by this attempt or, where there
+        are deltas, by an earlier one.  None where the base is native.
+    deltas : tuple of SegmentFile
+        Files with what changed since, in their order; the last one is this attempt's own where it changed
+        anything.
+    entries : mapping of str to int
+        Entries per state.
+    rows_in, rows_out : int
+    rows_by_input : mapping of str to int
+        Of `rows_in` those of each of two connected inputs; empty where there is one.
+    rows_dropped : mapping of str to int
+        By why, as `EpochMetrics.rows_dropped`.
+    largest_event_time : int or None
+        Milliseconds since 1970 UTC, over the rows of this epoch; None where there is no event time.
+    watermark : int or None
+        The event time up to which all rows had come when the epoch began, also where its own rows had none;
+        None where that was not known.
+    processing_time : int or None
+        By which timers fired in the epoch, in milliseconds since 1970 UTC.
+    clock_skew_ms : int
+        How far the clock of the task's machine was ahead of that of the storage; negative where behind.
+    inputs : mapping of str to (int, int)
+        Where rows are of several inputs: what this task knows of each, over all epochs; the largest event
+        time, and the processing time of the last epoch in which it had a row.
+    sync_ms, write_ms, restore_ms, process_ms : float
+        Time of the snapshot's synchronous part, of writing it, of restoring, and of the rows.
+    bytes : int
+        Size of what this attempt has written.
+    key_columns : tuple of (str, str)
+        Names and types of the key columns, as the operator was given them.
+    operator_state : OperatorStateFile or None
+        None where the operator has no operator state.
+    ttl_ms : mapping of str to int
+        The time to live of each state that has one, as the program had set it: for whoever reads the state
+        without the program.  The program that goes on with the state brings its own.
+    bases : tuple of BaseReport
+        The last base that was completed, and those that failed since.
+    unfinished : str or None
+        The file of a base that is being written beside the work, and that this checkpoint does not need; or
+        that in whose place native files are being uploaded.
+    latencies : mapping of str to (mapping of str to sequence of int)
+        By state and operation the nanoseconds of sampled accesses; empty where none are sampled.
+    figures : mapping of str to int
+        What the backend's own engine says of itself.
+    native : NativeBase or None
+        The base, where it is of the backend's own files.
+    state_origin : StateOrigin
+    host : HostAddress or None
+        Who keeps the state for the next epoch; None where nobody does whom other executors could reach.
+    task_executor : str or None
+        The executor of the task, where that is known.  Where it is not the host's, the rows have gone over
+        the network.
+    """
+
+    identity: TaskIdentity
+    key_groups: KeyGroupRange
+    backend: str
+    backend_version: str
+    states: tuple[Mapping[str, Any], ...]
+    segments: tuple[SegmentFile, ...]
+    entries: Mapping[str, int]
+    rows_in: int
+    rows_out: int
+    largest_event_time: int | None
+    sync_ms: float
+    write_ms: float
+    restore_ms: float
+    process_ms: float
+    bytes: int
+    key_columns: tuple[tuple[str, str], ...] = ()
+    operator_state: OperatorStateFile | None = None
+    watermark: int | None = None
+    processing_time: int | None = None
+    inputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rows_by_input: Mapping[str, int] = field(default_factory=dict)
+    deltas: tuple[SegmentFile, ...] = ()
+    ttl_ms: Mapping[str, int] = field(default_factory=dict)
+    bases: tuple[BaseReport, ...] = ()
+    unfinished: str | None = None
+    state_origin: StateOrigin = StateOrigin.FILES
+    host: HostAddress | None = None
+    task_executor: str | None = None
+    native: NativeBase | None = None
+    latencies: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
+    figures: Mapping[str, int] = field(default_factory=dict)
+    rows_dropped: Mapping[str, int] = field(default_factory=dict)
+    clock_skew_ms: int = 0
+
+    def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
+        """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
+
+        The files of one chain are read with one type; states that are not here yet may come.
+        """
+        mine = {state["name"]: state for state in self.states}
+        return all(mine.get(state["name"], state) == state for state in states)
+
+    @property
+    def kept_files(self) -> set[str]:
+        """The paths of all files that must not be deleted: a base that is still being written among them."""
+        return self.data_files if self.unfinished is None else self.data_files | {self.unfinished}
+
+    @property
+    def data_files(self) -> set[str]:
+        """The paths of all files that hold the state."""
+        own = {file.path for file in self.files}
+        return own if self.native is None else own.union(file.path for file in self.native.files)
+
+    @property
+    def files(self) -> tuple[SegmentFile, ...]:
+        """All files that hold the state, but for native ones."""
+        operator_state = () if self.operator_state is None else (self.operator_state.segment,)
+        return (*self.segments, *self.deltas, *operator_state)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "identity": self.identity.to_json(),
+            "key_groups": [self.key_groups.start, self.key_groups.end],
+            "backend": self.backend,
+            "backend_version": self.backend_version,
+            "states": [dict(state) for state in self.states],
+            "segments": [segment.to_json() for segment in self.segments],
+            "deltas": [delta.to_json() for delta in self.deltas],
+            "entries": dict(self.entries),
+            "rows_in": self.rows_in,
+            "rows_out": self.rows_out,
+            "largest_event_time": self.largest_event_time,
+            "sync_ms": self.sync_ms,
+            "write_ms": self.write_ms,
+            "restore_ms": self.restore_ms,
+            "process_ms": self.process_ms,
+            "bytes": self.bytes,
+            "key_columns": [list(column) for column in self.key_columns],
+            "watermark": self.watermark,
+            "processing_time": self.processing_time,
+            "inputs": {name: list(times) for name, times in self.inputs.items()},
+            "rows_by_input": dict(self.rows_by_input),
+            "ttl_ms": dict(self.ttl_ms),
+            "operator_state": None if self.operator_state is None else self.operator_state.to_json(),
+            "bases": [base.to_json() for base in self.bases],
+            "unfinished": self.unfinished,
+            "state_origin": self.state_origin.value,
+            "host": None if self.host is None else self.host.to_json(),
+            "task_executor": self.task_executor,
+            "native": None if self.native is None else self.native.to_json(),
+            "latencies": {state: dict(operations) for state, operations in self.latencies.items()},
+            "figures": dict(self.figures),
+            "rows_dropped": dict(self.rows_dropped),
+            "clock_skew_ms": self.clock_skew_ms,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
+        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
+        # Later than the first files of this format version.
+        plain: dict[str, Any] = dict.fromkeys(("watermark", "processing_time", "unfinished", "task_executor"))
+        plain |= {name: {} for name in ("rows_by_input", "ttl_ms", "latencies", "figures", "rows_dropped")}
+        plain["clock_skew_ms"] = 0
+        added = {"operator_state", "deltas", "bases", "state_origin", "inputs", "host", "native", *plain}
+        host = document.get("host")
+        operator_state = document.get("operator_state")
+        fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
+        fields |= {name: document.get(name, default) for name, default in plain.items()}
+        fields["inputs"] = {name: (time, seen) for name, (time, seen) in document.get("inputs", {}).items()}
+        fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
+        fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
+        native = document.get("native")
+        fields["native"] = None if native is None else NativeBase.from_json(native)
+        fields["state_origin"] = StateOrigin(document.get("state_origin", StateOrigin.FILES.value))
+        fields["host"] = None if host is None else HostAddress.from_json(host)
+        fields["identity"] = TaskIdentity.from_json(document["identity"])
+        fields["key_groups"] = KeyGroupRange(*document["key_groups"])
+        fields["states"] = tuple(document["states"])
+        fields["segments"] = tuple(SegmentFile.from_json(segment) for segment in document["segments"])
+        fields["key_columns"] = tuple((name, kind) for name, kind in document["key_columns"])
+        if operator_state is not None:
+            fields["operator_state"] = OperatorStateFile.from_json(operator_state)
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class CheckpointMetadata:
+    """A complete checkpoint: the state of one operator after one epoch.
+
+    It is made from the manifests of its attempts and from nothing else, so that whoever publishes it, the
+    coordinator or tasks of the next epoch, writes the same bytes.
+
+    Attributes
+    ----------
+    uid, query_id, run_id : str
+    epoch, parallelism, max_parallelism : int
+    key_columns : tuple of (str, str)
+    parts : tuple of AttemptManifest
+        One per partition, in their order.
+
+    Raises
+    ------
+    IncompleteEpochError
+        Where the parts do not belong together, or do not cover every partition and key group exactly once.
+    """
+
+    uid: str
+    query_id: str
+    run_id: str
+    epoch: int
+    parallelism: int
+    max_parallelism: int
+    key_columns: tuple[tuple[str, str], ...]
+    parts: tuple[AttemptManifest, ...]
+
+    @classmethod
+    def of(cls, manifests: Sequence[AttemptManifest]) -> CheckpointMetadata:
+        """Return the checkpoint of at least one manifest, given in any order."""
+        parts = tuple(sorted(manifests, key=lambda part: part.identity.partition))
+        first = parts[0].identity
+        return cls(
+            uid=first.uid,
+            query_id=first.query_id,
+            run_id=first.run_id,
+            epoch=first.epoch,
+            parallelism=first.parallelism,
+            max_parallelism=first.max_parallelism,
+            key_columns=parts[0].key_columns,
+            parts=parts,
+        )
+
+    @property
+    def data_files(self) -> frozenset[str]:
+        """The paths of all files that hold the state."""
+        return frozenset().union(*(part.data_files for part in self.parts))
+
+    @property
+    def processing_time(self) -> int | None:
+        """The processing time of the epoch, the latest of its tasks'; None where it is not known."""
+        return max(
+            (part.processing_time for part in self.parts if part.processing_time is not None), default=None
+        )
+
+    @property
+    def watermark(self) -> int | None:
+        """The event time up to which all rows had come when the epoch began; None where that is not known."""
+        return max((part.watermark for part in self.parts if part.watermark is not None), default=None)
+
+    @property
+    def largest_event_time(self) -> int | None:
+        """That of all rows of the epoch; None where none had any."""
+        known = [part.largest_event_time for part in self.parts if part.largest_event_time is not None]
+        return max(known, default=None)
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, int]]:
+        """The largest event time of each input, and the processing time of its last row, over all epochs."""
+        return latest_inputs(times for part in self.parts for times in part.inputs.items())
+
+    def __post_init__(self) -> None:
+        common = ("uid", "query_id", "run_id", "epoch", "parallelism", "max_parallelism")
+        for part in self.parts:
+            partition = part.identity.partition
+            for name in common:
+                ours, theirs = getattr(self, name), getattr(part.identity, name)
+                if ours != theirs:
+                    self._refuse(f"partition {partition} ran with {name} {theirs!r}, others with {ours!r}")
+            if part.key_columns != self.key_columns:
+                self._refuse(f"partition {partition} ran with the key columns {part.key_columns}")
+        partitions = [part.identity.partition for part in self.parts]
+        if partitions != list(range(self.parallelism)):
+            self._refuse(f"the parts are those of the partitions {partitions}, of {self.parallelism}")
+        following = 0
+        for part in sorted(self.parts, key=lambda part: part.key_groups.start):
+            if part.key_groups:
+                if part.key_groups.start != following:
+                    self._refuse(f"a part begins at {part.key_groups} where {following} should follow")
+                following = part.key_groups.end + 1
+        if following != self.max_parallelism:
+            self._refuse(f"the parts end at key group {following - 1}, of {self.max_parallelism}")
+
+    def _refuse(self, details: str) -> None:
+        raise IncompleteEpochError(self.uid, self.epoch, details)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "uid": self.uid,
+            "query_id": self.query_id,
+            "run_id": self.run_id,
+            "epoch": self.epoch,
+            "parallelism": self.parallelism,
+            "max_parallelism": self.max_parallelism,
+            "key_columns": [list(column) for column in self.key_columns],
+            "parts": [part.to_json() for part in self.parts],
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> CheckpointMetadata:
+        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
+        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        fields["key_columns"] = tuple((name, kind) for name, kind in document["key_columns"])
+        fields["parts"] = tuple(AttemptManifest.from_json(part) for part in document["parts"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class SavepointOrigin:
+    """The savepoint that the first epoch of a query begins from.
+
+    Attributes
+    ----------
+    location : str
+        Its address without passwords.
+    id : str
+    operators : tuple of str
+        The uids of all operators in it.
+    claimed : bool
+        Whether it is the query's own, and to be deleted when it needs it no more.
+    """
+
+    location: str
+    id: str
+    operators: tuple[str, ...]
+    claimed: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "location": self.location,
+            "id": self.id,
+            "operators": list(self.operators),
+            "claimed": self.claimed,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> SavepointOrigin:
+        """Rebuild from the JSON face; KeyError or TypeError where it is malformed."""
+        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        return cls(**{**fields, "operators": tuple(document["operators"])})
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose state a folder holds.
+
+    Attributes
+    ----------
+    query_id, uid : str
+    max_parallelism : int
+    first_epoch : int
+        The first epoch that ran over this folder: a later one must find a checkpoint.
+    runs : tuple of str
+        The newest runs of the query in the order in which they began; only the last one may write.
+    savepoint : SavepointOrigin or None
+        Where the query began from one.
+    drained_run : str or None
+        The run whose input is over: its event-time timers all fire.
+    """
+
+    query_id: str
+    uid: str
+    max_parallelism: int
+    first_epoch: int
+    runs: tuple[str, ...]
+    savepoint: SavepointOrigin | None = None
+    drained_run: str | None = None
+
+    def position(self, run_id: str) -> int:
+        """Return the place of a run in the order in which runs began; -1 where it is not remembered."""
+        return self.runs.index(run_id) if run_id in self.runs else -1
+
+    def superseded_by(self, run_id: str) -> str | None:
+        """Return the run that has taken the place of `run_id`, or None."""
+        return self.runs[-1] if run_id in self.runs[:-1] else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "query_id": self.query_id,
+            "uid": self.uid,
+            "max_parallelism": self.max_parallelism,
+            "first_epoch": self.first_epoch,
+            "runs": list(self.runs),
+            "savepoint": None if self.savepoint is None else self.savepoint.to_json(),
+            "drained_run": self.drained_run,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Owner:
+        """Rebuild from the JSON face; KeyError or TypeError where it is malformed."""
+        # Later than the first files of this format version.
+        added = {"savepoint", "drained_run"}
+        fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
+        fields["drained_run"] = document.get("drained_run")
+        savepoint = document.get("savepoint")
+        if savepoint is not None:
+            fields["savepoint"] = SavepointOrigin.from_json(savepoint)
+        return cls(**{**fields, "runs": tuple(document["runs"])})
+
+
+def latest_inputs(inputs: Iterable[tuple[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    """Return the later times of each input, of which several may know: as in `AttemptManifest.inputs`."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, (event_time, seen) in inputs:
+        known = found.get(name, (event_time, seen))
+        found[name] = max(known[0], event_time), max(known[1], seen)
+    return found

@@ -1,0 +1,215 @@
+"""Bases of native files: how they are uploaded, fetched, and read by those without the backend's tables."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.backend import (
+    SNAPSHOT_BATCH_ENTRIES,
+    BackendContext,
+    EntryBatch,
+    EntryChange,
+    NativeFile,
+    NativeHandle,
+    NativeSnapshot,
+    StateMeta,
+    TableSnapshot,
+)
+from keyedstate.checkpoint.format.delta import read_changes
+from keyedstate.checkpoint.format.native_base import NativeBase, StoredNativeFile, owner_path
+from keyedstate.checkpoint.format.segment import record_batches
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
+from keyedstate.checkpoint.storage.transfer import CopiedFile, FileCopy, transfer
+from keyedstate.config import Configuration
+from keyedstate.errors import CorruptSegmentError
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.plugins import PluginRegistry
+
+
+def write_native(
+    storage: CheckpointStorage,
+    path: str,
+    key_groups: KeyGroupRange,
+    max_parallelism: int,
+    backend: str,
+    snapshot: NativeSnapshot,
+    completed: Mapping[str, StoredNativeFile],
+    cancelled: threading.Event | None = None,
+) -> tuple[NativeBase, int]:
+    """Upload the files of a snapshot that no completed checkpoint has.
+
+    Parameters
+    ----------
+    storage : CheckpointStorage
+        The operator's folder.
+    path : str
+        Of the segment file in whose place the files come.
+    key_groups : KeyGroupRange
+    max_parallelism : int
+    backend : str
+    snapshot : NativeSnapshot
+        To be released by the caller.
+    completed : mapping
+        By path the native files of the checkpoint that the epoch went on from.
+    cancelled : threading.Event, optional
+
+    Returns
+    -------
+    tuple of (NativeBase, int)
+        And the bytes that were uploaded.
+
+    Raises
+    ------
+    StorageError, TransferCancelledError
+        What was uploaded is deleted then.
+    """
+    # What somebody has deleted from the storage is uploaded again.
+    there = {f"data/{name}" for name in storage.list("data")} if completed else set()
+    shared: dict[str, StoredNativeFile] = {}
+    copies: list[FileCopy] = []
+    stem = path.removesuffix(".seg")
+    for number, file in enumerate(snapshot.files):
+        known = completed.get(file.origin) if file.origin in there and file.origin else None
+        if known is not None and known.bytes == file.bytes:
+            shared[file.name] = known
+        else:
+            copies.append(FileCopy(file.name, f"{stem}.{number}.native", file.bytes))
+    copied = transfer(CheckpointStorage.open(snapshot.folder), storage, copies, cancelled=cancelled)
+    uploaded = {one.source: StoredNativeFile(one.source, one.target, one.bytes, one.sha256) for one in copied}
+    files = tuple((shared | uploaded)[file.name] for file in snapshot.files)
+    entries, details = dict(snapshot.entries), dict(snapshot.details)
+    base = NativeBase(backend, key_groups, max_parallelism, files, entries, details)
+    snapshot.stored({file.name: file.path for file in files})
+    return base, sum(one.bytes for one in copied)
+
+
+def delete_native(storage: CheckpointStorage, path: str, base: NativeBase) -> None:
+    """Delete those files of a base that were uploaded for it alone, under a path."""
+    own = [file.path for file in base.files if owner_path(file.path) == path]
+    storage.for_each(storage.delete_file, own)
+
+
+class StoredNativeHandle(NativeHandle):
+    """Reads a native base and the deltas that followed it.
+
+    Parameters
+    ----------
+    storage : CheckpointStorage
+    base : NativeBase
+    states : sequence of StateMeta
+        The states after the last delta.
+    deltas : sequence of SegmentFile
+    entries : mapping of str to int
+        Entries by state after the last delta.
+    wanted : KeyGroupRange
+        The key groups that will be read.
+    """
+
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        base: NativeBase,
+        states: Sequence[StateMeta],
+        deltas: Sequence[SegmentFile],
+        entries: Mapping[str, int],
+        wanted: KeyGroupRange,
+    ) -> None:
+        self.backend = base.backend
+        self.files = tuple(NativeFile(file.name, file.bytes, file.path) for file in base.files)
+        self.base_entries = base.entries
+        self.all_entries = entries
+        self.details = base.details
+        self._storage = storage
+        self._base = base
+        self._states = states
+        self._deltas = deltas
+        self._wanted = wanted
+        #: By state, from the first read on; and what is to be freed then.
+        self._snapshots: dict[str, TableSnapshot[Any, Any, Any]] | None = None
+        self._closing = contextlib.ExitStack()
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups of the base."""
+        return self._base.key_groups
+
+    @property
+    def states(self) -> Sequence[StateMeta]:
+        """The states after the last delta."""
+        return self._states
+
+    def fetch(self, folder: Path) -> None:
+        """Copy all files into a folder."""
+        fetch(self._storage, self._base, folder)
+
+    def changes(self) -> Iterator[EntryChange]:
+        """Yield what the deltas have changed."""
+        return read_changes(self._storage, self._deltas, self._states)
+
+    def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
+        """Yield the entries of one state and key group, out of tables of the backend that wrote the files."""
+        snapshot = self._opened().get(state)
+        return iter(()) if snapshot is None else snapshot.batches(key_group, SNAPSHOT_BATCH_ENTRIES)
+
+    def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:
+        """Yield the same entries as the columns of a segment file."""
+        meta = next(meta for meta in self._states if meta.name == state)
+        for batch in self.entries(state, key_group):
+            yield from record_batches(meta, key_group, batch)
+
+    def _opened(self) -> dict[str, TableSnapshot[Any, Any, Any]]:
+        if self._snapshots is None:
+            with contextlib.ExitStack() as opened:
+                config = Configuration({"backend": self.backend})
+                registry = PluginRegistry(config)
+                backend, options = registry.choose(), config.plugin_options(registry.options, self.backend)
+                context = BackendContext(
+                    self.key_groups.intersection(self._wanted),
+                    self._base.max_parallelism,
+                    options,
+                    Path(tempfile.gettempdir()),
+                )
+                opened.callback(context.closing.close)
+                tables = backend.create_restore_operation([self], context).restore()
+                snapshots = {}
+                for name, table in tables.items():
+                    snapshots[name] = table.snapshot()
+                    opened.callback(snapshots[name].release)
+                self._closing, self._snapshots = opened.pop_all(), snapshots
+        return self._snapshots
+
+    def close(self) -> None:
+        """Close and delete what was fetched to be read."""
+        self._snapshots = None
+        self._closing.close()
+
+
+def fetch(storage: CheckpointStorage, base: NativeBase, folder: Path) -> None:
+    """Copy the files of a base into a folder, several at once, and compare each byte with what was written.
+
+    Raises
+    ------
+    CorruptSegmentError, StorageError
+        The file is named, and nothing is left in the folder.
+    """
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        target = CheckpointStorage.open(folder)
+        copies = [FileCopy(file.path, file.name) for file in base.files]
+        copied: Sequence[CopiedFile] = transfer(storage, target, copies)
+        for file, copy in zip(base.files, copied, strict=True):
+            if (copy.bytes, copy.sha256) != (file.bytes, file.sha256):
+                reason = f"it is not the file {file.name} of {base.backend} that was written"
+                raise CorruptSegmentError(storage.location(file.path), reason)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

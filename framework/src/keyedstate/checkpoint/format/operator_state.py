@@ -1,0 +1,148 @@
+"""Operator state in checkpoints: a file of each attempt, and what a task restores out of those of all.
+
+The file is a segment file with one key group, beside that of the keyed state: so its bytes are checked like
+those, and any Arrow tool reads it.  Each task writes its own copy of a broadcast map, as in Flink: it goes on
+with what it wrote, whoever else restarts, and the tasks do not all read one file.  A task without any
+operator state writes no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from keyedstate.backend import (
+    OPERATOR_KEY_GROUP,
+    EntryBatch,
+    OperatorStateMeta,
+    RestoredOperatorState,
+    SnapshotSink,
+)
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.protocol.redistribution import Share, redistribute
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
+from keyedstate.keygroups import KeyGroupRange
+
+
+@dataclass(frozen=True)
+class OperatorStateFile:
+    """The operator state of one task, as its manifest names it.
+
+    Attributes
+    ----------
+    segment : SegmentFile
+    states : tuple of mapping
+        `OperatorStateMeta.to_json` of every state.
+    """
+
+    segment: SegmentFile
+    states: tuple[Mapping[str, Any], ...]
+
+    def metas(self) -> list[OperatorStateMeta]:
+        """Return the states with the serializers that wrote them; raises as `OperatorStateMeta.from_json`."""
+        return list(map(OperatorStateMeta.from_json, self.states))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face that manifests carry."""
+        return {"segment": self.segment.to_json(), "states": [dict(state) for state in self.states]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> OperatorStateFile:
+        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
+        return cls(SegmentFile.from_json(document["segment"]), tuple(document["states"]))
+
+
+def write_operator_state(
+    storage: CheckpointStorage,
+    path: str,
+    states: Sequence[OperatorStateMeta],
+    write: Callable[[SnapshotSink], None],
+    compression: str = "zstd",
+) -> OperatorStateFile:
+    """Write the operator state of one task.
+
+    Parameters
+    ----------
+    storage : CheckpointStorage
+    path : str
+        The new file.
+    states : sequence of OperatorStateMeta
+        As they were when the snapshot was taken.
+    write : callable
+        Writes the snapshot to a sink: ``OperatorStateBackend.snapshot(...).run``.
+    compression : {"zstd", "lz4", "none"}
+
+    Raises
+    ------
+    UnwritableEntryError, StorageError, SnapshotCancelledError
+        The file is not there then.
+    """
+    writer = SegmentWriter(storage, path, KeyGroupRange(OPERATOR_KEY_GROUP, OPERATOR_KEY_GROUP), compression)
+    try:
+        write(writer)
+        return OperatorStateFile(writer.finish(), tuple(meta.to_json() for meta in states))
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def read_operator_state(
+    storage: CheckpointStorage,
+    parts: Sequence[OperatorStateFile | None],
+    task: int,
+    parallelism: int,
+    *,
+    restarted: bool = True,
+) -> list[RestoredOperatorState]:
+    """Return the operator state that one task begins with, for ``OperatorStateBackend``.
+
+    Parameters
+    ----------
+    storage : CheckpointStorage
+    parts : sequence of OperatorStateFile or None
+        Of every task of the checkpoint, in their order.
+    task, parallelism : int
+        The task that restores, from 0, and how many there are now.
+    restarted : bool, default True
+        False where the job goes on with the epoch behind the checkpoint, as it does in every epoch in which a
+        task is restored from files: then each task has what it wrote, union lists too.
+
+    Returns
+    -------
+    list of (OperatorStateMeta, list of EntryBatch)
+        Every state of the parts in question is there, those of which the task gets nothing without batches.
+
+    Raises
+    ------
+    CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
+        Where a file, which is named, cannot be read.
+    """
+    if not restarted and parallelism == len(parts):
+        parts = [part if number == task else None for number, part in enumerate(parts)]
+    metas = [{meta.name: meta for meta in part.metas()} if part else {} for part in parts]
+    kinds = {name: meta.kind for part in metas for name, meta in part.items()}
+    counts = [part.segment.entries if part else {} for part in parts]
+    shares = redistribute(kinds, counts, task, parallelism)
+    # First what is known of every state: a task that gets nothing of one still knows that it is there.
+    restored: list[RestoredOperatorState] = [(meta, ()) for part in metas for meta in part.values()]
+    for number, of_part in groupby(shares, key=lambda share: share.part):
+        part = parts[number]
+        assert part is not None, "a share of a part without operator state"
+        handle = SegmentHandle.open(storage, part.segment)
+        try:
+            restored += [(metas[number][share.state], list(_entries(handle, share))) for share in of_part]
+        finally:
+            handle.close()
+    return restored
+
+
+def _entries(handle: SegmentHandle, share: Share) -> Iterator[EntryBatch[Any, Any, Any]]:
+    position = 0
+    for batch in handle.entries(share.state, OPERATOR_KEY_GROUP):
+        part = slice(max(share.start - position, 0), max(share.stop - position, 0))
+        if part.start < len(batch) and part.stop > 0:
+            yield EntryBatch(batch.namespaces[part], batch.keys[part], batch.values[part])
+        position += len(batch)

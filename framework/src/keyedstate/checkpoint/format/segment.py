@@ -1,0 +1,491 @@
+"""The segment file: the entries of some states over some key groups, as Arrow columns.
+
+The layout is in `keyedstate.checkpoint.format.segment_format`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.backend import ArrowEntryBatch, EntryBatch, SnapshotSink, StateHandle, StateMeta
+from keyedstate.checkpoint.format.segment_format import (
+    COLUMNS,
+    HEADER_BYTES,
+    SegmentFile,
+    StreamIndex,
+    encode_ending,
+    encode_header,
+    read_index,
+)
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
+from keyedstate.config import CHECKPOINT_COMPRESSION
+from keyedstate.errors import (
+    CheckpointError,
+    ColumnSizeError,
+    CorruptSegmentError,
+    InvalidOptionError,
+    KeyedStateError,
+    SnapshotOrderError,
+    UnreadableStateError,
+    UnwritableEntryError,
+    ValueTypeError,
+)
+from keyedstate.keygroups import KeyGroupOutOfRangeError, KeyGroupRange
+from keyedstate.types import AccumulatorsSerializer, TypeSerializer
+from keyedstate.types.collections.maps import MapSerializer
+from keyedstate.types.collections.ttl import TtlMapSerializer
+
+__all__ = ["SegmentFile", "SegmentHandle", "SegmentWriter"]
+
+#: Streams of neighbouring key groups that are read at once.
+_RUN_BYTES = 8 << 20
+#: Bytes of a stream that are gathered before they go to the file.
+_PIECE_BYTES = 4 << 20
+# Batches are small and tasks are many: handing a batch to other threads costs more than it saves.
+_READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+class SegmentWriter(SnapshotSink):
+    """Writes one segment file.
+
+    Parameters
+    ----------
+    storage : CheckpointStorage
+    path : str
+        The new file; one that is there already is an error.
+    key_groups : KeyGroupRange
+        What the file covers.
+    compression : {"zstd", "lz4", "none"}
+        The option ``checkpoint.compression``.
+
+    Raises
+    ------
+    StorageError
+        From every method, where the file system refuses.
+
+    Notes
+    -----
+    Used by one thread at a time.  After an error, a cancel among them, only `abort` is of use.
+    """
+
+    def __init__(
+        self, storage: CheckpointStorage, path: str, key_groups: KeyGroupRange, compression: str = "zstd"
+    ) -> None:
+        try:
+            codec = CHECKPOINT_COMPRESSION.parse(compression)
+        except ValueError:
+            expected = CHECKPOINT_COMPRESSION.expected
+            raise InvalidOptionError(CHECKPOINT_COMPRESSION.name, compression, expected, "call") from None
+        self._options = pa.ipc.IpcWriteOptions(
+            compression=None if codec == "none" else codec, use_threads=False
+        )
+        self._path = path
+        self._location = storage.location(path)
+        self._key_groups = key_groups
+        self._states: dict[str, StreamIndex] = {}
+        self._meta: StateMeta | None = None
+        self._schema: pa.Schema | None = None
+        # True once finished or aborted, and while a key group is being written: what raises stays half done.
+        self._unusable = False
+        self._closed = False
+        self._output: OutputFile = storage.open_output(path)
+        try:
+            self._output.write(encode_header())
+        except CheckpointError:
+            self.abort()
+            raise
+        self._position = HEADER_BYTES
+
+    def begin_state(self, meta: StateMeta) -> None:
+        """Announce the state whose entries follow; `SnapshotOrderError` for one that was begun before."""
+        self._check_usable()
+        if meta.name in self._states:
+            raise SnapshotOrderError(self._location, f"the state {meta.name!r} was begun twice")
+        self._states[meta.name] = StreamIndex(meta.to_json())
+        self._meta = meta
+        serializers = (meta.namespace_serializer, meta.key_serializer, meta.value_serializer)
+        types = [serializer.arrow_type for serializer in serializers]
+        self._schema = pa.schema(list(zip(COLUMNS, types, strict=True)))
+
+    def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
+        """Write the entries of one key group.
+
+        Raises
+        ------
+        UnwritableEntryError
+            Where a serializer refuses a part of an entry.
+        KeyGroupOutOfRangeError, SnapshotOrderError
+            For a key group outside the file's range, or not behind the one before.
+        """
+        meta = self._check_order(key_group)
+        self._write(key_group, self._as_columns(meta, key_group, batches))
+
+    def write_columns(self, key_group: int, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write the entries of one key group as `SegmentHandle.columns` gives them.
+
+        Raises
+        ------
+        KeyGroupOutOfRangeError, SnapshotOrderError
+            As `write_entries`.
+        """
+        self._check_order(key_group)
+        self._write(key_group, batches)
+
+    def _check_order(self, key_group: int) -> StateMeta:
+        self._check_usable()
+        if self._meta is None:
+            raise SnapshotOrderError(self._location, f"key group {key_group} came before any state")
+        if key_group not in self._key_groups:
+            raise KeyGroupOutOfRangeError(key_group, self._key_groups)
+        index = self._states[self._meta.name]
+        if index.key_groups and key_group <= index.key_groups[-1]:
+            raise SnapshotOrderError(
+                self._location,
+                f"key group {key_group} of the state {self._meta.name!r} came after {index.key_groups[-1]}",
+            )
+        return self._meta
+
+    def _as_columns(
+        self, meta: StateMeta, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if isinstance(batch, ArrowEntryBatch):
+                yield batch.columns
+                continue
+            if not len(batch.namespaces) == len(batch.keys) == len(batch.values):
+                lengths = (
+                    f"{len(batch.namespaces)} namespaces, {len(batch.keys)} keys, {len(batch.values)} values"
+                )
+                raise SnapshotOrderError(self._location, f"a batch of {meta.name!r} has {lengths}")
+            if len(batch):
+                yield from record_batches(meta, key_group, batch)
+
+    def _write(self, key_group: int, batches: Iterable[pa.RecordBatch]) -> None:
+        assert self._meta is not None, "checked by the callers"
+        index = self._states[self._meta.name]
+        self._unusable = True
+        sink, writer, entries = _StreamSink(self._output), None, 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if writer is None:
+                writer = pa.ipc.new_stream(pa.PythonFile(sink, "w"), self._schema, options=self._options)
+            writer.write_batch(batch)
+            entries += batch.num_rows
+        if writer is not None:
+            writer.close()
+            sink.hand_on()
+            index.key_groups.append(key_group)
+            index.offsets.append(self._position)
+            index.lengths.append(sink.length)
+            index.entries.append(entries)
+            index.checksums.append(sink.checksum)
+            self._position += sink.length
+        self._unusable = False
+
+    def finish(self) -> SegmentFile:
+        """Write index and footer, publish the file and describe it."""
+        self._check_usable()
+        self._unusable = True
+        ending, digest = encode_ending(self._position, self._key_groups, self._states.values())
+        self._output.write(ending)
+        self._output.close()
+        self._closed = True
+        return SegmentFile(
+            path=self._path,
+            bytes=self._position + len(ending),
+            digest=digest,
+            key_groups=self._key_groups,
+            entries={name: sum(streams.entries) for name, streams in self._states.items()},
+            sizes={name: sum(streams.lengths) for name, streams in self._states.items()},
+        )
+
+    def abort(self) -> None:
+        """Delete the unfinished file; does nothing after `finish` and when called again."""
+        if not self._closed:
+            self._closed = self._unusable = True
+            self._output.abort()
+
+    def _check_usable(self) -> None:
+        if self._unusable:
+            raise SnapshotOrderError(self._location, "it went on after it was finished, aborted or failed")
+
+
+class _StreamSink:
+    """Takes the bytes of one Arrow stream, counts and checksums them, and hands them on in large pieces."""
+
+    def __init__(self, output: OutputFile) -> None:
+        self.length = 0
+        self.checksum = 0
+        self.closed = False
+        self._output = output
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        piece = bytes(data)
+        self._pieces.append(piece)
+        self.checksum = zlib.crc32(piece, self.checksum)
+        self.length += len(piece)
+        self._waiting += len(piece)
+        if self._waiting >= _PIECE_BYTES:
+            self.hand_on()
+        return len(piece)
+
+    def hand_on(self) -> None:
+        self._output.write(b"".join(self._pieces))
+        self._pieces.clear()
+        self._waiting = 0
+
+    def flush(self) -> None:
+        """Do nothing: Arrow flushes after every batch."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _columns(meta: StateMeta, batch: EntryBatch[Any, Any, Any]) -> Iterator[tuple[str, Any, Sequence[Any]]]:
+    yield "namespace", meta.namespace_serializer, batch.namespaces
+    yield "key", meta.key_serializer, batch.keys
+    yield "value", meta.value_serializer, batch.values
+
+
+def record_batches(
+    meta: StateMeta, key_group: int, batch: EntryBatch[Any, Any, Any]
+) -> Iterator[pa.RecordBatch]:
+    """Yield entries as columns: in one piece, or in halves where Arrow cannot address so many bytes.
+
+    Raises
+    ------
+    UnwritableEntryError
+        Where a serializer refuses a part of an entry.
+    """
+    arrays = []
+    for name, serializer, values in _columns(meta, batch):
+        try:
+            arrays.append(serializer.to_arrow(values))
+        except MemoryError:
+            raise
+        except ColumnSizeError as error:
+            if len(batch) == 1:
+                raise UnwritableEntryError(meta.name, key_group, batch.keys[0], name, str(error)) from error
+            middle = len(batch) // 2
+            for part in (slice(middle), slice(middle, None)):
+                half = EntryBatch(batch.namespaces[part], batch.keys[part], batch.values[part])
+                yield from record_batches(meta, key_group, half)
+            return
+        except Exception as error:
+            row = _refused_row(serializer, values, error)
+            raise UnwritableEntryError(meta.name, key_group, batch.keys[row], name, str(error)) from error
+    yield pa.RecordBatch.from_arrays(arrays, list(COLUMNS))
+
+
+def _refused_row(serializer: Any, values: Sequence[Any], error: Exception) -> int:
+    if isinstance(error, ValueTypeError) and error.row is not None:
+        return error.row
+    for row in range(len(values)):
+        try:
+            serializer.to_arrow(values[row : row + 1])
+        except Exception:
+            return row
+    return 0
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+class SegmentHandle(StateHandle):
+    """Reads a segment file: its index at first, then only the key groups that are asked for.
+
+    Neighbouring key groups are read at once, up to 8 MiB, as far as they lie in the wanted range.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        source: InputFile,
+        key_groups: KeyGroupRange,
+        wanted: KeyGroupRange,
+        streams: dict[str, StreamIndex],
+    ) -> None:
+        self._location = location
+        self._source = source
+        self._key_groups = key_groups
+        self._wanted = wanted
+        self._streams = streams
+        self._rows = {
+            state: {group: row for row, group in enumerate(index.key_groups)}
+            for state, index in streams.items()
+        }
+        self._metas: dict[str, StateMeta] | None = None
+        self._run_offset = 0
+        self._run = pa.py_buffer(b"")
+
+    @classmethod
+    def open(
+        cls, storage: CheckpointStorage, segment_file: SegmentFile, wanted: KeyGroupRange | None = None
+    ) -> SegmentHandle:
+        """Open a file and check its header, index and footer against its description.
+
+        Parameters
+        ----------
+        storage : CheckpointStorage
+            The one that the file was written to.
+        segment_file : SegmentFile
+        wanted : KeyGroupRange, optional
+            The key groups that will be read; nothing beyond them is read ahead.
+
+        Raises
+        ------
+        CorruptSegmentError
+            Where a byte is not the one that was written.
+        FormatVersionError
+            Where a newer keyedstate wrote the file.
+        MissingFileError, StorageError
+            Where it cannot be read.
+        """
+        location = storage.location(segment_file.path)
+        source = storage.open_input(segment_file.path)
+        try:
+            streams = read_index(location, source, segment_file)
+            covered = segment_file.key_groups
+            return cls(location, source, covered, covered if wanted is None else wanted, streams)
+        except BaseException:
+            source.close()
+            raise
+
+    @property
+    def location(self) -> str:
+        """The file's address, for people."""
+        return self._location
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the file covers."""
+        return self._key_groups
+
+    @property
+    def states(self) -> Sequence[StateMeta]:
+        """The states in the file, with the serializers that wrote them.
+
+        Raises
+        ------
+        UnreadableStateError
+            Where a type, or its version, is not known here.
+        """
+        return tuple(self._meta_of_states().values())
+
+    def _meta_of_states(self) -> dict[str, StateMeta]:
+        if self._metas is None:
+            metas = {}
+            for state, index in self._streams.items():
+                try:
+                    metas[state] = StateMeta.from_json(index.meta)
+                except KeyedStateError as error:
+                    raise UnreadableStateError(self._location, state, str(error)) from error
+                except (LookupError, TypeError, ValueError) as error:
+                    reason = f"its description is of another form ({type(error).__name__}: {error})"
+                    way_out = "A newer keyedstate may have written it: upgrade this one."
+                    raise UnreadableStateError(self._location, state, f"{reason}. {way_out}") from error
+            self._metas = metas
+        return self._metas
+
+    def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have entries of a state."""
+        return [key_group for key_group in self._rows.get(state, ()) if key_group in key_groups]
+
+    def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
+        """Yield the entries of one state and key group, verified; nothing where there are none."""
+        for columns in self.columns(state, key_group):
+            meta = self._meta_of_states()[state]
+            if isinstance(meta.value_serializer, AccumulatorsSerializer):
+                # A table may take them as they are.
+                yield ArrowEntryBatch(meta, columns)
+                continue
+            yield EntryBatch(
+                canonical_column(meta.namespace_serializer, columns.column(0)),
+                canonical_column(meta.key_serializer, columns.column(1)),
+                canonical_values(meta.value_serializer, meta.value_serializer.from_arrow(columns.column(2))),
+            )
+
+    def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:
+        """Yield the same entries as they are stored: the columns `segment_format.COLUMNS`, verified."""
+        row = self._rows.get(state, {}).get(key_group)
+        if row is None:
+            return
+        index = self._streams[state]
+        place = f"key group {key_group} of the state {state!r}"
+        stream = self._verified_stream(index, row, place)
+        # Refused before the first batch is handed out.
+        self._meta_of_states()
+        entries = 0
+        try:
+            for columns in pa.ipc.open_stream(stream, options=_READ_OPTIONS):
+                entries += columns.num_rows
+                yield columns
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptSegmentError(self._location, f"{place} is no Arrow stream ({error})") from error
+        if entries != index.entries[row]:
+            what = f"{place} has {entries} entries, and {index.entries[row]} were written"
+            raise CorruptSegmentError(self._location, what)
+
+    def verify(self) -> None:
+        """Read every stream and compare it with its checksum; decodes nothing.
+
+        Raises
+        ------
+        CorruptSegmentError, StorageError
+        """
+        for state, index in self._streams.items():
+            for row, key_group in enumerate(index.key_groups):
+                self._verified_stream(index, row, f"key group {key_group} of the state {state!r}")
+
+    def close(self) -> None:
+        """Close the file; the handle is of no use afterwards."""
+        self._run = pa.py_buffer(b"")
+        self._source.close()
+
+    def _verified_stream(self, index: StreamIndex, row: int, place: str) -> pa.Buffer:
+        stream = self._read_stream(index, row)
+        if zlib.crc32(stream) != index.checksums[row]:
+            raise CorruptSegmentError(self._location, f"{place} does not have its checksum")
+        return stream
+
+    def _read_stream(self, index: StreamIndex, row: int) -> pa.Buffer:
+        offset, length = index.offsets[row], index.lengths[row]
+        if not self._run_offset <= offset <= offset + length <= self._run_offset + self._run.size:
+            end, following = offset + length, row + 1
+            while (
+                following < len(index.offsets)
+                and index.key_groups[following] in self._wanted
+                and index.offsets[following] + index.lengths[following] - offset <= _RUN_BYTES
+            ):
+                end = index.offsets[following] + index.lengths[following]
+                following += 1
+            self._run_offset, self._run = offset, self._source.read_at(offset, end - offset)
+            if self._run.size != end - offset:
+                raise CorruptSegmentError(self._location, "it ends within its streams")
+        return self._run.slice(offset - self._run_offset, length)
+
+
+def canonical_column(serializer: TypeSerializer[Any], column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return keys or namespaces in the form by which tables find them: Arrow gives a new NaN each time."""
+    found = serializer.from_arrow(column)
+    return list(map(serializer.canonical, found)) if serializer.needs_canonical else found
+
+
+def canonical_values(serializer: TypeSerializer[Any], found: Sequence[Any]) -> Sequence[Any]:
+    """Return values in the form in which tables hold them: a map's own keys are looked up too."""
+    if (
+        isinstance(serializer, (MapSerializer, TtlMapSerializer))
+        and serializer.key_serializer.needs_canonical
+    ):
+        return [value and serializer.with_canonical_keys(value) for value in found]
+    return found

@@ -1,0 +1,1 @@
+"""The epoch protocol: who may write, what is published, restored and deleted."""

@@ -1,0 +1,130 @@
+"""The figures of an epoch, out of the manifests of its attempts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from keyedstate.backend import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, StateOrigin
+from keyedstate.checkpoint.protocol.operator_folder import data_paths
+
+
+def metrics_of_checkpoint(
+    metadata: CheckpointMetadata, time_ms: int, publish_ms: float | None
+) -> EpochMetrics:
+    """Return the figures of the epoch that a checkpoint is of.
+
+    Parameters
+    ----------
+    metadata : CheckpointMetadata
+    time_ms : int
+        When it was complete, in milliseconds since 1970 UTC.
+    publish_ms : float or None
+        How long the driver took for it; None where tasks have published it.
+    """
+    parts = metadata.parts
+    origins = Counter(part.state_origin for part in parts)
+    entries: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    files: dict[str, int] = {}
+    for part in parts:
+        entries.update(part.entries)
+        files.update((file.path, file.bytes) for file in part.files)
+        if part.native is not None:
+            files.update((native.path, native.bytes) for native in part.native.files)
+        for file in (*part.segments, *part.deltas):
+            sizes.update(file.sizes)
+    unknown = _states_of_unknown_size(parts)
+    bases = [part for part in parts if _base_bytes(part) > 0]
+    phases = {
+        "restore": _times(part.restore_ms for part in parts),
+        "process": _times(part.process_ms for part in parts),
+        "snapshot": _times(part.sync_ms for part in parts),
+        "write": _times(part.write_ms for part in parts),
+    }
+    if publish_ms is not None:
+        phases["publish"] = _times([publish_ms])
+    return EpochMetrics(
+        uid=metadata.uid,
+        query_id=metadata.query_id,
+        run_id=metadata.run_id,
+        epoch=metadata.epoch,
+        partitions=metadata.parallelism,
+        time_ms=time_ms,
+        rows_in=sum(part.rows_in for part in parts),
+        rows_out=sum(part.rows_out for part in parts),
+        watermark=max((part.watermark for part in parts if part.watermark is not None), default=None),
+        states={
+            name: StateFigures(entries[name], None if name in unknown else sizes[name])
+            for name in sorted(entries)
+        },
+        host_hits=origins[StateOrigin.HOST],
+        host_catch_ups=origins[StateOrigin.HOST_AND_DELTAS],
+        restores=origins[StateOrigin.FILES],
+        files=len(files),
+        checkpoint_bytes=sum(files.values()),
+        written_bytes=sum(part.bytes for part in parts),
+        longest_chain=max(len(part.deltas) for part in parts),
+        bases=len(bases),
+        base_write_ms=_times(base.async_ms for part in bases for base in part.bases if not base.failed),
+        failed_bases=sum(base.failed for part in parts for base in part.bases),
+        phases=phases,
+        rows_by_input=_added(part.rows_by_input for part in parts),
+        latencies=_latencies(parts),
+        native=_added(part.figures for part in parts),
+        rows_dropped=_added(part.rows_dropped for part in parts),
+        clock_skew_ms=max((part.clock_skew_ms for part in parts), key=abs),
+    )
+
+
+def _added(figures: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    added: Counter[str] = Counter()
+    for each in figures:
+        added.update(each)
+    return dict(sorted(added.items()))
+
+
+def _latencies(parts: Iterable[AttemptManifest]) -> dict[str, dict[str, LatencyFigures]]:
+    samples: dict[str, dict[str, list[int]]] = {}
+    for part in parts:
+        for state, operations in part.latencies.items():
+            for operation, nanoseconds in operations.items():
+                samples.setdefault(state, {}).setdefault(operation, []).extend(nanoseconds)
+    return {
+        state: {name: _figures(sorted(found)) for name, found in sorted(operations.items()) if found}
+        for state, operations in sorted(samples.items())
+    }
+
+
+def _figures(ascending: list[int]) -> LatencyFigures:
+    count = len(ascending)
+    # The nearest rank, in whole numbers: a fraction of 0.95 is none.
+    p50, p95, p99, largest = (
+        ascending[-(-percent * count // 100) - 1] / 1000 for percent in (50, 95, 99, 100)
+    )
+    return LatencyFigures(count, p50, p95, p99, largest)
+
+
+def _states_of_unknown_size(parts: Iterable[AttemptManifest]) -> set[str]:
+    unknown: set[str] = set()
+    for part in parts:
+        if part.native is not None:
+            unknown.update(part.native.entries)
+        for file in (*part.segments, *part.deltas):
+            unknown.update(file.entries.keys() - file.sizes.keys())
+    return unknown
+
+
+def _base_bytes(part: AttemptManifest) -> int:
+    """Return what an attempt has written beside its own delta and operator state: a base, or nothing."""
+    own = data_paths(part.identity.nonce)[0]
+    changes = [file for file in part.deltas if file.path == own]
+    if part.operator_state is not None:
+        changes.append(part.operator_state.segment)
+    return part.bytes - sum(file.bytes for file in changes)
+
+
+def _times(milliseconds: Iterable[float]) -> PhaseTimes:
+    times = list(milliseconds)
+    return PhaseTimes(round(max(times, default=0.0), 3), round(sum(times, 0.0), 3))

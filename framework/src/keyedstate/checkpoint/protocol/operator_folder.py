@@ -1,0 +1,387 @@
+"""The layout of one operator's folder, and nothing else.
+
+::
+
+    <checkpoint.dir>/<uid>/
+        _owner                          whose state this is (`Owner`)
+        _start-empty                    made by a user: the operator may begin without state
+        _continue-at-<epoch>            made by a user: it may go on there from a state that has missed epochs
+        _set-back-to-<epoch>            made by a user: Spark's checkpoint location was set back to that epoch
+        chk-<epoch>/_metadata           a published checkpoint (`CheckpointMetadata`)
+        data/<nonce>.seg                the segment file of one attempt
+        data/<nonce>.operator.seg       its operator state, where there is any
+        data/<nonce>.base.seg           the whole state before its epoch, where it was written beside the work
+        data/<nonce>[.base].<number>.native  a file of the backend's own, in the place of one of those
+        attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.started    an attempt that began
+        attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.json       its manifest: it finished
+        holds/<epoch>.<expires>.<nonce>  the data files that a reader needs until then (ms since 1970 UTC)
+
+Names of attempts say everything that the rules of recovery and of clean-up ask, so that both list and do not
+read.  An attempt writes its started marker before its data files, and its data files before its manifest; a
+manifest names no data file but its own and those of the checkpoint that it began from.  So each data file has
+an attempt of its name for as long as it may matter and no checkpoint holds it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from keyedstate.checkpoint.format.json_document import decode_document, encode_document
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.format.native_base import owner_path
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
+from keyedstate.checkpoint.storage.local_disk import permissions_like, remove_empty_folders
+from keyedstate.errors import (
+    CorruptManifestError,
+    IncompleteEpochError,
+    KeyedStateError,
+    MissingFileError,
+    UnsafeNameError,
+)
+
+T = TypeVar("T")
+
+FORMAT_VERSION = 1
+OWNER = "_owner"
+START_EMPTY = "_start-empty"
+CONTINUE_AT = "_continue-at-"
+SET_BACK = "_set-back-to-"
+METADATA = "_metadata"
+
+_UID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}")
+_CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
+_ATTEMPT_EPOCH = re.compile(r"epoch-(0|[1-9][0-9]*)")
+_ATTEMPT = re.compile(r"([A-Za-z0-9_-]+)\.p([0-9]+)\.t([0-9]+)\.([A-Za-z0-9_-]+)\.(started|json)")
+_DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator|\.base)?(\.[0-9]+\.native|\.seg)")
+_HOLD = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)\.[A-Za-z0-9_-]+")
+# What a killed process leaves of a write.
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+_STALE_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class AttemptFile:
+    """What the name of an attempt's file says.
+
+    Attributes
+    ----------
+    path : str
+        Relative to the operator's folder.
+    run_id : str
+    partition, attempt : int
+    nonce : str
+    finished : bool
+        True for a manifest, False for a started marker.
+    """
+
+    path: str
+    run_id: str
+    partition: int
+    attempt: int
+    nonce: str
+    finished: bool
+
+
+@dataclass(frozen=True)
+class HoldFile:
+    """What the name of a hold says.
+
+    Attributes
+    ----------
+    path : str
+        Relative to the operator's folder.
+    epoch : int
+        The checkpoint that is held.
+    expires_ms : int
+        Milliseconds since 1970 UTC.
+    """
+
+    path: str
+    epoch: int
+    expires_ms: int
+
+
+class OperatorFolder:
+    """The folder of one operator.
+
+    Parameters
+    ----------
+    storage : CheckpointStorage
+        The folder that holds the folders of all operators.
+    uid : str
+        The operator; the name of its folder.
+
+    Attributes
+    ----------
+    uid : str
+    storage : CheckpointStorage
+        The operator's own folder; the paths of segment files are relative to it.
+
+    Raises
+    ------
+    UnsafeNameError
+        Where the uid cannot be a folder's name.
+    """
+
+    def __init__(self, storage: CheckpointStorage, uid: str) -> None:
+        if not _UID.fullmatch(uid):
+            raise UnsafeNameError("uid of an operator", uid, "letters, digits, '.', '_' and '-'")
+        self.uid = uid
+        self.storage = storage.child(uid)
+        self._all = storage
+
+    @property
+    def location(self) -> str:
+        """The folder's address, for people."""
+        return self.storage.location()
+
+    # -- the owner ---------------------------------------------------------------------------------
+
+    def read_owner(self) -> Owner | None:
+        """Return whose folder this is, or None where nobody has claimed it."""
+        return self._read(OWNER, "owner", Owner.from_json)
+
+    def write_owner(self, owner: Owner) -> None:
+        """Write whose folder this is."""
+        self._write(OWNER, "owner", owner.to_json())
+
+    def holds_state(self) -> bool:
+        """Return whether there is anything that only an owner leaves."""
+        names = self.storage.list()
+        return "data" in names or "attempts" in names or any(map(_CHECKPOINT.fullmatch, names))
+
+    def siblings(self, query_id: str) -> list[str]:
+        """Return the uids of the other operators of a query that have a folder beside this one."""
+        found = [file.name for file in self._all.describe() if file.is_folder and _UID.fullmatch(file.name)]
+        owners = {uid: OperatorFolder(self._all, uid).read_owner() for uid in found if uid != self.uid}
+        return [uid for uid, owner in owners.items() if owner is not None and owner.query_id == query_id]
+
+    def may_start_empty(self) -> bool:
+        """Return whether a user has allowed the operator to begin without state in a running query."""
+        return self.storage.exists(START_EMPTY)
+
+    def may_continue_at(self, epoch: int) -> bool:
+        """Return whether a user has allowed an epoch to go on from a state that lacks epochs before."""
+        return self.storage.exists(f"{CONTINUE_AT}{epoch}")
+
+    def may_set_back_to(self, epoch: int) -> bool:
+        """Return whether a user has said that the query was set back to an epoch."""
+        return self.storage.exists(f"{SET_BACK}{epoch}")
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def checkpoints(self) -> list[int]:
+        """Return the epochs that have a checkpoint folder, ascending; a folder may lack its metadata."""
+        return _numbers(self.storage.list(), _CHECKPOINT)
+
+    def read_metadata(self, epoch: int) -> CheckpointMetadata | None:
+        """Return a published checkpoint, or None where there is none."""
+        path = f"chk-{epoch}/{METADATA}"
+        metadata = self._read(path, "checkpoint", CheckpointMetadata.from_json)
+        if metadata is not None and (metadata.uid, metadata.epoch) != (self.uid, epoch):
+            what = f"it is the checkpoint of epoch {metadata.epoch} of {metadata.uid!r}"
+            raise CorruptManifestError(self.storage.location(path), what)
+        return metadata
+
+    def write_metadata(self, metadata: CheckpointMetadata) -> None:
+        """Publish a checkpoint: the one write that makes it exist."""
+        self._write(f"chk-{metadata.epoch}/{METADATA}", "checkpoint", metadata.to_json())
+
+    def delete_checkpoint(self, epoch: int) -> None:
+        """Delete a checkpoint's metadata, and its folder unless somebody else has put something there."""
+        self._delete_own(f"chk-{epoch}", lambda name: name == METADATA)
+
+    # -- attempts ----------------------------------------------------------------------------------
+
+    def write_started(self, identity: TaskIdentity) -> int | None:
+        """Write down that an attempt begins; must come before its data files.
+
+        Returns the storage's time, in milliseconds since 1970 UTC; None where it tells none.
+
+        It should come right after `claim`: an attempt that fails while it looks for its restore point and
+        has left no marker looks like an epoch that nothing evaluated, if its failure is hidden from Spark.
+        """
+        # Only its name counts, and the sync of the first manifest in the folder covers that. Before that, no
+        # output of the epoch is whole; and a sync here would be half of what an epoch without rows costs.
+        path = _attempt_path(identity, "started")
+        self._write(path, "started attempt", identity.to_json(), durable=False)
+        return self.storage.modified_ms(path)
+
+    def write_manifest(self, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
+        """Write down that an attempt has finished; returns the manifest's path for its acknowledgement.
+
+        The attempt's data files must have been closed before.
+
+        Parameters
+        ----------
+        manifest : AttemptManifest
+        shared : collection of str
+            The `AttemptManifest.kept_files` of the checkpoint that the attempt began from: it may go on
+            using them.
+        """
+        path = _attempt_path(manifest.identity, "json")
+        allowed = {*data_paths(manifest.identity.nonce), *shared}
+        foreign = {
+            file for file in manifest.kept_files if file not in allowed and owner_path(file) not in allowed
+        }
+        if foreign:
+            raise ValueError(
+                f"a manifest may name its own data files and shared ones, and not {sorted(foreign)}"
+            )
+        self._write(path, "attempt", manifest.to_json())
+        return path
+
+    def read_manifest(self, path: str) -> AttemptManifest:
+        """Return the manifest at a path that `write_manifest` or `attempts` gave."""
+        manifest = self._read(path, "attempt", AttemptManifest.from_json)
+        if manifest is None:
+            raise MissingFileError(self.storage.location(path), "read")
+        if _attempt_path(manifest.identity, "json") != path:
+            what = f"it is the manifest of {_attempt_path(manifest.identity, 'json')}"
+            raise CorruptManifestError(self.storage.location(path), what)
+        return manifest
+
+    def attempt_epochs(self) -> list[int]:
+        """Return the epochs that have a folder of attempts, ascending; a folder may be empty."""
+        return _numbers(self.storage.list("attempts"), _ATTEMPT_EPOCH)
+
+    def attempts(self, epoch: int) -> list[AttemptFile]:
+        """Return the started markers and manifests of an epoch; names that are not ours are passed over."""
+        folder = f"attempts/epoch-{epoch}"
+        files = []
+        for name in self.storage.list(folder):
+            found = _ATTEMPT.fullmatch(name)
+            if found is not None:
+                run_id, partition, attempt, nonce, suffix = found.groups()
+                path = f"{folder}/{name}"
+                files.append(AttemptFile(path, run_id, int(partition), int(attempt), nonce, suffix == "json"))
+        return files
+
+    def delete_attempts(self, epoch: int) -> None:
+        """Delete an epoch's markers and manifests, and their folder unless it holds something else."""
+        self._delete_own(f"attempts/epoch-{epoch}", lambda name: _ATTEMPT.fullmatch(name) is not None)
+
+    def delete_stale_temporaries(self) -> None:
+        """Delete what processes that were killed long ago have left of small files, where nothing else does.
+
+        A process that is writing renames its file within moments, so one that is old belongs to nobody.
+        """
+        before_ms = time.time() * 1000.0 - _STALE_MS
+        for folder in ("", "holds"):
+            for file in self.storage.describe(folder):
+                stale = file.modified_ms is not None and file.modified_ms < before_ms
+                if stale and not file.is_folder and _TEMPORARY.fullmatch(file.name):
+                    self.storage.delete_file(f"{folder}/{file.name}" if folder else file.name)
+
+    # -- data --------------------------------------------------------------------------------------
+
+    def data_path(self, identity: TaskIdentity) -> str:
+        """Return the path of an attempt's keyed state."""
+        return data_paths(identity.nonce)[0]
+
+    def operator_data_path(self, identity: TaskIdentity) -> str:
+        """Return the path of an attempt's operator state."""
+        return data_paths(identity.nonce)[1]
+
+    def base_path(self, identity: TaskIdentity) -> str:
+        """Return the path of the keyed state as it was before the attempt, written beside its work."""
+        return data_paths(identity.nonce)[2]
+
+    def data_files(self) -> list[str]:
+        """Return the paths of all data files; names that are not ours are passed over."""
+        return [f"data/{name}" for name in self.storage.list("data") if _DATA.fullmatch(name)]
+
+    # -- holds -------------------------------------------------------------------------------------
+
+    def write_hold(self, epoch: int, expires_ms: int, nonce: str, data_files: Collection[str]) -> HoldFile:
+        """Write down that a reader needs the data files of a checkpoint until a time."""
+        path = f"holds/{epoch}.{expires_ms}.{nonce}"
+        document = encode_document("hold", FORMAT_VERSION, {"data_files": sorted(data_files)})
+        storage = self.storage
+        if storage.is_local:
+            # A reader has options of its own, and clean-up stops at a hold that the query cannot read.
+            permissions = permissions_like(storage.root, storage.permissions)
+            storage = replace(storage, permissions=permissions)
+        storage.write_atomic(path, document)
+        return HoldFile(path, epoch, expires_ms)
+
+    def holds(self) -> list[HoldFile]:
+        """Return all holds, expired ones too; names that are not ours are passed over."""
+        found = [(name, _HOLD.fullmatch(name)) for name in self.storage.list("holds")]
+        return [HoldFile(f"holds/{name}", int(match[1]), int(match[2])) for name, match in found if match]
+
+    def read_hold(self, hold: HoldFile) -> set[str]:
+        """Return the data files that a hold names; none where it was released meanwhile."""
+        return self._read(hold.path, "hold", lambda body: set(body["data_files"])) or set()
+
+    def _read(self, path: str, kind: str, build: Callable[[Mapping[str, Any]], T]) -> T | None:
+        location = self.storage.location(path)
+        built = _built_once if kind == "checkpoint" else _built
+        data = None
+        while True:
+            before = data
+            try:
+                data = self.storage.read(path)
+            except MissingFileError:
+                return None
+            try:
+                return built(location, kind, data, build)
+            except CorruptManifestError:
+                # A document that is replaced between the two requests of a read, for its size and for its
+                # bytes, is cut off at the size of the old one: only what stays the same is damaged.
+                if data == before:
+                    raise
+
+    def _write(self, path: str, kind: str, body: Mapping[str, Any], *, durable: bool = True) -> None:
+        self.storage.write_atomic(path, encode_document(kind, FORMAT_VERSION, body), durable=durable)
+
+    def _delete_own(self, folder: str, is_own: Callable[[str], bool]) -> None:
+        names = self.storage.list(folder)
+        own = [name for name in names if is_own(name) or _TEMPORARY.fullmatch(name)]
+        if len(own) == len(names) and not self.storage.is_local:
+            # One request for all, and object stores may have an empty object for the folder.
+            self.storage.delete_dir(folder)
+            return
+        self.storage.for_each(self.storage.delete_file, [f"{folder}/{name}" for name in own])
+        if self.storage.is_local:
+            # What comes into it since it was listed keeps it.
+            remove_empty_folders(f"{self.storage.root}/{folder}")
+
+
+def _built(location: str, kind: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T:
+    body = decode_document(location, kind, FORMAT_VERSION, data)
+    try:
+        return build(body)
+    except IncompleteEpochError as error:
+        raise CorruptManifestError(location, error.details) from error
+    except (KeyError, TypeError, ValueError, KeyedStateError) as error:
+        raise CorruptManifestError(location, f"its content is malformed ({error})") from error
+
+
+#: Every task of an epoch reads the same checkpoint, whose size follows the number of tasks: a process that
+#: runs several of them takes it apart once.  Nobody changes what is made of it.
+_built_once = lru_cache(maxsize=4)(_built)
+
+
+def data_paths(nonce: str) -> tuple[str, str, str]:
+    """Return the paths of the data files that the attempt with that nonce may write."""
+    return f"data/{nonce}.seg", f"data/{nonce}.operator.seg", f"data/{nonce}.base.seg"
+
+
+def is_data_path(path: str) -> bool:
+    """Return whether a path has the form of a data file's."""
+    return path.startswith("data/") and _DATA.fullmatch(path.removeprefix("data/")) is not None
+
+
+def _attempt_path(identity: TaskIdentity, suffix: str) -> str:
+    name = f"{identity.run_id}.p{identity.partition}.t{identity.attempt}.{identity.nonce}.{suffix}"
+    return f"attempts/epoch-{identity.epoch}/{name}"
+
+
+def _numbers(names: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
+    return sorted(int(found[1]) for found in map(pattern.fullmatch, names) if found)

@@ -1,0 +1,138 @@
+"""One writer for each state folder: which run may write, and how two of them are kept from writing at once.
+
+The owner file says whose folder it is and which run of the query is the newest; only that one may publish and
+delete.  What is read there may have changed by the time it is acted upon.  On a local disk (and on a network
+file system that has locks) a lock, which dies with its process, closes that gap: a run enters itself, and a
+checkpoint is published, in one piece each.  Object stores have nothing of the kind that pyarrow offers, no
+write that fails where there is something already.  There the owner is read again after it was written, and
+right before each publication; what remains is the time between that reading and the end of the write.
+A task takes the lock shared when it finishes its attempt: after a run has entered, no older one finishes any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Collection, Iterator
+
+from keyedstate.checkpoint.format.manifest import AttemptManifest, Owner
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.local_disk import make_folder
+from keyedstate.checkpoint.storage.lock_file import holders, open_lock
+from keyedstate.errors import StateFolderOwnedError, StorageError, SupersededRunError
+
+LOCK = "_lock"
+#: Seconds after which a lock that another process holds is given up; it is held for one small write.
+LOCK_TIMEOUT = 60.0
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+
+
+@contextlib.contextmanager
+def exclusive(
+    folder: OperatorFolder, timeout: float = LOCK_TIMEOUT, *, shared: bool = False
+) -> Iterator[None]:
+    """Keep every other process, and thread, from entering here for the same folder, where its storage can.
+
+    Parameters
+    ----------
+    folder : OperatorFolder
+        It is made where it is not there.
+    timeout : float
+        Seconds.
+    shared : bool, default False
+        Whether others that enter shared may be inside at the same time.
+
+    Raises
+    ------
+    StorageError
+        Where the lock cannot be had; a process that holds it was stopped, or its machine hangs.
+    """
+    if not folder.storage.is_local:
+        yield
+        return
+    descriptor = _open(folder)
+    try:
+        _lock(descriptor, folder, timeout, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        # Closing alone leaves the lock with a process that was forked meanwhile, for as long as that lives.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def check_writer(folder: OperatorFolder, query_id: str, run_id: str) -> Owner | None:
+    """Refuse who is not, or not any more, the one that may write; returns the owner file, if there is one.
+
+    Raises
+    ------
+    StateFolderOwnedError
+        Where the folder is another query's.
+    SupersededRunError
+        Where another run is the newest.
+    """
+    owner = folder.read_owner()
+    if owner is None:
+        return None
+    if owner.query_id != query_id:
+        raise StateFolderOwnedError(folder.location, f"query {owner.query_id}", query_id)
+    if owner.runs and owner.runs[-1] != run_id:
+        raise SupersededRunError(folder.location, run_id, owner.runs[-1])
+    return owner
+
+
+def write_attempt(folder: OperatorFolder, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
+    """Finish an attempt, unless its run was superseded; returns its manifest's path for the acknowledgement.
+
+    Parameters
+    ----------
+    folder : OperatorFolder
+    manifest : AttemptManifest
+    shared : collection of str
+        As for `OperatorFolder.write_manifest`.
+
+    Raises
+    ------
+    StateFolderOwnedError, SupersededRunError
+        Where another run has entered since, and the storage has locks.  Elsewhere the check proves nothing,
+        and would cost each task a request.
+    StorageError
+    """
+    if not folder.storage.is_local:
+        return folder.write_manifest(manifest, shared)
+    with exclusive(folder, shared=True):
+        check_writer(folder, manifest.identity.query_id, manifest.identity.run_id)
+        return folder.write_manifest(manifest, shared)
+
+
+def _open(folder: OperatorFolder) -> int:
+    path = os.path.join(folder.storage.root, LOCK)
+    try:
+        make_folder(folder.storage.root, folder.storage.permissions)
+        return open_lock(path)
+    except OSError as error:
+        raise StorageError(folder.storage.location(LOCK), "lock", error.strerror or str(error)) from error
+
+
+def _lock(descriptor: int, folder: OperatorFolder, timeout: float, kind: int) -> None:
+    deadline, pause = time.monotonic() + timeout, 0.001
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
+                raise StorageError(folder.storage.location(LOCK), "lock", str(error.strerror)) from error
+        if time.monotonic() >= deadline:
+            reason = (
+                f"{holders(descriptor)} has held it for {timeout:g} s, where moments are enough; "
+                "end that process if it hangs"
+            )
+            raise StorageError(folder.storage.location(LOCK), "lock", reason)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)

@@ -1,0 +1,160 @@
+"""What may be deleted, and when: old checkpoints, settled attempts, data files that nothing needs.
+
+Deletion goes by what is listed and never by what is remembered, so that whatever a killed clean-up leaves is
+found by the next one.  There are no counts of references: a data file is needed as long as a checkpoint that
+can be seen, an attempt that may still count, or a hold names it.
+
+Clean-up runs beside the tasks of the next epochs, and what needs a file changes meanwhile.  It changes in one
+direction: an attempt writes its marker before its data, a checkpoint is published while its attempts are
+there, and holds are taken of checkpoints that are there.  So everything is listed in that order, data files,
+attempts, checkpoints, holds, and a file that is passed on from one to the next is seen in one of them.
+Metadata is deleted before the data that it names: a checkpoint that can be seen is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.format.native_base import owner_path
+from keyedstate.checkpoint.protocol.leases import held_data_files, held_epochs
+from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder, data_paths
+from keyedstate.checkpoint.protocol.owner import check_writer, exclusive
+from keyedstate.errors import CorruptManifestError
+
+
+def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) -> list[int]:
+    """Delete what the publication of an epoch's checkpoint has made useless.
+
+    Kept are the newest `retained` checkpoints at or below the epoch, all checkpoints above it, those that a
+    reader holds, the attempts of this and of later epochs, and the data files that any of these may use.
+    Names that this package does not give are left alone.
+
+    Parameters
+    ----------
+    folder : OperatorFolder
+    published : CheckpointMetadata
+    retained : int
+
+    Returns
+    -------
+    list of int
+        The epochs whose checkpoints were deleted, ascending.
+
+    Raises
+    ------
+    StateFolderOwnedError, SupersededRunError
+        Where another run may write by now, which may be at an earlier epoch; nothing was deleted.
+    CheckpointError
+        Where something cannot be read or deleted; what is needed is there all the same.
+    """
+    candidates, attempts = folder.data_files(), _attempts(folder)
+    # After the attempts were listed: those of a run that begins later are not among them.
+    check_writer(folder, published.query_id, published.run_id)
+    epoch = published.epoch
+    kept: list[CheckpointMetadata] = []
+    obsolete: list[int] = []
+    damage: CorruptManifestError | None = None
+    at_or_below = 0
+    held = held_epochs(folder)
+    for number in reversed(folder.checkpoints()):
+        if number <= epoch and at_or_below >= retained and number not in held:
+            obsolete.append(number)
+            continue
+        try:
+            metadata = folder.read_metadata(number)
+        except CorruptManifestError as error:
+            # It counts as kept, since a copy may be put back; what data it uses is unknown.
+            damage = error
+            at_or_below += number <= epoch
+            continue
+        if metadata is not None:
+            kept.append(metadata)
+            at_or_below += number <= epoch
+        elif number < epoch:
+            obsolete.append(number)
+    with exclusive(folder):
+        check_writer(folder, published.query_id, published.run_id)
+        # The oldest first: a task that looks meanwhile must not take it for the newest.
+        for number in sorted(obsolete):
+            folder.delete_checkpoint(number)
+    folder.storage.for_each(folder.delete_attempts, [number for number in attempts if number < epoch])
+    if damage is not None:
+        raise damage
+    current = [attempt for number, listed in attempts.items() if number >= epoch for attempt in listed]
+    _delete_unused(folder, candidates, kept, current)
+    return sorted(obsolete)
+
+
+def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
+    """Delete what earlier runs have left behind, when a run begins.
+
+    That is each data file that no checkpoint, lease or attempt names, what killed processes have left of
+    small files and, where the storage has locks, what older runs have of the epoch that the new one is at.
+    Without the latter, a query that fails and restarts in the same epoch for a whole night would add the
+    size of its state each time.  Where the epoch has no checkpoint, the newest older run that finished all
+    partitions is spared: Spark may have committed its output, and this run may die before it publishes the
+    epoch.  Where there are no locks an older run may still finish its attempts, so all are spared until a
+    later epoch is published.
+
+    Parameters
+    ----------
+    folder : OperatorFolder
+    identity : TaskIdentity
+        Of an attempt of the run that begins.
+
+    Raises
+    ------
+    StateFolderOwnedError, SupersededRunError
+        Where another run may write by now; nothing was deleted.
+    CheckpointError
+        Where something cannot be read or deleted.
+    """
+    candidates, attempts = folder.data_files(), _attempts(folder)
+    owner = check_writer(folder, identity.query_id, identity.run_id)
+    checkpoints = [metadata for metadata in map(folder.read_metadata, folder.checkpoints()) if metadata]
+    useless: list[AttemptFile] = []
+    if owner is not None and folder.storage.is_local:
+        listed = attempts.get(identity.epoch, ())
+        useless = [attempt for attempt in listed if owner.superseded_by(attempt.run_id) is not None]
+        if not any(metadata.epoch == identity.epoch for metadata in checkpoints):
+            spared = _newest_finished_run(folder, useless, owner)
+            useless = [attempt for attempt in useless if attempt.run_id != spared]
+    others = [attempt for listed in attempts.values() for attempt in listed if attempt not in useless]
+    # Data first: a marker that is left lets the next clean-up find its data.
+    _delete_unused(folder, candidates, checkpoints, others)
+    folder.storage.for_each(folder.storage.delete_file, [attempt.path for attempt in useless])
+    folder.delete_stale_temporaries()
+
+
+def _newest_finished_run(folder: OperatorFolder, attempts: Iterable[AttemptFile], owner: Owner) -> str | None:
+    """Return the newest run that finished all partitions of the epoch of these attempts."""
+    finished: dict[str, dict[int, AttemptFile]] = {}
+    for attempt in attempts:
+        if attempt.finished:
+            finished.setdefault(attempt.run_id, {})[attempt.partition] = attempt
+    for run in sorted(finished, key=owner.position, reverse=True):
+        manifest = folder.read_manifest(next(iter(finished[run].values())).path)
+        if len(finished[run]) == manifest.identity.parallelism:
+            return run
+    return None
+
+
+def _attempts(folder: OperatorFolder) -> dict[int, list[AttemptFile]]:
+    epochs = folder.attempt_epochs()
+    return dict(zip(epochs, folder.storage.for_each(folder.attempts, epochs), strict=True))
+
+
+def _delete_unused(
+    folder: OperatorFolder,
+    candidates: Iterable[str],
+    checkpoints: Iterable[CheckpointMetadata],
+    attempts: Iterable[AttemptFile],
+) -> None:
+    used = {path for metadata in checkpoints for part in metadata.parts for path in part.kept_files}
+    used.update(path for attempt in attempts for path in data_paths(attempt.nonce))
+    # Last of all, see `holds`.
+    used |= held_data_files(folder)
+    # Native files whose upload is going on are known by the file in whose place they come.
+    unused = [path for path in candidates if path not in used and owner_path(path) not in used]
+    folder.storage.for_each(folder.storage.delete_file, unused)

@@ -1,0 +1,1 @@
+"""Reading, checking, comparing and exporting stored state without a job."""

@@ -1,0 +1,329 @@
+"""What differs between two stored states of an operator, entry by entry."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from keyedstate.backend import (
+    OPERATOR_KEY_GROUP,
+    OperatorStateKind,
+    OperatorStateMeta,
+    StateHandle,
+    StateMeta,
+)
+from keyedstate.checkpoint import SegmentHandle, handles_for
+from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.errors import KeyedStateError
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.types import TimedDict, TimedList, TypeSerializer
+
+#: Takes the entries that were read since it was called last.
+Advance = Callable[[int], None]
+_MISSING: Any = object()
+
+
+class IncomparableStateError(KeyedStateError):
+    """Two stored states whose entries cannot be matched."""
+
+    def __init__(self, first: str, second: str, reason: str) -> None:
+        self.first = first
+        self.second = second
+        self.reason = reason
+        super().__init__(
+            f"{first} and {second} cannot be compared: {reason}. Compare two states of one operator, or "
+            "export both and compare the files."
+        )
+
+
+class Change(str, enum.Enum):
+    """What became of a state, or of an entry, from the first stored state to the second."""
+
+    NONE = "none"
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+    #: Of a state; its entries are compared all the same.
+    TYPE_CHANGED = "type changed"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One entry that differs.
+
+    Attributes
+    ----------
+    change : Change
+    key_group : int or None
+        None in operator state.
+    namespace, key : object
+        For the elements of a list of the operator, their number.
+    before, after : object
+        None where there is none.
+    """
+
+    change: Change
+    key_group: int | None
+    namespace: Any
+    key: Any
+    before: Any
+    after: Any
+
+
+@dataclass
+class StateDifference:
+    """What differs in one state.
+
+    Attributes
+    ----------
+    name, kind : str
+    before, after : mapping of str to TypeSerializer, or None
+        The types of key, namespace and value; None where the state is not there.
+    entries_before, entries_after : int
+    added, removed, changed : int
+        Entries.
+    examples : list of Example
+    """
+
+    name: str
+    kind: str
+    before: Mapping[str, TypeSerializer[Any]] | None
+    after: Mapping[str, TypeSerializer[Any]] | None
+    entries_before: int = 0
+    entries_after: int = 0
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+    @property
+    def change(self) -> Change:
+        """What became of the state."""
+        if self.before is None:
+            return Change.ADDED
+        if self.after is None:
+            return Change.REMOVED
+        if self.before != self.after:
+            return Change.TYPE_CHANGED
+        return Change.CHANGED if self.added or self.removed or self.changed else Change.NONE
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two stored states of an operator and what differs between them.
+
+    Attributes
+    ----------
+    first, second : StoredState
+    states, operator_states : tuple of StateDifference
+        Every state that either has, by name.
+    """
+
+    first: StoredState
+    second: StoredState
+    states: tuple[StateDifference, ...]
+    operator_states: tuple[StateDifference, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        both = (*self.states, *self.operator_states)
+        return all(state.change is Change.NONE for state in both)
+
+
+def compare(
+    first: StoredState,
+    second: StoredState,
+    *,
+    names: Sequence[str] = (),
+    limit: int = 0,
+    advance: Advance = lambda done: None,
+) -> Comparison:
+    """Compare two stored states.
+
+    Memory holds the entries of one state in one key group, and what deltas have changed of one state.
+
+    Parameters
+    ----------
+    first, second : StoredState
+    names : sequence of str
+        The states that are compared; all where it is empty.
+    limit : int
+        How many examples of a state are kept.
+    advance : callable
+
+    Raises
+    ------
+    IncomparableStateError
+        Where they have another number of key groups.
+    CheckpointError
+        Where a file, which is named, cannot be read.
+    """
+    groups = first.metadata.max_parallelism, second.metadata.max_parallelism
+    if groups[0] != groups[1]:
+        reason = f"the keys are in {groups[0]} key groups in one and in {groups[1]} in the other"
+        raise IncomparableStateError(first.location, second.location, reason)
+    keyed = {
+        name: StateDifference(name, _kind(before, after), _types(before), _types(after))
+        for name, before, after in _matched(first.states(), second.states(), names)
+    }
+    of_operator = [
+        _compare_operator_state(first, second, before, after, limit)
+        for _, before, after in _matched(first.operator_states(), second.operator_states(), names)
+    ]
+    for part in first.metadata.parts:
+        if part.key_groups and keyed:
+            _compare_part(first, second, part.key_groups, keyed, limit, advance)
+    return Comparison(first, second, tuple(keyed.values()), tuple(of_operator))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal, NaN being equal to NaN; times to live count too."""
+    if one is other:
+        return True
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return _are_same_arrays(one, other)
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, (TimedList, TimedDict)) and type(one) is type(other) and one.stamps != other.stamps:
+        return False
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return bool(one == other)
+
+
+def _are_same_arrays(one: Any, other: Any) -> bool:
+    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
+        return False
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+
+
+def _matched(
+    first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str]
+) -> Iterator[tuple[str, Any, Any]]:
+    for name in sorted({*first, *second}):
+        if not names or name in names:
+            yield name, first.get(name), second.get(name)
+
+
+def _kind(before: Any, after: Any) -> str:
+    kinds = dict.fromkeys(str(meta.kind.value) for meta in (before, after) if meta is not None)
+    return ", now ".join(kinds)
+
+
+def _types(meta: StateMeta | OperatorStateMeta | None) -> dict[str, TypeSerializer[Any]] | None:
+    if meta is None:
+        return None
+    types = {"key": meta.key_serializer, "value": meta.value_serializer}
+    if isinstance(meta, StateMeta):
+        types["namespace"] = meta.namespace_serializer
+    return types
+
+
+def _compare_part(
+    first: StoredState,
+    second: StoredState,
+    key_groups: KeyGroupRange,
+    differences: Mapping[str, StateDifference],
+    limit: int,
+    advance: Advance,
+) -> None:
+    with ExitStack() as opened:
+        before, after = (_open(stored, key_groups, opened) for stored in (first, second))
+        for difference in differences.values():
+            for group in key_groups:
+                old = dict(_entries(before, difference.name, group, advance))
+                new = _entries(after, difference.name, group, advance)
+                _compare_entries(difference, group, old, new, limit)
+
+
+def _open(stored: StoredState, key_groups: KeyGroupRange, opened: ExitStack) -> Sequence[StateHandle]:
+    handles = handles_for(stored.metadata, stored.storage, key_groups)
+    for handle in handles:
+        opened.callback(handle.close)
+    return handles
+
+
+def _entries(
+    handles: Sequence[StateHandle], state: str, group: int, advance: Advance
+) -> Iterator[tuple[tuple[Any, Any], Any]]:
+    """Yield the entries of a key group, each as its address and its value."""
+    for handle in handles:
+        if group in handle.key_groups and any(meta.name == state for meta in handle.states):
+            for batch in handle.entries(state, group):
+                advance(len(batch))
+                yield from zip(zip(batch.namespaces, batch.keys, strict=True), batch.values, strict=True)
+
+
+def _compare_entries(
+    difference: StateDifference,
+    group: int | None,
+    old: dict[tuple[Any, Any], Any],
+    new: Iterable[tuple[tuple[Any, Any], Any]],
+    limit: int,
+) -> None:
+    """Count what differs; empties `old`."""
+
+    def note(change: Change, address: tuple[Any, Any], before: Any, after: Any) -> None:
+        if len(difference.examples) < limit:
+            difference.examples.append(Example(change, group, *address, before, after))
+
+    difference.entries_before += len(old)
+    for address, value in new:
+        difference.entries_after += 1
+        before = old.pop(address, _MISSING)
+        if before is _MISSING:
+            difference.added += 1
+            note(Change.ADDED, address, None, value)
+        elif not is_same(before, value):
+            difference.changed += 1
+            note(Change.CHANGED, address, before, value)
+    difference.removed += len(old)
+    for address, value in old.items():
+        note(Change.REMOVED, address, value, None)
+
+
+def _compare_operator_state(
+    first: StoredState,
+    second: StoredState,
+    before: OperatorStateMeta | None,
+    after: OperatorStateMeta | None,
+    limit: int,
+) -> StateDifference:
+    meta = before or after
+    assert meta is not None, "a state of either"
+    difference = StateDifference(meta.name, _kind(before, after), _types(before), _types(after))
+    old = {} if before is None else dict(_elements(first, before))
+    _compare_entries(difference, None, old, () if after is None else _elements(second, after), limit)
+    return difference
+
+
+def _elements(stored: StoredState, meta: OperatorStateMeta) -> Iterator[tuple[tuple[Any, Any], Any]]:
+    """Yield the entries of a map, or the elements of a list by their place in that of all tasks."""
+    is_map = meta.kind is OperatorStateKind.BROADCAST
+    following = itertools.count()
+    for part in stored.metadata.parts:
+        file = part.operator_state
+        if file is None or meta.name not in file.segment.entries:
+            continue
+        handle = SegmentHandle.open(stored.storage, file.segment)
+        try:
+            for batch in handle.entries(meta.name, OPERATOR_KEY_GROUP):
+                keys = batch.keys if is_map else itertools.islice(following, len(batch))
+                yield from zip(zip(batch.namespaces, keys, strict=True), batch.values, strict=True)
+        finally:
+            handle.close()
+        if is_map:
+            # Every task has written the same one.
+            return

@@ -1,0 +1,381 @@
+"""Reading every byte that stored state consists of, and telling what is wrong with it and what is over."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from keyedstate.checkpoint import AttemptManifest, CheckpointStorage, SegmentFile, SegmentHandle
+from keyedstate.checkpoint.format.native_base import owner_path
+from keyedstate.checkpoint.protocol.leases import held_data_files
+from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, data_paths
+from keyedstate.checkpoint.reading.stored_path import StoredOperator
+from keyedstate.checkpoint.reading.survey import NATIVE, Checkpoint, Status, Survey, files_of, survey
+from keyedstate.checkpoint.savepoint.savepoint import SPARK, Savepoint
+from keyedstate.checkpoint.storage.filesystem import StoredFile
+from keyedstate.errors import (
+    CheckpointError,
+    CorruptManifestError,
+    CorruptSegmentError,
+    FormatVersionError,
+    MissingFileError,
+    UnreadableStateError,
+)
+from keyedstate.keygroups import KeyGroupRange
+
+_PIECE_BYTES = 4 << 20
+#: Takes the bytes that were read since it was called last.
+Advance = Callable[[int], None]
+
+
+class Fault(str, enum.Enum):
+    """What is wrong with a file."""
+
+    DAMAGED = "damaged"
+    MISSING = "missing"
+    #: A newer keyedstate wrote it.
+    TOO_NEW = "too new"
+    #: Its bytes are right, and a type in it is not known here; or the storage does not let it be read.
+    UNREADABLE = "unreadable"
+
+
+_FAULTS = {
+    Status.DAMAGED: Fault.DAMAGED,
+    Status.TOO_NEW: Fault.TOO_NEW,
+    Status.UNREADABLE: Fault.UNREADABLE,
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that is not as it should be.
+
+    Attributes
+    ----------
+    path : str
+        In the operator's folder.
+    fault : Fault
+    detail : str
+    epochs : tuple of int
+        Those whose checkpoints need the file, the newest first; empty in a savepoint.
+    partitions : tuple of int
+        Those whose state is in it.
+    """
+
+    path: str
+    fault: Fault
+    detail: str
+    epochs: tuple[int, ...] = ()
+    partitions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file that is to be read, and who needs it."""
+
+    segment: SegmentFile
+    role: str
+    #: The files that name it: metadata of checkpoints, manifests of attempts.
+    named_by: set[str] = field(default_factory=set)
+    epochs: set[int] = field(default_factory=set)
+    partitions: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in one operator's folder.
+
+    Attributes
+    ----------
+    survey : Survey
+    checkpoints : tuple of Checkpoint
+        Those that were to be read, the newest first.
+    problems : tuple of Problem
+    files, bytes : int
+        Data files that were read, and their size.
+    orphans : tuple of StoredFile or None
+        Files that nothing names, ``name`` being the path; None where metadata that might name them is
+        damaged.
+    deleted : frozenset of str
+        The metadata of checkpoints that clean-up has deleted before all of their files were read.
+    """
+
+    survey: Survey
+    checkpoints: tuple[Checkpoint, ...]
+    problems: tuple[Problem, ...]
+    files: int
+    bytes: int
+    orphans: tuple[StoredFile, ...] | None
+    deleted: frozenset[str]
+
+    def problems_of(self, checkpoint: Checkpoint) -> list[Problem]:
+        """Return what is wrong with one checkpoint."""
+        return [
+            problem
+            for problem in self.problems
+            if checkpoint.epoch in problem.epochs or problem.path == checkpoint.path
+        ]
+
+    @property
+    def newest_whole(self) -> Checkpoint | None:
+        """The newest checkpoint of which every byte is right; None where none is."""
+        right = (
+            one for one in self.checkpoints if one.path not in self.deleted and not self.problems_of(one)
+        )
+        return next((one for one in right if one.status is Status.COMPLETE), None)
+
+
+class Inspector:
+    """Reads the files of one operator.
+
+    Parameters
+    ----------
+    found : Survey
+    checkpoints : sequence of Checkpoint
+        Those that are to be read.
+    candidates : sequence of StoredFile
+        The data files that were there before the survey: whichever of them nothing names, and that are there
+        still at the end, nobody needs.
+    """
+
+    def __init__(
+        self, found: Survey, checkpoints: Sequence[Checkpoint], candidates: Sequence[StoredFile]
+    ) -> None:
+        self._survey = found
+        self._storage = found.operator.storage
+        self._checkpoints = tuple(checkpoints)
+        self._candidates = candidates
+        self._problems: list[Problem] = []
+        self._wanted: dict[tuple[str, str], Wanted] = {}
+        self._deleted: set[str] = set()
+        self._collect()
+
+    @property
+    def bytes(self) -> int:
+        """The size of what `run` will read."""
+        return sum(wanted.segment.bytes for wanted in self._wanted.values())
+
+    def run(self, advance: Advance) -> Inspection:
+        """Read everything."""
+        unnamed = _unnamed(self._survey.operator, self._candidates)
+        for wanted in self._wanted.values():
+            problem = self._problem_of(wanted, advance)
+            if problem is not None:
+                self._problems.append(problem)
+        if unnamed:
+            # Once more: clean-up deletes metadata first, and may have been between that and the data.
+            unnamed = _unnamed(self._survey.operator, unnamed)
+        return Inspection(
+            self._survey,
+            self._checkpoints,
+            tuple(self._problems),
+            len(self._wanted),
+            self.bytes,
+            None if unnamed is None else tuple(unnamed),
+            frozenset(self._deleted),
+        )
+
+    def _collect(self) -> None:
+        if self._survey.owner_problem:
+            self._problems.append(self._owner_problem())
+        for checkpoint in self._checkpoints:
+            if checkpoint.status in _FAULTS:
+                epochs = () if checkpoint.epoch is None else (checkpoint.epoch,)
+                fault = _FAULTS[checkpoint.status]
+                self._problems.append(Problem(checkpoint.path, fault, checkpoint.problem, epochs))
+            elif checkpoint.metadata is not None:
+                for part in checkpoint.metadata.parts:
+                    self._want(part, checkpoint.path)
+        for epoch in self._survey.unpublished:
+            for attempt in epoch.attempts:
+                if attempt.finished and not epoch.is_left_over:
+                    self._want_attempt(attempt.path, epoch.epoch)
+
+    def _owner_problem(self) -> Problem:
+        fault = Fault.DAMAGED if self._storage.exists(OWNER) else Fault.MISSING
+        return Problem(OWNER, fault, self._survey.owner_problem)
+
+    def _want_attempt(self, path: str, epoch: int) -> None:
+        assert self._survey.operator.folder is not None, "attempts are those of an operator's folder"
+        try:
+            self._want(self._survey.operator.folder.read_manifest(path), path)
+        except MissingFileError:
+            # Clean-up has deleted it since it was listed.
+            return
+        except CheckpointError as error:
+            self._problems.append(Problem(path, *_fault_of(error), (epoch,)))
+
+    def _want(self, part: AttemptManifest, named_by: str) -> None:
+        for role, segment in files_of(part):
+            key = segment.path, segment.digest
+            wanted = self._wanted.setdefault(key, Wanted(segment, role))
+            wanted.named_by.add(named_by)
+            wanted.epochs.add(part.identity.epoch)
+            wanted.partitions.add(part.identity.partition)
+        whole = dict.fromkeys(part.entries, 0)
+        for segment in part.segments:
+            for state, count in segment.entries.items():
+                whole[state] = whole.get(state, 0) + count
+        if part.segments and not part.deltas and whole != dict(part.entries):
+            detail = (
+                f"partition {part.identity.partition} claims other numbers of entries than its files have"
+            )
+            epochs, partitions = (part.identity.epoch,), (part.identity.partition,)
+            self._problems.append(Problem(named_by, Fault.DAMAGED, detail, epochs, partitions))
+
+    def _problem_of(self, wanted: Wanted, advance: Advance) -> Problem | None:
+        try:
+            faults = list(_faults_of(self._storage, wanted, advance))
+        except MissingFileError:
+            gone = {path for path in wanted.named_by if not self._storage.exists(path)}
+            self._deleted |= gone
+            if gone == wanted.named_by:
+                # Clean-up has deleted it together with all that named it.
+                return None
+            faults = [(Fault.MISSING, "there is no such file")]
+        if not faults:
+            return None
+        fault, detail = faults[0]
+        if len(faults) > 1:
+            detail += f"; and {len(faults) - 1} more"
+        epochs = tuple(sorted(wanted.epochs, reverse=True))
+        return Problem(wanted.segment.path, fault, detail, epochs, tuple(sorted(wanted.partitions)))
+
+
+def problems_of_savepoint(savepoint: Savepoint) -> list[Problem]:
+    """Read what a savepoint has beside the data of operators: their metadata, and the files of Spark."""
+    readings: dict[str, Callable[[], object]] = {
+        f"{uid}/{METADATA}": partial(savepoint.metadata, uid) for uid in savepoint.operators
+    }
+    for path in savepoint.spark_files():
+        readings[f"{SPARK}/{path}"] = partial(savepoint.read_spark_file, path)
+    found = []
+    for path, reading in readings.items():
+        try:
+            reading()
+        except MissingFileError:
+            found.append(Problem(path, Fault.MISSING, "there is no such file"))
+        except CheckpointError as error:
+            found.append(Problem(path, *_fault_of(error)))
+    return found
+
+
+def data_files(storage: CheckpointStorage) -> list[StoredFile]:
+    """Return the data files of an operator, and what killed processes left of writing, by their paths."""
+    return [
+        StoredFile(f"data/{file.name}", False, file.bytes, file.modified_ms)
+        for file in storage.describe("data")
+        if not file.is_folder
+    ]
+
+
+def _unnamed(operator: StoredOperator, files: Sequence[StoredFile]) -> list[StoredFile] | None:
+    """Return those of the data files that are there and nobody needs; None where that cannot be told.
+
+    Each look is behind that which its files come from: a file is listed, then the attempt that writes it,
+    then the checkpoint that takes it over, then the hold that outlives the checkpoint.
+    """
+    folder = operator.folder
+    attempts = {} if folder is None else {epoch: folder.attempts(epoch) for epoch in folder.attempt_epochs()}
+    found = survey(operator)
+    if any(checkpoint.status.is_problem for checkpoint in found.checkpoints):
+        return None
+    known = [checkpoint.metadata for checkpoint in found.checkpoints if checkpoint.metadata is not None]
+    used = {path for metadata in known for part in metadata.parts for path in part.kept_files}
+    for epoch, of_epoch in attempts.items():
+        if found.newest is None or found.newest.epoch is None or epoch >= found.newest.epoch:
+            used.update(path for attempt in of_epoch for path in data_paths(attempt.nonce))
+    if folder is not None:
+        used |= held_data_files(folder)
+    unnamed = [file for file in files if file.name not in used and owner_path(file.name) not in used]
+    return [file for file in unnamed if operator.storage.exists(file.name)]
+
+
+def _faults_of_native(
+    storage: CheckpointStorage, file: SegmentFile, advance: Advance
+) -> Iterator[tuple[Fault, str]]:
+    """Compare the bytes of a native file with its digest; what they say, its backend alone knows."""
+    digest, done = hashlib.sha256(), 0
+    try:
+        source = storage.open_input(file.path)
+        try:
+            for start in range(0, source.size, _PIECE_BYTES):
+                piece = source.read_at(start, min(_PIECE_BYTES, source.size - start))
+                digest.update(piece)
+                done += len(piece)
+                advance(len(piece))
+        finally:
+            source.close()
+    except MissingFileError:
+        raise
+    except CheckpointError as error:
+        yield _fault_of(error)
+        return
+    finally:
+        advance(file.bytes - done)
+    if digest.hexdigest() != file.digest:
+        yield Fault.DAMAGED, "it is not the file that was written"
+
+
+def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> Iterator[tuple[Fault, str]]:
+    """Read one file to its end, and yield what is wrong with it; raises `MissingFileError`."""
+    if wanted.role == NATIVE:
+        yield from _faults_of_native(storage, wanted.segment, advance)
+        return
+    segment, left = wanted.segment, wanted.segment.bytes
+    entries = sum(segment.entries.values())
+    try:
+        handle = SegmentHandle.open(storage, segment)
+    except MissingFileError:
+        advance(left)
+        raise
+    except CheckpointError as error:
+        advance(left)
+        yield _fault_of(error)
+        return
+    unreadable: dict[str, UnreadableStateError] = {}
+    try:
+        for state in segment.entries:
+            for group in segment.key_groups:
+                try:
+                    for batch in handle.entries(state, group):
+                        if wanted.role == "delta":
+                            _check_groups(handle.location, segment.key_groups, batch.values)
+                        done = segment.bytes * len(batch) // max(entries, 1)
+                        left -= done
+                        advance(done)
+                except UnreadableStateError as error:
+                    # Its checksum was right; only the values cannot be told.
+                    unreadable[state] = error
+                except MissingFileError:
+                    raise
+                except CheckpointError as error:
+                    yield _fault_of(error)
+        yield from map(_fault_of, unreadable.values())
+    finally:
+        handle.close()
+        advance(left)
+
+
+def _check_groups(
+    location: str, key_groups: KeyGroupRange, values: Collection[tuple[int, bool, object]]
+) -> None:
+    for group, _, _ in values:
+        if group not in key_groups:
+            raise CorruptSegmentError(location, f"a change of key group {group} is in it")
+
+
+def _fault_of(error: CheckpointError) -> tuple[Fault, str]:
+    if isinstance(error, (CorruptSegmentError, CorruptManifestError)):
+        return Fault.DAMAGED, error.what
+    if isinstance(error, FormatVersionError):
+        newer = (
+            f"it has the format version {error.version}, and this keyedstate reads up to {error.supported}"
+        )
+        return Fault.TOO_NEW, f"{newer}; upgrade it"
+    if isinstance(error, UnreadableStateError):
+        return Fault.UNREADABLE, f"the state {error.state!r}: {error.reason}"
+    return Fault.UNREADABLE, str(error)

@@ -1,0 +1,406 @@
+"""Stored state as typed Arrow batches: what the data source and the export of the command line read.
+
+The columns go from the files into the batches as they are; no entry becomes a Python object, aside from what
+deltas have changed.  What a state's serializer writes into a column is what its reader gets: numbers,
+strings, structs for tuples, rows and dataclasses, lists, maps.  A time to live is taken out of the values,
+into columns of its own.
+"""
+
+# ruff: noqa: D102 - overriding methods are documented in StateReader.
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyedstate.backend import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta, StateMeta
+from keyedstate.checkpoint.format.operator_state import OperatorStateFile
+from keyedstate.checkpoint.format.segment import SegmentHandle
+from keyedstate.checkpoint.protocol.recovery import handles_for
+from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.errors import CheckpointError, UnknownStateError, UnreadableStateError
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.types import (
+    TtlListSerializer,
+    TtlMapSerializer,
+    TtlSerializer,
+    TypeSerializer,
+    generic_parts,
+)
+
+#: The timestamp of what was written at a time that nobody knows.
+_UNKNOWN_TIME = 2**63 - 1
+_STAMP = pa.timestamp("ms", "UTC")
+#: Bytes of files behind one slice: what one task reads.
+SLICE_BYTES = 128 << 20
+
+
+class GenericStateRefusedError(CheckpointError):
+    """A state with pickled values, which only a reader who trusts their writer should unpickle.
+
+    Attributes
+    ----------
+    location, state : str
+    part : str
+        Where in the type the pickled part lies; empty for the whole.
+    """
+
+    def __init__(self, location: str, state: str, part: str) -> None:
+        self.location = location
+        self.state = state
+        self.part = part
+        where = f" in {part!r}" if part else ""
+        super().__init__(
+            f"the state {state!r} in {location} has pickled values{where}, and whoever unpickles a value "
+            "runs what its writer has put into it. Where you trust the writer, set the option allow-generic "
+            "to true: the values are then read as the bytes of the pickles, and none is unpickled."
+        )
+
+
+@dataclass(frozen=True)
+class StateSlice:
+    """A piece of one state that is read at once.
+
+    Attributes
+    ----------
+    key_groups : KeyGroupRange
+        Of keyed state.
+    part : int
+        The task that wrote it.
+    """
+
+    key_groups: KeyGroupRange
+    part: int
+
+
+class StateReader(ABC):
+    """Reads one state; may be sent to other processes.
+
+    Attributes
+    ----------
+    name : str
+        The state.
+    schema : pyarrow.Schema
+        Of every batch.
+    """
+
+    name: str
+    schema: pa.Schema
+
+    @abstractmethod
+    def slices(
+        self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
+    ) -> list[StateSlice]:
+        """Return the pieces that cover the state, read from metadata alone; none where nothing is stored.
+
+        Parameters
+        ----------
+        key_groups : KeyGroupRange, optional
+            What is wanted of keyed state.
+        bytes_each : int
+            How much of the files one piece should need at most.
+        """
+
+    @abstractmethod
+    def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
+        """Yield the entries of one piece.
+
+        Raises
+        ------
+        CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
+            Where a file, which is named, cannot be read.
+        """
+
+
+class KeyedStateReader(StateReader):
+    """Reads one keyed state.
+
+    The columns are those of the key, under the names that they have in the DataFrame; then ``namespace``;
+    ``value``; ``written_at``, the time from which the time to live counts, null where there is none: for a
+    list one per element, for a map one per entry; ``expires_at``, when the last of the value is expired, null
+    where no time to live is known; ``key_group``; ``state``.  One of these whose name a key column has gets
+    underscores behind it.
+
+    Parameters
+    ----------
+    stored : StoredState
+    meta : StateMeta
+        Of `StoredState.states`.
+    allow_generic : bool
+        Whether a state with pickled parts is read, as bytes.
+
+    Raises
+    ------
+    GenericStateRefusedError
+    """
+
+    def __init__(self, stored: StoredState, meta: StateMeta, allow_generic: bool = False) -> None:
+        if not allow_generic:
+            _refuse_generic(stored, meta.name, meta.value_serializer, meta.namespace_serializer)
+        self.name = meta.name
+        self.kind = meta.kind
+        self._stored = stored
+        self._meta = meta
+        known = [part.ttl_ms[meta.name] for part in stored.metadata.parts if meta.name in part.ttl_ms]
+        self._ttl_ms = max(known, default=None)
+        key_names = [name for name, _ in stored.metadata.key_columns] or ["key"]
+        key = meta.key_serializer.arrow_type
+        self._key_is_struct = len(key_names) > 1
+        key_types = [field.type for field in key] if self._key_is_struct else [key]
+        value, written = _plain_types(meta.value_serializer)
+        own = [
+            ("namespace", meta.namespace_serializer.arrow_type),
+            ("value", value),
+            ("written_at", written),
+            ("expires_at", _STAMP),
+            ("key_group", pa.int32()),
+            ("state", pa.string()),
+        ]
+        #: The names of the columns that are ours, by what they would be called without the key's.
+        self.own_names = {name: _free_name(name, key_names) for name, _ in own}
+        self.key_names = key_names
+        fields = [
+            *zip(key_names, key_types, strict=True),
+            *((self.own_names[name], type_) for name, type_ in own),
+        ]
+        self.schema = pa.schema(fields)
+
+    def slices(
+        self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
+    ) -> list[StateSlice]:
+        pieces = []
+        for number, part in enumerate(self._stored.metadata.parts):
+            wanted = part.key_groups if key_groups is None else part.key_groups.intersection(key_groups)
+            native = () if part.native is None else (part.native,)
+            files = [*part.segments, *part.deltas, *native]
+            if not wanted or not any(self.name in file.entries for file in files):
+                continue
+            size = sum(file.bytes for file in files)
+            count = min(len(wanted), max(1, -(-size // bytes_each)))
+            bounds = [wanted.start + len(wanted) * cut // count for cut in range(count + 1)]
+            pieces += [StateSlice(KeyGroupRange(start, end - 1), number) for start, end in pairwise(bounds)]
+        return pieces
+
+    def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
+        handles = handles_for(self._stored.metadata, self._stored.storage, piece.key_groups)
+        try:
+            for handle in handles:
+                metas = {meta.name: meta for meta in handle.states}
+                if self.name not in metas:
+                    continue
+                convert = self._conversion(metas[self.name].value_serializer)
+                for key_group in handle.key_groups.intersection(piece.key_groups):
+                    for entries in handle.columns(self.name, key_group):
+                        yield self._batch(key_group, entries, convert)
+        finally:
+            for handle in handles:
+                handle.close()
+
+    def _conversion(self, stored: TypeSerializer[Any]) -> Any:
+        """Return what turns a column of another type, of a task that kept it, into one of the newest."""
+        newest = self._meta.value_serializer
+        if stored == newest:
+            return None
+        change = newest.conversion_from(stored)
+
+        def convert(column: pa.Array) -> pa.Array:
+            values = stored.from_arrow(column)
+            return newest.to_arrow(values if change is None else list(map(change, values)))
+
+        return convert
+
+    def _batch(self, key_group: int, entries: pa.RecordBatch, convert: Any) -> pa.RecordBatch:
+        namespaces, keys, values = entries.columns
+        rows = entries.num_rows
+        if convert is not None:
+            values = convert(values)
+        value, written, latest = taken_apart(self._meta.value_serializer, values)
+        columns = [
+            *(keys.flatten() if self._key_is_struct else [keys]),
+            namespaces,
+            value,
+            written,
+            _expiry(latest, self._ttl_ms, rows),
+            pa.array(np.full(rows, key_group, np.int32)),
+            pa.array([self.name]).take(pa.array(np.zeros(rows, np.int32))),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class OperatorStateReader(StateReader):
+    """Reads one operator state: each stored element once, however a restart deals them out.
+
+    The columns of a list are ``task``, the one that wrote the element; ``position`` in its list; ``value``;
+    ``state``.  Those of a broadcast map are ``key``, ``value`` and ``state``: every task has written the
+    same map, and one of these is read.
+
+    Parameters
+    ----------
+    stored : StoredState
+    meta : OperatorStateMeta
+    allow_generic : bool
+
+    Raises
+    ------
+    GenericStateRefusedError
+    """
+
+    def __init__(self, stored: StoredState, meta: OperatorStateMeta, allow_generic: bool = False) -> None:
+        if not allow_generic:
+            _refuse_generic(stored, meta.name, meta.key_serializer, meta.value_serializer)
+        self.name = meta.name
+        self.kind = meta.kind
+        self._stored = stored
+        self._is_map = meta.kind is OperatorStateKind.BROADCAST
+        value = ("value", meta.value_serializer.arrow_type)
+        state = ("state", pa.string())
+        if self._is_map:
+            self.schema = pa.schema([("key", meta.key_serializer.arrow_type), value, state])
+        else:
+            self.schema = pa.schema([("task", pa.int32()), ("position", pa.int64()), value, state])
+
+    def slices(
+        self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
+    ) -> list[StateSlice]:
+        holders = [
+            StateSlice(KeyGroupRange(OPERATOR_KEY_GROUP, OPERATOR_KEY_GROUP), number)
+            for number, part in enumerate(self._stored.metadata.parts)
+            if part.operator_state is not None and self._is_in(part.operator_state)
+        ]
+        return holders[:1] if self._is_map else holders
+
+    def _is_in(self, file: OperatorStateFile) -> bool:
+        return any(document.get("name") == self.name for document in file.states)
+
+    def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
+        file = self._stored.metadata.parts[piece.part].operator_state
+        assert file is not None, "a slice of a part without operator state"
+        handle = SegmentHandle.open(self._stored.storage, file.segment)
+        try:
+            position = 0
+            for entries in handle.columns(self.name, OPERATOR_KEY_GROUP):
+                _, keys, values = entries.columns
+                rows = entries.num_rows
+                if self._is_map:
+                    place = [keys]
+                else:
+                    numbers = np.arange(position, position + rows, dtype=np.int64)
+                    place = [pa.array(np.full(rows, piece.part, np.int32)), pa.array(numbers)]
+                position += rows
+                names = pa.array([self.name]).take(pa.array(np.zeros(rows, np.int32)))
+                try:
+                    yield pa.RecordBatch.from_arrays([*place, values, names], schema=self.schema)
+                except (pa.ArrowException, TypeError) as error:
+                    reason = "its tasks have written it with several types; run its query once"
+                    raise UnreadableStateError(handle.location, self.name, reason) from error
+        finally:
+            handle.close()
+
+
+def reader_of(stored: StoredState, name: str, *, allow_generic: bool = False) -> StateReader:
+    """Return the reader of a state, of keys or of the operator.
+
+    Raises
+    ------
+    UnknownStateError
+        With the closest names.
+    GenericStateRefusedError, UnreadableStateError
+    """
+    keyed, of_operator = stored.states(), stored.operator_states()
+    if name in keyed:
+        return KeyedStateReader(stored, keyed[name], allow_generic)
+    if name in of_operator:
+        return OperatorStateReader(stored, of_operator[name], allow_generic)
+    raise UnknownStateError(stored.location, name, [*keyed, *of_operator])
+
+
+def _refuse_generic(stored: StoredState, state: str, *serializers: TypeSerializer[Any]) -> None:
+    for serializer in serializers:
+        for part in generic_parts(serializer):
+            raise GenericStateRefusedError(stored.location, state, part)
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    # Spark does not tell names apart by their case.
+    while name in map(str.lower, taken):
+        name += "_"
+    return name
+
+
+# -- the time to live ------------------------------------------------------------------------------
+
+
+def _plain_types(serializer: TypeSerializer[Any]) -> tuple[pa.DataType, pa.DataType]:
+    """Return the types of a state's value without its times, and of the times."""
+    if isinstance(serializer, TtlListSerializer):
+        return pa.list_(serializer.element_serializer.arrow_type), pa.list_(_STAMP)
+    if isinstance(serializer, TtlMapSerializer):
+        key = serializer.key_serializer.arrow_type
+        return pa.map_(key, serializer.value_serializer.arrow_type), pa.map_(key, _STAMP)
+    if isinstance(serializer, TtlSerializer):
+        return serializer.value_serializer.arrow_type, _STAMP
+    return serializer.arrow_type, _STAMP
+
+
+def taken_apart(
+    serializer: TypeSerializer[Any], stored: pa.Array
+) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+    """Return a column's values, when they were written, and the latest time of each row where it has any."""
+    if isinstance(serializer, TtlSerializer):
+        stamps, values = stored.flatten()
+        stamps = stamps.view(pa.int64())
+        return values, _known(stamps), stamps
+    if isinstance(serializer, TtlListSerializer):
+        offsets, mask = pa.array(stored.offsets.to_numpy()), _nulls(stored)
+        stamps, elements = _parts(stored.values)
+        values = pa.ListArray.from_arrays(offsets, elements, mask=mask)
+        written = pa.ListArray.from_arrays(offsets, _known(stamps), mask=mask)
+        return values, written, _latest(stamps, offsets)
+    if isinstance(serializer, TtlMapSerializer):
+        offsets, mask = pa.array(stored.offsets.to_numpy()), _nulls(stored)
+        stamps, items = _parts(stored.items)
+        values = pa.MapArray.from_arrays(offsets, stored.keys, items, mask=mask)
+        written = pa.MapArray.from_arrays(offsets, stored.keys, _known(stamps), mask=mask)
+        return values, written, _latest(stamps, offsets)
+    return stored, pa.nulls(len(stored), _STAMP), None
+
+
+def _nulls(column: pa.Array) -> pa.Array | None:
+    return column.is_null() if column.null_count else None
+
+
+def _parts(pairs: pa.StructArray) -> tuple[pa.Array, pa.Array]:
+    stamps, values = pairs.flatten()
+    return stamps.view(pa.int64()), values
+
+
+def _known(stamps: pa.Array) -> pa.Array:
+    unknown = pc.equal(stamps, _UNKNOWN_TIME)
+    return pc.if_else(unknown, pa.scalar(None, pa.int64()), stamps).view(_STAMP)
+
+
+def _latest(stamps: pa.Array, offsets: pa.Array) -> pa.Array:
+    """Return the largest stamp of each row; null for a row without any."""
+    bounds = offsets.to_numpy()
+    starts, lengths = bounds[:-1], np.diff(bounds)
+    filled = np.flatnonzero(lengths)
+    result = np.zeros(len(starts), np.int64)
+    if len(filled):
+        # Rows without elements have no place between the others, so that each run ends where the next begins.
+        result[filled] = np.maximum.reduceat(stamps.to_numpy()[: bounds[-1]], starts[filled])
+    return pa.array(result, mask=lengths == 0)
+
+
+def _expiry(latest: pa.Array | None, ttl_ms: int | None, rows: int) -> pa.Array:
+    if latest is None or ttl_ms is None:
+        return pa.nulls(rows, _STAMP)
+    ever = pc.greater(latest, _UNKNOWN_TIME - ttl_ms)
+    times = pc.add(pc.if_else(ever, pa.scalar(None, pa.int64()), latest), ttl_ms)
+    return times.view(_STAMP)

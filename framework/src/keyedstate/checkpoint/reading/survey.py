@@ -1,0 +1,232 @@
+"""What is in an operator's folder, as far as names and metadata tell: checkpoints, epochs without one."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from keyedstate.checkpoint import AttemptFile, AttemptManifest, CheckpointMetadata, Owner, SegmentFile
+from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER
+from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.checkpoint.reading.stored_path import StoredOperator
+from keyedstate.errors import CheckpointError, CorruptManifestError, FormatVersionError
+
+
+class Status(str, enum.Enum):
+    """What a checkpoint is good for."""
+
+    COMPLETE = "complete"
+    #: Its folder lacks the metadata that would make it one.
+    UNFINISHED = "unfinished"
+    #: Its metadata is not what was written.
+    DAMAGED = "damaged"
+    #: A newer keyedstate wrote it.
+    TOO_NEW = "too new"
+    #: The storage does not let it be read.
+    UNREADABLE = "unreadable"
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether something is wrong; leftovers are not."""
+        return self in (Status.DAMAGED, Status.TOO_NEW, Status.UNREADABLE)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint of an operator.
+
+    Attributes
+    ----------
+    epoch : int or None
+        None where the metadata of a savepoint cannot be read.
+    path : str
+        Of its metadata, in the operator's folder.
+    status : Status
+    problem : str
+        In words, where the metadata cannot be read.
+    published_ms : int or None
+        When its metadata was written, as the file system says.
+    metadata : CheckpointMetadata or None
+        None where it cannot be read.
+    held_until_ms : int or None
+        Until when readers hold it; None where none does.
+    """
+
+    epoch: int | None
+    path: str
+    status: Status
+    problem: str
+    published_ms: int | None
+    metadata: CheckpointMetadata | None
+    held_until_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class UnpublishedEpoch:
+    """An epoch that tasks have worked at, and that has no checkpoint yet, or none any more.
+
+    Attributes
+    ----------
+    epoch : int
+    is_left_over : bool
+        Whether a later epoch has a checkpoint: then nobody needs it, and clean-up will delete it.
+    run_id : str
+        The newest run that has attempts.
+    attempts : tuple of AttemptFile
+        Markers and manifests, those of older runs too.
+    """
+
+    epoch: int
+    is_left_over: bool
+    run_id: str
+    attempts: tuple[AttemptFile, ...]
+
+    @property
+    def finished(self) -> list[int]:
+        """The partitions of the newest run that have a finished attempt, one for each attempt."""
+        return sorted(one.partition for one in self.attempts if one.finished and one.run_id == self.run_id)
+
+    @property
+    def begun(self) -> list[int]:
+        """The partitions of the newest run that began and have no finished attempt."""
+        began = {one.partition for one in self.attempts if one.run_id == self.run_id}
+        return sorted(began.difference(self.finished))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an operator's folder holds.
+
+    Attributes
+    ----------
+    operator : StoredOperator
+    owner : Owner or None
+        None where the file is not there or cannot be read, and in a savepoint.
+    owner_problem : str
+        What is wrong with the owner's file, in words.
+    checkpoints : tuple of Checkpoint
+        The newest first.
+    unpublished : tuple of UnpublishedEpoch
+        The newest first.
+    """
+
+    operator: StoredOperator
+    owner: Owner | None
+    owner_problem: str
+    checkpoints: tuple[Checkpoint, ...]
+    unpublished: tuple[UnpublishedEpoch, ...]
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The checkpoint that the next epoch begins from; None where there is none that can be read."""
+        return next((one for one in self.checkpoints if one.status is Status.COMPLETE), None)
+
+    @property
+    def has_problem(self) -> bool:
+        """Whether something that should be readable is not."""
+        return bool(self.owner_problem) or any(one.status.is_problem for one in self.checkpoints)
+
+
+def survey(operator: StoredOperator) -> Survey:
+    """Look at an operator's folder.
+
+    Raises
+    ------
+    StorageError
+        Where folders cannot be listed.
+    """
+    folder = operator.folder
+    if folder is None:
+        return Survey(operator, None, "", (_read(operator, None),), ())
+    owner, owner_problem = None, ""
+    try:
+        owner = folder.read_owner()
+        if owner is None and folder.holds_state():
+            owner_problem = f"its file {OWNER} is gone, so it is unknown whose state this is"
+    except CheckpointError as error:
+        owner_problem = str(error)
+    found = [_read(operator, epoch) for epoch in reversed(folder.checkpoints())]
+    holds = [held for held in folder.holds() if held.expires_ms > time.time() * 1000]
+    until = {held.epoch: held.expires_ms for held in sorted(holds, key=lambda held: held.expires_ms)}
+    found = [replace(one, held_until_ms=until.get(one.epoch)) for one in found if one.epoch is not None]
+    checkpoints = tuple(found)
+    complete = [one.epoch for one in checkpoints if one.status is Status.COMPLETE and one.epoch is not None]
+    published = {one.epoch for one in checkpoints if one.metadata is not None}
+    unpublished = []
+    for epoch in reversed(folder.attempt_epochs()):
+        attempts = folder.attempts(epoch)
+        if attempts and epoch not in published:
+            run_id = _newest_run(attempts, owner)
+            is_left_over = any(other > epoch for other in complete)
+            unpublished.append(UnpublishedEpoch(epoch, is_left_over, run_id, tuple(attempts)))
+    return Survey(operator, owner, owner_problem, checkpoints, tuple(unpublished))
+
+
+#: What a file of the backend's own is for.
+NATIVE = "native base"
+
+
+def files_of(part: AttemptManifest) -> Iterator[tuple[str, SegmentFile]]:
+    """Yield every file that holds a part of a checkpoint, with what it is for.
+
+    The digest of one that is `NATIVE` is that of all its bytes.
+    """
+    roles = {file.path: "base" for file in part.segments} | {file.path: "delta" for file in part.deltas}
+    for file in part.files:
+        yield roles.get(file.path, "operator state"), file
+    if part.native is not None:
+        for native in part.native.files:
+            groups = part.native.key_groups
+            yield NATIVE, SegmentFile(native.path, native.bytes, native.sha256, groups, {})
+
+
+def bytes_of(metadata: CheckpointMetadata) -> int:
+    """Return the size of all files that a checkpoint needs."""
+    files = (file for part in metadata.parts for _, file in files_of(part))
+    return sum({file.path: file.bytes for file in files}.values())
+
+
+def backends_of(metadata: CheckpointMetadata) -> list[str]:
+    """Return the backends, with their versions, that wrote a checkpoint."""
+    return sorted({f"{part.backend} {part.backend_version}" for part in metadata.parts})
+
+
+def deltas_of(metadata: CheckpointMetadata) -> int:
+    """Return the length of the longest chain of deltas."""
+    return max(len(part.deltas) for part in metadata.parts)
+
+
+def entries_of(metadata: CheckpointMetadata) -> int:
+    """Return how many entries the keyed states have in all."""
+    return sum(count for part in metadata.parts for count in part.entries.values())
+
+
+def _read(operator: StoredOperator, epoch: int | None) -> Checkpoint:
+    path = METADATA if epoch is None else f"chk-{epoch}/{METADATA}"
+    status, problem, metadata = Status.COMPLETE, "", None
+    try:
+        if operator.folder is not None and epoch is not None:
+            metadata = operator.folder.read_metadata(epoch)
+        else:
+            metadata = StoredState.open(operator.storage).metadata
+        if metadata is None:
+            status = Status.UNFINISHED
+    except CorruptManifestError as error:
+        status, problem = Status.DAMAGED, error.what
+    except FormatVersionError as error:
+        status, problem = Status.TOO_NEW, str(error)
+    except CheckpointError as error:
+        status, problem = Status.UNREADABLE, str(error)
+    files = operator.storage.describe(path.rpartition("/")[0])
+    published_ms = next((file.modified_ms for file in files if file.name == METADATA), None)
+    return Checkpoint(metadata.epoch if metadata else epoch, path, status, problem, published_ms, metadata)
+
+
+def _newest_run(attempts: Sequence[AttemptFile], owner: Owner | None) -> str:
+    runs: defaultdict[str, int] = defaultdict(lambda: -1)
+    if owner is not None:
+        runs.update({run: place for place, run in enumerate(owner.runs)})
+    return max((attempt.run_id for attempt in attempts), key=lambda run: (runs[run], run))

@@ -1,0 +1,1 @@
+"""Savepoints: written, converted, and restored from."""

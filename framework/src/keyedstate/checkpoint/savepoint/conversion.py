@@ -1,0 +1,75 @@
+"""Savepoints out of any stored state, written anew: of one checkpoint, or of another savepoint."""
+
+from __future__ import annotations
+
+from keyedstate.checkpoint.format.canonical import CopyProgress, bytes_of, write_whole
+from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.checkpoint.savepoint.savepoint import Progress, Savepoint, SavepointWriter
+from keyedstate.checkpoint.storage.filesystem import Place
+
+
+def convert_savepoint(
+    source: Place,
+    place: Place,
+    *,
+    compression: str | None = None,
+    progress: Progress | None = None,
+) -> Savepoint:
+    """Write a savepoint once more, in the newest format; what it says of its query stays, its id does not.
+
+    Parameters
+    ----------
+    source : str, path or CheckpointStorage
+        A savepoint.
+    place : str, path or CheckpointStorage
+        The new folder.
+    compression : {"zstd", "lz4", "none"}, optional
+        By default what each file has.
+    progress : callable, optional
+        Told how many of how many bytes are done.
+
+    Raises
+    ------
+    NotASavepointError, SavepointTargetError
+    CheckpointError
+        Where a file, which is named, is damaged or cannot be read or written; what was written is deleted.
+    """
+    origin = Savepoint.open(source)
+    with SavepointWriter(place) as writer:
+        for path in origin.spark_files():
+            writer.add_spark_file(path, origin.read_spark_file(path))
+        copied = CopyProgress(origin.data_bytes(), progress)
+        for uid in origin.operators:
+            whole = write_whole(
+                origin.metadata(uid),
+                origin.storage(uid),
+                writer.storage(uid),
+                compression=compression,
+                progress=copied,
+            )
+            writer.add_operator(whole)
+        return writer.finish(spark=origin.spark, drained=origin.drained, watermark=origin.watermark)
+
+
+def savepoint_of_checkpoint(
+    stored: StoredState,
+    place: Place,
+    *,
+    compression: str | None = None,
+    progress: Progress | None = None,
+) -> Savepoint:
+    """Write one operator's checkpoint as a savepoint, from which a new query may start.
+
+    Parameters and errors are those of `convert_savepoint`.  The caller holds the checkpoint where its query
+    runs.
+    """
+    with SavepointWriter(place) as writer:
+        whole = write_whole(
+            stored.metadata,
+            stored.storage,
+            writer.storage(stored.metadata.uid),
+            compression=compression,
+            progress=CopyProgress(bytes_of(stored.metadata), progress),
+        )
+        writer.add_operator(whole)
+        return writer.finish()

@@ -1,0 +1,488 @@
+"""A savepoint: the whole state of a query's operators in one folder that stands for itself.
+
+::
+
+    <savepoint>/
+        _savepoint                  what the rest is, and the digest of each file that it names; written last
+        _unfinished                 a creation, or a deletion, is under way or was killed
+        <uid>/_metadata             a `CheckpointMetadata`, as ``chk-<epoch>/_metadata`` of a checkpoint
+        <uid>/data/<nonce>.seg      whole segment files, and <nonce>.operator.seg
+        spark/...                   files of Spark's checkpoint location at that epoch, where they were copied
+
+All paths in it are relative: it may be moved and copied, to another storage too.  Nothing in it depends on
+files elsewhere, and any backend reads it.  A folder without ``_savepoint`` is none.  With it everything is
+there, and every byte is covered: by its own checksum ``_savepoint``, by a digest in it each metadata and each
+file of Spark, by digests in the metadata the segment files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from keyedstate import __version__
+from keyedstate.checkpoint.format.json_document import decode_document, encode_document
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.format.segment import SegmentHandle
+from keyedstate.checkpoint.protocol.operator_folder import FORMAT_VERSION as METADATA_VERSION
+from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Place
+from keyedstate.checkpoint.storage.local_disk import remove_empty_folders
+from keyedstate.errors import (
+    CorruptManifestError,
+    FormatVersionError,
+    KeyedStateError,
+    MissingFileError,
+    NotASavepointError,
+    SavepointTakenOverError,
+    SavepointTargetError,
+    UnknownOperatorError,
+    UnsafeNameError,
+)
+
+FORMAT_VERSION = 1
+#: The file that makes a folder a savepoint.
+SAVEPOINT = "_savepoint"
+UNFINISHED = "_unfinished"
+SPARK = "spark"
+
+#: Told how many of how many bytes are done; called by one thread at a time, the last time with all of them.
+Progress: TypeAlias = "Callable[[int, int], None]"
+
+# What a creation leaves, killed anywhere; nothing else in a folder is ever deleted.
+_OWN = re.compile(
+    rf"{SAVEPOINT}|{UNFINISHED}"
+    r"|[A-Za-z0-9._-]{1,200}/(_metadata|data/[A-Za-z0-9_-]+(\.operator)?\.seg)"
+    r"|spark/(metadata|(offsets|commits)/[0-9]+|sources/.+)"
+    r"|([^/]+/)*\.[^/]+\.[0-9a-f]{32}\.tmp"
+)
+
+
+@dataclass(frozen=True)
+class SparkPosition:
+    """How far a query had come: the micro-batch that a savepoint is the state after.
+
+    Attributes
+    ----------
+    query_id : str
+        Of the query that the savepoint was taken of.
+    epoch : int
+        Its last micro-batch that counts.
+    """
+
+    query_id: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A finished savepoint.
+
+    Attributes
+    ----------
+    root : CheckpointStorage
+    id : str
+        Its own, which a copy of it has too.
+    created_ms : int
+        Milliseconds since 1970 UTC.
+    keyedstate_version : str
+        What wrote it.
+    operators : tuple of str
+        The uids of the operators whose state is in it, sorted.
+    drained : bool
+        Whether its query had used up all input before it was taken.
+    watermark : int or None
+        The final watermark of a drained one, in milliseconds: the largest number that there is.  None else.
+    spark : SparkPosition or None
+        Where Spark's own files are in it, so that a query can be forked from it.
+    """
+
+    root: CheckpointStorage
+    id: str
+    created_ms: int
+    keyedstate_version: str
+    operators: tuple[str, ...]
+    drained: bool
+    watermark: int | None
+    spark: SparkPosition | None
+    _digests: Mapping[str, str] = field(repr=False)
+
+    def __str__(self) -> str:
+        names = ", ".join(self.operators)
+        position = "" if self.spark is None else f", epoch {self.spark.epoch} of query {self.spark.query_id}"
+        return f"savepoint {self.location} of {names}{position}{', drained' if self.drained else ''}"
+
+    @classmethod
+    def open(cls, place: Place) -> Savepoint:
+        """Open a savepoint; reads one small file.
+
+        Raises
+        ------
+        NotASavepointError
+            Where there is none, or one that was not finished.
+        CorruptManifestError
+            Where its file is not the one that was written.
+        FormatVersionError
+            Where a newer keyedstate wrote it.
+        StorageError
+        """
+        root = CheckpointStorage.at(place)
+        location = root.location(SAVEPOINT)
+        try:
+            data = root.read(SAVEPOINT)
+        except MissingFileError:
+            names = root.list()
+            raise NotASavepointError(root.location(), names, unfinished=UNFINISHED in names) from None
+        body = decode_document(location, "savepoint", FORMAT_VERSION, data)
+        try:
+            return cls(
+                root=root,
+                id=body["id"],
+                created_ms=body["created_ms"],
+                keyedstate_version=body["keyedstate_version"],
+                operators=tuple(body["operators"]),
+                drained=body["drained"],
+                watermark=body["watermark"],
+                spark=None if body["spark"] is None else SparkPosition(**body["spark"]),
+                _digests=dict(body["files"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptManifestError(location, f"its content is malformed ({error})") from error
+
+    @property
+    def location(self) -> str:
+        """The folder's address, for people."""
+        return self.root.location()
+
+    def storage(self, uid: str) -> CheckpointStorage:
+        """Return the folder of one operator, what the paths of its data files are relative to.
+
+        Raises
+        ------
+        UnknownOperatorError
+        """
+        if uid not in self.operators:
+            raise UnknownOperatorError(self.location, uid, self.operators)
+        return self.root.child(uid)
+
+    def metadata(self, uid: str) -> CheckpointMetadata:
+        """Return what the savepoint has of one operator.
+
+        Raises
+        ------
+        UnknownOperatorError
+        CorruptManifestError, MissingFileError, StorageError
+            Where its file cannot be read or is not the one that was written.
+        """
+        path = f"{uid}/{METADATA}"
+        self.storage(uid)
+        location = self.root.location(path)
+        body = decode_document(location, "checkpoint", METADATA_VERSION, self._verified(path))
+        try:
+            return CheckpointMetadata.from_json(body)
+        except (KeyError, TypeError, ValueError, KeyedStateError) as error:
+            raise CorruptManifestError(location, f"its content is malformed ({error})") from error
+
+    def spark_files(self) -> tuple[str, ...]:
+        """Return the paths of Spark's files as they are in its checkpoint location, sorted."""
+        return tuple(sorted(path[len(SPARK) + 1 :] for path in self._digests if _is_sparks(path)))
+
+    def read_spark_file(self, path: str) -> bytes:
+        """Return one file of Spark; raises as `metadata`."""
+        return self._verified(f"{SPARK}/{path}")
+
+    def data_bytes(self) -> int:
+        """Return the size of all segment files together; raises as `metadata`."""
+        return sum(
+            file.bytes for uid in self.operators for part in self.metadata(uid).parts for file in part.files
+        )
+
+    def verify(self, progress: Progress | None = None) -> None:
+        """Read every byte and compare it with what was written; the first damaged file ends it.
+
+        Raises
+        ------
+        CorruptManifestError, CorruptSegmentError, MissingFileError, StorageError
+            Each names the file.
+        """
+        for path in self.spark_files():
+            self.read_spark_file(path)
+        metadata = [self.metadata(uid) for uid in self.operators]
+        segments = [(one.uid, segment) for one in metadata for part in one.parts for segment in part.files]
+        total, done = sum(segment.bytes for _, segment in segments), 0
+        for uid, segment in segments:
+            handle = SegmentHandle.open(self.storage(uid), segment)
+            try:
+                handle.verify()
+            finally:
+                handle.close()
+            done += segment.bytes
+            if progress is not None:
+                progress(done, total)
+
+    def _verified(self, path: str) -> bytes:
+        data = self.root.read(path)
+        if hashlib.sha256(data).hexdigest() != self._digests.get(path):
+            location = self.root.location(path)
+            raise CorruptManifestError(location, f"it is not the file that {SAVEPOINT} was written for")
+        return data
+
+
+class SavepointWriter:
+    """Writes a savepoint into an empty folder, or over one that an earlier writer left unfinished.
+
+    As a context manager it cleans up where the block fails or ends without `finish`.
+
+    Parameters
+    ----------
+    place : str, path or CheckpointStorage
+        The new folder.
+
+    Attributes
+    ----------
+    root : CheckpointStorage
+    id : str
+
+    Raises
+    ------
+    SavepointTargetError
+        Where the folder holds a savepoint or anything else that no writer of savepoints left.
+    StorageError
+        From every method, where the file system refuses.
+
+    Notes
+    -----
+    Data files may be written by any number of processes, into `storage`, under names that `data_paths` of a
+    nonce of their own gives.  What is given to this object, one thread gives it.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.root = CheckpointStorage.at(place)
+        self.id = uuid.uuid4().hex
+        self._digests: dict[str, str] = {}
+        self._operators: list[str] = []
+        self._finished = False
+        files = self.root.files()
+        foreign = [path for path in files if not _OWN.fullmatch(path)]
+        # Of a writer that was killed while it wrote its mark there is only a temporary file.
+        marked = UNFINISHED in files or all(path.endswith(".tmp") for path in files)
+        if foreign or SAVEPOINT in files or not marked:
+            raise SavepointTargetError(self.root.location(), foreign or files)
+        # First the mark of our own, then the rest of the other: what is killed here is still ours.
+        self.root.write_atomic(UNFINISHED, _mark(self.id))
+        _delete_files(self.root, [path for path in files if path != UNFINISHED])
+
+    def storage(self, uid: str) -> CheckpointStorage:
+        """Return the folder of one operator, for its data files.
+
+        Raises
+        ------
+        UnsafeNameError
+            Where the uid cannot be a folder's name beside the other names of a savepoint.
+        """
+        storage = OperatorFolder(self.root, uid).storage
+        if uid in (SAVEPOINT, UNFINISHED):
+            raise UnsafeNameError("uid of an operator in a savepoint", uid, "another name, of such letters")
+        return storage
+
+    def add_operator(self, metadata: CheckpointMetadata) -> None:
+        """Add an operator, after all of its data files were written; each is whole, and names no delta.
+
+        Raises
+        ------
+        ValueError
+            For an operator that was added before, or metadata that names files not of its own.
+        """
+        uid = metadata.uid
+        if uid in self._operators:
+            raise ValueError(f"the operator {uid!r} is in the savepoint already")
+        storage = self.storage(uid)
+        for part in metadata.parts:
+            if part.deltas:
+                raise ValueError(f"partition {part.identity.partition} of {uid!r} is not a whole one")
+            for path in part.data_files:
+                if not (_OWN.fullmatch(f"{uid}/{path}") and storage.exists(path)):
+                    raise ValueError(f"the data file {path} of {uid!r} is not in the savepoint")
+        data = encode_document("checkpoint", METADATA_VERSION, metadata.to_json())
+        self._write(f"{uid}/{METADATA}", data)
+        self._operators.append(uid)
+
+    def add_spark_file(self, path: str, data: bytes) -> None:
+        """Add a file of Spark's checkpoint location, under the path that it has there."""
+        full = f"{SPARK}/{path}"
+        if not _OWN.fullmatch(full):
+            raise ValueError(f"{path} is none of the files of Spark that a savepoint has")
+        self._write(full, data)
+
+    def finish(
+        self,
+        *,
+        spark: SparkPosition | None = None,
+        drained: bool = False,
+        watermark: int | None = None,
+        created_ms: int | None = None,
+    ) -> Savepoint:
+        """Publish the savepoint: the one write that makes it exist.
+
+        Parameters
+        ----------
+        spark : SparkPosition, optional
+            Where the files that continue it were added.
+        drained, watermark
+            As `Savepoint` has them.
+        created_ms : int, optional
+            Milliseconds since 1970 UTC; by default now.
+
+        Raises
+        ------
+        SavepointTakenOverError
+            Where another writer has begun in this folder; nothing was published.
+        """
+        body = {
+            "id": self.id,
+            "created_ms": int(time.time() * 1000) if created_ms is None else created_ms,
+            "keyedstate_version": __version__,
+            "operators": sorted(self._operators),
+            "drained": drained,
+            "watermark": watermark,
+            "spark": None if spark is None else {"query_id": spark.query_id, "epoch": spark.epoch},
+            "files": self._digests,
+        }
+        if not self._is_ours():
+            raise SavepointTakenOverError(self.root.location())
+        self.root.write_atomic(SAVEPOINT, encode_document("savepoint", FORMAT_VERSION, body))
+        self._finished = True
+        self.root.delete_file(UNFINISHED)
+        return Savepoint.open(self.root)
+
+    def abort(self) -> None:
+        """Delete what was written; does nothing after `finish`, or where another writer has taken over."""
+        if not self._finished and self._is_ours():
+            self._finished = True
+            _delete_own(self.root)
+
+    def __enter__(self) -> SavepointWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.abort()
+            return
+        try:
+            self.abort()
+        except KeyedStateError:
+            # The first error is the one to report; the mark says that the rest is of no use.
+            return
+
+    def _write(self, path: str, data: bytes) -> None:
+        self.root.write_atomic(path, data)
+        self._digests[path] = hashlib.sha256(data).hexdigest()
+
+    def _is_ours(self) -> bool:
+        try:
+            return self.root.read(UNFINISHED) == _mark(self.id)
+        except MissingFileError:
+            return False
+
+
+def delete_savepoint(place: Place, *, only_id: str | None = None) -> tuple[str, ...]:
+    """Delete a savepoint, and what an unfinished creation or deletion has left; files of others stay.
+
+    Killed anywhere it leaves either the savepoint as it was, or a folder that is none and may be deleted,
+    or written over, later.
+
+    Parameters
+    ----------
+    place : str, path or CheckpointStorage
+    only_id : str, optional
+        Does nothing where the savepoint, or what a deletion has left of one, has another id.
+
+    Returns
+    -------
+    tuple of str
+        The files in the folder that were not the savepoint's; without any the folder is gone as well.
+
+    Raises
+    ------
+    NotASavepointError
+        Where there is none, and nothing of one.
+    StorageError
+    """
+    root = CheckpointStorage.at(place)
+    names = root.list()
+    if SAVEPOINT not in names and UNFINISHED not in names:
+        raise NotASavepointError(root.location(), names, unfinished=False)
+    found = _id_in(root, "savepoint" if SAVEPOINT in names else "unfinished savepoint")
+    if only_id is not None and found != only_id:
+        return ()
+    if SAVEPOINT in names:
+        root.write_atomic(UNFINISHED, _mark(found))
+        root.delete_file(SAVEPOINT)
+    return _delete_own(root)
+
+
+def _id_in(root: CheckpointStorage, kind: str) -> str:
+    """Return the id in a savepoint's file or mark; empty where that is damaged."""
+    path = SAVEPOINT if kind == "savepoint" else UNFINISHED
+    try:
+        body = decode_document(root.location(path), kind, FORMAT_VERSION, root.read(path))
+    except (CorruptManifestError, FormatVersionError, MissingFileError):
+        return ""
+    return str(body.get("id", ""))
+
+
+def _mark(id: str) -> bytes:
+    return encode_document("unfinished savepoint", FORMAT_VERSION, {"id": id})
+
+
+def _delete_own(root: CheckpointStorage) -> tuple[str, ...]:
+    """Delete all of a savepoint that is none any more; the mark last, so that a kill leaves it ours."""
+    # A publication whose answer was lost may have left it: without it the rest is no savepoint at any moment.
+    root.delete_file(SAVEPOINT)
+    files = root.files()
+    # Somebody may have pointed a query's checkpoint.dir here: what an operator has claimed is not ours.
+    claimed = {path.partition("/")[0] for path in files if path.endswith(f"/{OWNER}")}
+    foreign = tuple(path for path in files if not _OWN.fullmatch(path) or path.partition("/")[0] in claimed)
+    _delete_files(root, [path for path in files if path not in foreign and path != UNFINISHED])
+    root.delete_file(UNFINISHED)
+    if root.is_local:
+        # What comes into it since it was listed keeps it.
+        remove_empty_folders(root.root)
+    elif not foreign and "/" in root.root.strip("/"):
+        # Not a whole bucket, where the savepoint has one to itself.
+        root.delete_dir("")
+    return foreign
+
+
+def _delete_files(root: CheckpointStorage, paths: Sequence[str]) -> None:
+    root.for_each(root.delete_file, paths)
+
+
+def _is_sparks(path: str) -> bool:
+    # An operator may have the uid of Spark's folder; then its metadata lies in it too.
+    return path.startswith(f"{SPARK}/") and path != f"{SPARK}/{METADATA}"
+
+
+def describe_savepoint(savepoint: Savepoint) -> dict[str, Any]:
+    """Return what a savepoint is, as JSON values; sizes in bytes. Raises as `Savepoint.metadata`."""
+    return {
+        "location": savepoint.location,
+        "id": savepoint.id,
+        "created_ms": savepoint.created_ms,
+        "keyedstate_version": savepoint.keyedstate_version,
+        "operators": list(savepoint.operators),
+        "drained": savepoint.drained,
+        "watermark": savepoint.watermark,
+        "query_id": None if savepoint.spark is None else savepoint.spark.query_id,
+        "epoch": None if savepoint.spark is None else savepoint.spark.epoch,
+        "forkable": savepoint.spark is not None,
+        "bytes": savepoint.data_bytes(),
+    }

@@ -1,0 +1,1 @@
+"""Where files are: file systems, retries, locks, and copies on the task's own machine."""

@@ -1,0 +1,308 @@
+"""Copies of data files on a task's own machine: a restore there need not fetch them from the storage.
+
+What a task writes goes to the storage and, byte for byte, to a local folder.  A later restore on the machine
+takes a local copy only if it is exactly the file that the checkpoint's manifest describes: every byte is
+verified before one is used, and what does not fit is deleted and read from the storage.  So a copy may be
+lost, damaged or left behind by a crash at any moment.
+
+Where they are stored, and what may be deleted there: `keyedstate.checkpoint.storage.local_copies_folder`.
+
+Follows Flink's ``TaskLocalStateStoreImpl``, ``DuplicatingCheckpointOutputStream`` and
+``PrioritizedOperatorSubtaskState``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.format.native_base import StoredNativeFile
+from keyedstate.checkpoint.format.segment_format import SegmentFile, read_index
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
+from keyedstate.checkpoint.storage.local_copies_folder import CopiesFolder, delete
+from keyedstate.config import CHECKPOINT_LOCAL_COPIES, CHECKPOINT_LOCAL_COPIES_DIR, Configuration
+from keyedstate.errors import CheckpointError, CorruptSegmentError, StorageError
+
+_log = logging.getLogger(__name__)
+
+#: Where copies are below a task's local folder, if ``checkpoint.local-copies-dir`` is not set.
+DEFAULT_FOLDER = "keyedstate-copies"
+_PIECE_BYTES = 4 << 20
+
+
+def with_local_copies(
+    operator: OperatorFolder,
+    epoch: int,
+    restore_point: CheckpointMetadata | None,
+    config: Configuration,
+    default_folder: Path | None,
+) -> OperatorFolder:
+    """Return the operator's folder as the option ``checkpoint.local-copies`` wants it for an epoch's task.
+
+    Parameters
+    ----------
+    operator : OperatorFolder
+    epoch : int
+        The epoch that runs.
+    restore_point : CheckpointMetadata or None
+        The published checkpoint that it goes on from.
+    config : Configuration
+    default_folder : Path or None
+        Below it the copies lie where ``checkpoint.local-copies-dir`` is not set; None for no copies then.
+    """
+    if config[CHECKPOINT_LOCAL_COPIES] == "off":
+        return operator
+    given = config.get(CHECKPOINT_LOCAL_COPIES_DIR)
+    if given is None and default_folder is None:
+        return operator
+    folder = Path(given) if given is not None else Path(str(default_folder), DEFAULT_FOLDER)
+    return LocalCopies(folder, operator, epoch).open(operator, restore_point)
+
+
+class LocalCopies:
+    """The copies of one operator's data files on this machine, as the tasks of one epoch use them.
+
+    Several tasks, in several processes, may use one folder at once.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of all local copies; it comes into being with the first copy.
+    operator : OperatorFolder
+    epoch : int
+        The epoch that runs; what is copied belongs to it.
+    """
+
+    def __init__(self, folder: Path, operator: OperatorFolder, epoch: int) -> None:
+        self._folder = CopiesFolder(folder, operator.storage.uri.partition("?")[0])
+        self._epoch = epoch
+        _sweep_once(folder)
+
+    def open(self, operator: OperatorFolder, restore_point: CheckpointMetadata | None) -> OperatorFolder:
+        """Return the operator's folder, with data files copied as they are written and read from copies.
+
+        Copies that have become useless are deleted before.
+
+        Parameters
+        ----------
+        operator : OperatorFolder
+        restore_point : CheckpointMetadata or None
+            The published checkpoint that the epoch goes on from: only files that it names are read locally,
+            and nothing else of earlier epochs is kept.
+        """
+        parts = () if restore_point is None else restore_point.parts
+        described: dict[str, SegmentFile | StoredNativeFile] = {}
+        for part in parts:
+            described.update((file.path, file) for file in part.files)
+            if part.native is not None:
+                described.update((file.path, file) for file in part.native.files)
+        kept = {path for part in parts for path in part.kept_files}
+        self._folder.prune(self._epoch, kept)
+        remote = operator.storage
+        opened = copy(operator)
+        opened.storage = CopyingStorage(
+            remote.filesystem, remote.root, remote.uri, remote.retry, remote.permissions, self, described
+        )
+        return opened
+
+    def find(self, path: str) -> Path | None:
+        """Return the copy of a data file; None where there is none."""
+        return next((copy.file for copy in self._folder.files() if copy.path == path), None)
+
+    def begin(self, path: str) -> LocalCopy:
+        """Begin the copy of a data file that is being written."""
+        return LocalCopy(self._folder, self._epoch, path)
+
+
+class LocalCopy:
+    """The copy of a file that is being written; what goes wrong with it is logged and ends it, no more."""
+
+    def __init__(self, folder: CopiesFolder, epoch: int, path: str) -> None:
+        self._folder = folder
+        self._epoch = epoch
+        self._path = path
+        #: The name that it is to have and the one that it has; None before it was begun.
+        self._names: tuple[Path, Path] | None = None
+        self._stream: Any = None
+        self._guarded(self._open)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+        if self._stream is not None:
+            self._guarded(lambda: self._stream.write(data))
+
+    def finish(self) -> None:
+        """Make the copy one that can be found; the file itself must be complete."""
+        if self._stream is not None:
+            self._guarded(self._publish)
+
+    def abort(self) -> None:
+        """Give the copy up, also a finished one."""
+        self._give_up()
+        if self._names is not None:
+            delete(self._names[0])
+
+    def _open(self) -> None:
+        target, unfinished, descriptor = self._folder.create(self._epoch, self._path)
+        self._names = target, unfinished
+        # Not synced, here and below: a copy that a crash of the machine damages is found when it is verified.
+        self._stream = os.fdopen(descriptor, "wb")
+
+    def _publish(self) -> None:
+        assert self._names is not None, "a copy that was begun"
+        target, unfinished = self._names
+        self._stream.flush()
+        # Before it is closed, and so unlocked: another task would delete it.
+        os.replace(unfinished, target)
+        self._stream.close()
+        self._stream = None
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except OSError as error:
+            _log.warning("the local copy of %s in %s is given up: %s", self._path, self._folder.path, error)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+        if self._names is not None:
+            delete(self._names[1])
+
+
+@dataclass(frozen=True)
+class CopyingStorage(CheckpointStorage):
+    """An operator's storage whose data files have local copies.
+
+    Attributes
+    ----------
+    copies : LocalCopies or None
+    described : mapping of str to SegmentFile or StoredNativeFile
+        What the manifests say of the files that may be read locally, by path.
+    """
+
+    copies: LocalCopies | None = None
+    described: Mapping[str, SegmentFile | StoredNativeFile] = field(default_factory=dict)
+
+    def child(self, *parts: str) -> CheckpointStorage:
+        """Return the storage whose root is a folder below this one; it has no copies."""
+        return _without_copies(self).child(*parts)
+
+    def open_output(self, path: str) -> OutputFile:
+        """Begin a new file and its copy."""
+        output = super().open_output(path)
+        return output if self.copies is None else _CopiedOutput(output, self.copies.begin(path))
+
+    def open_input(self, path: str) -> InputFile:
+        """Open the local copy where there is one that is the described file, and else the file itself."""
+        described = self.described.get(path)
+        if self.copies is not None and described is not None:
+            found = self.copies.find(path)
+            if found is not None:
+                try:
+                    return _LocalFirst(self, path, _verified(found, described), found)
+                except CheckpointError as error:
+                    _log.warning("the local copy %s is not used, and deleted: %s", found, error)
+                    delete(found)
+        return super().open_input(path)
+
+
+class _CopiedOutput(OutputFile):
+    """Writes a file and its copy; only the file's own errors count."""
+
+    def __init__(self, output: OutputFile, local: LocalCopy) -> None:
+        self._output = output
+        self._copy = local
+
+    def write(self, data: bytes) -> None:
+        self._output.write(data)
+        self._copy.write(data)
+
+    def close(self) -> None:
+        self._output.close()
+        self._copy.finish()
+
+    def abort(self) -> None:
+        self._copy.abort()
+        self._output.abort()
+
+
+class _LocalFirst(InputFile):
+    """Reads a verified copy, and the file itself from the moment on at which the copy cannot be read."""
+
+    def __init__(self, storage: CopyingStorage, path: str, source: InputFile, local: Path) -> None:
+        self._remote = _without_copies(storage)
+        self._path = path
+        self._source = source
+        self._copy: Path | None = local
+        self.size = source.size
+
+    def read_at(self, offset: int, length: int) -> pa.Buffer:
+        try:
+            return self._source.read_at(offset, length)
+        except StorageError as error:
+            if self._copy is None:
+                raise
+            _log.warning("the local copy %s cannot be read any more: %s", self._copy, error)
+            delete(self._copy)
+            self._copy = None
+            self._source.close()
+            self._source = self._remote.open_input(self._path)
+            return self._source.read_at(offset, length)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _without_copies(storage: CopyingStorage) -> CheckpointStorage:
+    return CheckpointStorage(
+        storage.filesystem, storage.root, storage.uri, storage.retry, storage.permissions
+    )
+
+
+def _verified(local: Path, described: SegmentFile | StoredNativeFile) -> InputFile:
+    """Open a copy after each of its bytes was compared with what the manifest and its index say."""
+    location = str(local)
+    source = CheckpointStorage.open(local.parent).open_input(local.name)
+    try:
+        if isinstance(described, StoredNativeFile):
+            digest = hashlib.sha256()
+            for start in range(0, source.size, _PIECE_BYTES):
+                digest.update(source.read_at(start, min(_PIECE_BYTES, source.size - start)))
+            if (source.size, digest.hexdigest()) != (described.bytes, described.sha256):
+                raise CorruptSegmentError(location, f"it is not the file {described.name} that was written")
+            return source
+        for state, index in read_index(location, source, described).items():
+            streams = zip(index.key_groups, index.offsets, index.lengths, index.checksums, strict=True)
+            for key_group, offset, length, checksum in streams:
+                found = 0
+                for start in range(offset, offset + length, _PIECE_BYTES):
+                    piece = source.read_at(start, min(_PIECE_BYTES, offset + length - start))
+                    found = zlib.crc32(piece, found)
+                if found != checksum:
+                    place = f"key group {key_group} of the state {state!r}"
+                    raise CorruptSegmentError(location, f"{place} does not have its checksum")
+        return source
+    except BaseException:
+        source.close()
+        raise
+
+
+# Once in a process: what crashed processes and finished queries have left does not grow by the hour.
+_sweep_once = lru_cache(maxsize=8)(CopiesFolder.sweep)

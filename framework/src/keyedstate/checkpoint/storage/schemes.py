@@ -1,0 +1,120 @@
+"""Which file system a URI names: one that a plugin brings, or one of pyarrow's own."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from keyedstate.checkpoint.storage.process_plugins import registry_of
+from keyedstate.config import STORAGE_OPTIONS, Configuration
+from keyedstate.errors import DuplicateSchemeError, PluginError, StorageError, UnknownSchemeError
+from keyedstate.plugins import Provider
+
+HOOK = "keyedstate_checkpoint_storage"
+KNOWN_SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
+# At least two characters: a single letter is a drive.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+_PASSWORD = re.compile(
+    r"(//[^/@:]*:)[^/@]*@|([?&][^=&]*(?:key|secret|token|password|signature)[^=&]*=)[^&]*", re.IGNORECASE
+)
+
+
+def scheme_of(uri: str) -> str | None:
+    """Return the scheme of a URI in lower case; None for a plain path."""
+    found = _SCHEME.match(uri)
+    return None if found is None else found[1].lower()
+
+
+def without_password(uri: str) -> str:
+    """Return a URI, or a text with one in it, as it may be shown."""
+    return _PASSWORD.sub(lambda found: f"{found[1]}***@" if found[1] else f"{found[2]}***", uri)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error's own words on one line, without passwords."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(without_password(text).split()).rstrip(".")
+
+
+def open_filesystem(uri: str, config: Configuration) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a URI, which has a scheme, and the path in it.
+
+    Raises
+    ------
+    UnknownSchemeError
+        Where neither pyarrow nor a plugin has the scheme.
+    DuplicateSchemeError
+        Where several plugins have it, and ``plugins.prefer`` names none or more than one of them.
+    StorageError
+        Where the file system cannot be opened.
+    InvalidPluginError
+        Where a module of ``plugins.modules`` cannot be imported.
+    """
+    scheme = scheme_of(uri)
+    assert scheme is not None
+    unusable: list[PluginError] = []
+    claimed = _ask_plugins(uri, scheme, config, unusable)
+    if claimed is not None:
+        return claimed
+    try:
+        filesystem, root = _open_s3(uri) if scheme == "s3" else pafs.FileSystem.from_uri(uri)
+    except (OSError, ImportError, ValueError, pa.ArrowException) as error:
+        if scheme in KNOWN_SCHEMES:
+            raise StorageError(without_password(uri), "open", reason_of(error)) from error
+        others = [str(refusal) for refusal in unusable]
+        raise UnknownSchemeError(without_password(uri), scheme, KNOWN_SCHEMES, others) from error
+    return filesystem, root
+
+
+def _open_s3(uri: str) -> tuple[pafs.FileSystem, str]:
+    """Open an S3 URI so that a small object is written in one request and not in the three of an upload."""
+    option = "allow_delayed_open"
+    if option not in uri:
+        try:
+            opened: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(
+                f"{uri}{'&' if '?' in uri else '?'}{option}=true"
+            )
+            return opened
+        except pa.ArrowInvalid as error:
+            # Older versions of pyarrow do not take it from a URI; other mistakes are reported below.
+            if option not in str(error):
+                raise
+    opened = pafs.FileSystem.from_uri(uri)
+    return opened
+
+
+def _ask_plugins(
+    uri: str, scheme: str, config: Configuration, unusable: list[PluginError]
+) -> tuple[pafs.FileSystem, str] | None:
+    registry = registry_of(config)
+    options = dict(config[STORAGE_OPTIONS])
+    claims: list[tuple[Provider, tuple[pafs.FileSystem, str]]] = []
+    for provider, call in registry.callers(HOOK, unusable):
+        try:
+            answers = call(uri=uri, options=dict(options))
+        except Exception as error:  # whatever a stranger's function raises
+            reason = f"the hook {HOOK} of {provider} failed with {type(error).__name__}: {reason_of(error)}"
+            raise StorageError(without_password(uri), "open", reason) from error
+        claims += [(provider, _checked(uri, provider, answer)) for answer in answers]
+    if len(claims) > 1:
+        preferred = registry.preferred([provider for provider, _ in claims])
+        chosen = [claim for claim in claims if claim[0] in preferred]
+        if len(chosen) != 1:
+            names = [str(provider) for provider, _ in claims]
+            raise DuplicateSchemeError(without_password(uri), scheme, names)
+        claims = chosen
+    return claims[0][1] if claims else None
+
+
+def _checked(uri: str, provider: Provider, answer: object) -> tuple[pafs.FileSystem, str]:
+    if isinstance(answer, tuple) and len(answer) == 2:
+        filesystem, root = answer
+        if isinstance(filesystem, pafs.FileSystem) and isinstance(root, str):
+            return filesystem, root
+    shown = type(answer).__name__
+    if isinstance(answer, tuple):
+        shown = f"({', '.join(type(part).__name__ for part in answer)})"
+    reason = f"the hook {HOOK} of {provider} returned {shown} and not a pyarrow file system and a path"
+    raise StorageError(without_password(uri), "open", reason)

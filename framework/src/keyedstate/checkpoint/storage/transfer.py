@@ -1,0 +1,222 @@
+"""Copying files from one storage to another: several at once, in pieces, all of them or none."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
+from keyedstate.errors import CheckpointError, StorageError
+
+#: Files that are under way at once by default; each holds one piece in memory.
+THREADS = 4
+_PIECE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class FileCopy:
+    """A file to copy.
+
+    Attributes
+    ----------
+    source, target : str
+        Paths in the storage that is read and in the one that is written.
+    bytes : int or None
+        The size that the file must have, where it is known.
+    """
+
+    source: str
+    target: str
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class CopiedFile:
+    """A file that was copied.
+
+    Attributes
+    ----------
+    source, target : str
+    bytes : int
+    sha256 : str
+        Of the bytes that were copied, hexadecimal.
+    """
+
+    source: str
+    target: str
+    bytes: int
+    sha256: str
+
+
+class TransferCancelledError(CheckpointError):
+    """A transfer that its caller has cancelled; nothing of it is left."""
+
+    def __init__(self, source: str, target: str) -> None:
+        self.source = source
+        self.target = target
+        super().__init__(
+            f"copying files from {source} to {target} was cancelled, and what had been copied was deleted. "
+            "Start it again to copy everything."
+        )
+
+
+def transfer(
+    source: CheckpointStorage,
+    target: CheckpointStorage,
+    files: Iterable[FileCopy],
+    *,
+    threads: int = THREADS,
+    progress: Callable[[int], None] | None = None,
+    cancelled: threading.Event | None = None,
+) -> Sequence[CopiedFile]:
+    """Copy files and return what was copied, in the order of `files`.
+
+    Parameters
+    ----------
+    source, target : CheckpointStorage
+    files : iterable of FileCopy
+        Their targets should not be there yet; on a local disk one that is there is an error, elsewhere it is
+        replaced.
+    threads : int
+        Files that are copied at once, at least 1.  Each of them needs a few pieces of 4 MiB in memory,
+        however large it is.
+    progress : callable, optional
+        Called with the number of bytes after each piece, from one thread at a time; a file that is begun
+        again because of a transient error counts back what it had (a negative number).
+    cancelled : threading.Event, optional
+        Set by another thread to stop.
+
+    Raises
+    ------
+    StorageError
+        The error of the file that failed first.  A transient error makes a file begin anew first, as often
+        as the option ``storage.retries`` says.
+    TransferCancelledError
+        Where `cancelled` was set.
+
+    Notes
+    -----
+    After an error, a cancel or an interrupt (KeyboardInterrupt) the copies that are under way are stopped and
+    waited for, and everything that was copied is deleted, before the error is raised.
+    """
+    if threads < 1:
+        raise ValueError(f"a transfer needs at least 1 thread, and not {threads}")
+    wanted = list(files)
+    running = _Transfer(source, target, progress, cancelled)
+    pool = ThreadPoolExecutor(min(threads, max(1, len(wanted))), "keyedstate-transfer")
+    try:
+        futures = [pool.submit(running.copy, file) for file in wanted]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        running.raise_first()
+        return [future.result() for future in futures]
+    except BaseException:
+        running.stop.set()
+        _shut_down_whatever_comes(pool)
+        running.delete_copies()
+        raise
+    finally:
+        pool.shutdown()
+
+
+class _Transfer:
+    """What the threads of one transfer share."""
+
+    def __init__(
+        self,
+        source: CheckpointStorage,
+        target: CheckpointStorage,
+        progress: Callable[[int], None] | None,
+        cancelled: threading.Event | None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._progress = progress
+        self._cancelled = cancelled
+        self._lock = threading.Lock()
+        self._first: BaseException | None = None
+        self._copied: list[str] = []
+        self.stop = threading.Event()
+
+    def copy(self, file: FileCopy) -> CopiedFile:
+        """Copy one file; its thread's first error stops the others."""
+        try:
+            copied = self._target.retry.call(
+                lambda: self._copy_once(file),
+                f"copy {self._source.location(file.source)}",
+                lambda error: isinstance(error, StorageError) and error.begin_anew,
+            )
+        except BaseException as error:
+            with self._lock:
+                self._first = self._first or error
+            self.stop.set()
+            raise
+        with self._lock:
+            self._copied.append(file.target)
+        return copied
+
+    def raise_first(self) -> None:
+        """Raise the error that came first, where there is one."""
+        if self._first is not None:
+            raise self._first
+
+    def delete_copies(self) -> None:
+        """Delete what was copied; what cannot be deleted stays, since another error is being reported."""
+        for path in self._copied:
+            with contextlib.suppress(StorageError):
+                self._target.delete_file(path)
+
+    def _copy_once(self, file: FileCopy) -> CopiedFile:
+        source = self._source.open_input(file.source)
+        digest, position = hashlib.sha256(), 0
+        try:
+            if file.bytes is not None and source.size != file.bytes:
+                reason = f"it has {source.size} bytes and should have {file.bytes}"
+                raise StorageError(self._source.location(file.source), "copy", reason)
+            output = self._target.open_output(file.target)
+            try:
+                while position < source.size:
+                    self._check_stop()
+                    piece: Any = source.read_at(position, _PIECE_BYTES)
+                    if not len(piece):
+                        reason = f"it ended after {position} of {source.size} bytes"
+                        raise StorageError(self._source.location(file.source), "copy", reason)
+                    output.write(bytes(piece))
+                    digest.update(piece)
+                    position += len(piece)
+                    self._report(len(piece))
+                self._check_stop()
+                output.close()
+            except BaseException:
+                output.abort()
+                self._report(-position)
+                raise
+        finally:
+            source.close()
+        return CopiedFile(file.source, file.target, position, digest.hexdigest())
+
+    def _check_stop(self) -> None:
+        if self.stop.is_set() or (self._cancelled is not None and self._cancelled.is_set()):
+            raise TransferCancelledError(self._source.location(), self._target.location())
+
+    def _report(self, count: int) -> None:
+        if self._progress is not None and count:
+            with self._lock:
+                self._progress(count)
+
+
+def _shut_down_whatever_comes(pool: ThreadPoolExecutor) -> None:
+    """Wait for what runs, also where the user presses Ctrl-C a second time: its files are yet to delete.
+
+    The pool is asked, not the futures: an interrupt while files are being submitted loses those.
+    """
+    while True:
+        try:
+            pool.shutdown(cancel_futures=True)
+            return
+        except KeyboardInterrupt:
+            continue

@@ -1,0 +1,175 @@
+"""``keyedstate checkpoint export``: stored state as files that other tools read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import typer
+
+from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.reading.export_files import ExportFile, ExportFormat
+from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.checkpoint.reading.state_reader import StateReader, reader_of
+from keyedstate.checkpoint.reading.stored_path import split
+from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
+from keyedstate.cli.checkpoint.leases import Holding
+from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
+from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table
+from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
+from keyedstate.errors import KeyedStateError, did_you_mean
+
+Out = Annotated[
+    str,
+    typer.Argument(
+        metavar="OUT",
+        help="A folder, which gets a file for every state; or, ending in .parquet, .arrow, .csv or .jsonl, a "
+        "file, which gets one state. A folder with another ending needs a slash after it.",
+        show_default=False,
+    ),
+]
+As = Annotated[
+    ExportFormat | None,
+    typer.Option(
+        "--as", help="What is written; by default what OUT ends in, else Parquet.", show_default=False
+    ),
+]
+States = Annotated[
+    list[str] | None,
+    typer.Option("--state", metavar="NAME", help="Only this state; may be repeated. By default all."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
+AllowGeneric = Annotated[
+    bool,
+    typer.Option(
+        "--allow-generic", help="Export states with pickled values too, as the bytes of the pickles."
+    ),
+]
+
+
+class ExportTargetError(KeyedStateError):
+    """Files that an export would replace."""
+
+    def __init__(self, location: str, names: Sequence[str]) -> None:
+        self.location = location
+        self.names = tuple(names)
+        super().__init__(
+            f"{', '.join(names)} in {location} would be replaced. Name another place, or say --force."
+        )
+
+
+def export(
+    path: StatePath,
+    out: Out,
+    uid: Uid = None,
+    epoch: Epoch = None,
+    state: States = None,
+    as_: As = None,
+    force: Force = False,
+    allow_generic: AllowGeneric = False,
+    config: ConfigFile = None,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Write the entries of stored state as typed columns, one file for each state.
+
+    The files appear when all of them are written, and none does if one cannot be.
+    """
+    _refuse_unknown_ending(out)
+    with Holding() as holding:
+        stored = holding.open(open_storage(path, config), uid, epoch)
+        readers = [
+            reader_of(stored, name, allow_generic=allow_generic)
+            for name in dict.fromkeys(state or [*stored.states(), *stored.operator_states()])
+        ]
+        folder, files = _targets(open_storage(out, config), as_, readers)
+        taken = [name for name in files if folder.exists(name)]
+        if taken and not force:
+            raise ExportTargetError(folder.location(), taken)
+        size, entries = bytes_of(stored.metadata), entries_of(stored.metadata)
+        with progress("exporting", size) as advance, ExitStack() as unfinished:
+
+            def step(rows: int) -> None:
+                advance(size * rows // max(entries, 1))
+                holding.renew()
+
+            written = []
+            for (name, kind), reader in zip(files.items(), readers, strict=True):
+                file = ExportFile(folder, name, kind, reader.name, reader.schema)
+                unfinished.callback(file.abort)
+                file.write(_batches(reader, step))
+                written.append(file)
+            for file in written:
+                file.publish()
+            unfinished.pop_all()
+    document = _document(stored, folder, written)
+    if format is Format.json:
+        print_json(document)
+        return
+    rows = [
+        [file["state"], f"{file['rows']:,}", shown_bytes(file["bytes"]), file["path"]]
+        for file in document["files"]
+    ]
+    console().print(table(["state", "rows", "bytes", "file"], rows, ("rows", "bytes")))
+
+
+def _refuse_unknown_ending(out: str) -> None:
+    """Refuse a name that looks like a file of a format that is not written."""
+    # Of numbers alone, an ending is a date or a version in the name of a folder.
+    ending = re.fullmatch(r".*[^/]\.([0-9]*[A-Za-z]\w*)", out)
+    if ending is not None and ending[1] not in ExportFormat.__members__:
+        known = ", ".join(f".{kind.value}" for kind in ExportFormat)
+        suggestion = did_you_mean(ending[1].lower(), list(ExportFormat.__members__))
+        message = (
+            f"a file may end in {known}, and not in .{ending[1]}.{suggestion} A folder is named as {out}/"
+        )
+        raise typer.BadParameter(message, param_hint="OUT")
+
+
+def _targets(
+    storage: CheckpointStorage, chosen: ExportFormat | None, readers: Sequence[StateReader]
+) -> tuple[CheckpointStorage, dict[str, ExportFormat]]:
+    """Return the folder, and the files that it gets, in the order of the readers."""
+    above, name = split(storage)
+    ending = name.rpartition(".")[2] if "." in name else ""
+    if ending in ExportFormat.__members__:
+        kind = ExportFormat[ending]
+        if chosen not in (None, kind):
+            raise typer.BadParameter(f"OUT ends in .{ending}", param_hint="--as")
+        if len(readers) != 1:
+            names = ", ".join(reader.name for reader in readers)
+            message = f"a file gets one state, and there are {names}; name one with --state, or a folder"
+            raise typer.BadParameter(message, param_hint="OUT")
+        return above, {name: kind}
+    kind = chosen or ExportFormat.parquet
+    # A state may have any name; a file may not.
+    return storage, {f"{quote(reader.name, safe=' ')}.{kind.value}": kind for reader in readers}
+
+
+def _batches(reader: StateReader, step: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
+    for piece in reader.slices():
+        for batch in reader.read(piece):
+            yield batch
+            step(batch.num_rows)
+
+
+def _document(
+    stored: StoredState, folder: CheckpointStorage, written: Sequence[ExportFile]
+) -> dict[str, Any]:
+    return {
+        "location": stored.location,
+        "uid": stored.metadata.uid,
+        "epoch": stored.metadata.epoch,
+        "files": [
+            {
+                "state": file.state,
+                "path": folder.location(file.name),
+                "rows": file.rows,
+                "bytes": file.bytes,
+            }
+            for file in written
+        ],
+    }

@@ -1,0 +1,192 @@
+"""``keyedstate checkpoint list``: the operators and checkpoints under a path, and what is unfinished."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from keyedstate.checkpoint import Owner
+from keyedstate.checkpoint.reading.json_values import time_of
+from keyedstate.checkpoint.reading.stored_path import Place
+from keyedstate.checkpoint.reading.survey import (
+    Checkpoint,
+    Survey,
+    UnpublishedEpoch,
+    backends_of,
+    bytes_of,
+    deltas_of,
+    entries_of,
+    survey,
+)
+from keyedstate.cli.checkpoint.options import StatePath, Uid
+from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_facts
+from keyedstate.cli.output import Format, console, print_json, shown_bytes, shown_time, table
+from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
+
+_COLUMNS = (
+    "epoch", "status", "published (UTC)", "parallelism", "backend", "entries", "bytes", "written", "deltas",
+)  # fmt: skip
+_NUMBERS = ("epoch", "parallelism", "entries", "bytes", "written", "deltas")
+
+
+def list_checkpoints(
+    path: StatePath, uid: Uid = None, config: ConfigFile = None, format: OutputFormat = Format.table
+) -> None:
+    """List the operators and checkpoints under a path; exit code 1 if one of them cannot be read."""
+    place = Place.open(open_storage(path, config), uid)
+    surveys = [_narrowed(survey(operator), place.epoch) for operator in place.operators]
+    if format is Format.json:
+        print_json(
+            {
+                "path": place.location,
+                "kind": place.kind.value,
+                "savepoint": None if place.savepoint is None else savepoint_document(place.savepoint),
+                "operators": [_document(one) for one in surveys],
+            }
+        )
+    else:
+        out = console()
+        if place.savepoint is not None:
+            out.print(table(["", ""], savepoint_facts(place.savepoint)))
+            out.print()
+        for number, one in enumerate(surveys):
+            if number:
+                out.print()
+            _print(out, one)
+    raise typer.Exit(1 if any(one.has_problem for one in surveys) else 0)
+
+
+def _narrowed(one: Survey, epoch: int | None) -> Survey:
+    if epoch is None:
+        return one
+    chosen = tuple(checkpoint for checkpoint in one.checkpoints if checkpoint.epoch == epoch)
+    return Survey(one.operator, one.owner, one.owner_problem, chosen, ())
+
+
+def _document(one: Survey) -> dict[str, Any]:
+    newest = one.newest
+    return {
+        "uid": one.operator.uid,
+        "location": one.operator.storage.location(),
+        "owner": None if one.owner is None else one.owner.to_json(),
+        "problem": one.owner_problem,
+        "newest_epoch": None if newest is None else newest.epoch,
+        "checkpoints": [checkpoint_document(checkpoint) for checkpoint in one.checkpoints],
+        "unpublished": [_unpublished_document(epoch) for epoch in one.unpublished],
+    }
+
+
+def checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return a line of the list as JSON values; what only metadata tells is null where it cannot be read."""
+    metadata = checkpoint.metadata
+    document: dict[str, Any] = {
+        "epoch": checkpoint.epoch,
+        "status": checkpoint.status.value,
+        "problem": checkpoint.problem,
+        "published": time_of(checkpoint.published_ms),
+        "held_until": time_of(checkpoint.held_until_ms),
+    }
+    told = ("run_id", "parallelism", "max_parallelism", "backends", "entries", "bytes")
+    if metadata is None:
+        return document | dict.fromkeys((*told, "bytes_written", "deltas"))
+    return document | {
+        "run_id": metadata.run_id,
+        "parallelism": metadata.parallelism,
+        "max_parallelism": metadata.max_parallelism,
+        "backends": backends_of(metadata),
+        "entries": entries_of(metadata),
+        "bytes": bytes_of(metadata),
+        "bytes_written": sum(part.bytes for part in metadata.parts),
+        "deltas": deltas_of(metadata),
+    }
+
+
+def _unpublished_document(epoch: UnpublishedEpoch) -> dict[str, Any]:
+    return {
+        "epoch": epoch.epoch,
+        "left_over": epoch.is_left_over,
+        "run_id": epoch.run_id,
+        "finished_partitions": epoch.finished,
+        "begun_partitions": epoch.begun,
+        "attempts": [
+            {
+                "run_id": attempt.run_id,
+                "partition": attempt.partition,
+                "attempt": attempt.attempt,
+                "finished": attempt.finished,
+            }
+            for attempt in epoch.attempts
+        ],
+    }
+
+
+def _print(out: Console, found: Survey) -> None:
+    out.print(f"{found.operator.uid}  {found.operator.storage.location()}", markup=False, soft_wrap=True)
+    if found.owner is not None:
+        out.print(_owner_line(found.owner), markup=False, soft_wrap=True)
+    rows = [(-1 if one.epoch is None else one.epoch, _row(one)) for one in found.checkpoints]
+    rows += [(epoch.epoch, _unpublished_row(epoch)) for epoch in found.unpublished]
+    # Of one epoch there may be both: a folder that lacks its metadata, and attempts.
+    rows.sort(key=lambda row: row[0], reverse=True)
+    if rows:
+        out.print(table(_COLUMNS, [row for _, row in rows], _NUMBERS))
+    else:
+        out.print("No epoch has begun yet.")
+    if found.owner_problem:
+        out.print(found.owner_problem, markup=False, soft_wrap=True)
+    for checkpoint in found.checkpoints:
+        if checkpoint.problem:
+            out.print(f"{_name(checkpoint)}: {checkpoint.problem}", markup=False, soft_wrap=True)
+        if checkpoint.held_until_ms is not None:
+            until = shown_time(checkpoint.held_until_ms)
+            out.print(f"{_name(checkpoint)}: held by a reader until {until} at the latest")
+    for epoch in found.unpublished:
+        out.print(f"epoch {epoch.epoch}: {_words(epoch)}", markup=False, soft_wrap=True)
+
+
+def _owner_line(owner: Owner) -> str:
+    runs = f"{len(owner.runs)} run{'' if len(owner.runs) == 1 else 's'}"
+    return (
+        f"query {owner.query_id}, max parallelism {owner.max_parallelism}, {runs} since epoch "
+        f"{owner.first_epoch}"
+    )
+
+
+def _row(checkpoint: Checkpoint) -> list[str]:
+    metadata = checkpoint.metadata
+    name = "?" if checkpoint.epoch is None else str(checkpoint.epoch)
+    first = [name, checkpoint.status.value, shown_time(checkpoint.published_ms)]
+    if metadata is None:
+        return [*first, *[""] * 6]
+    return [
+        *first,
+        str(metadata.parallelism),
+        ", ".join(backends_of(metadata)),
+        f"{entries_of(metadata):,}",
+        shown_bytes(bytes_of(metadata)),
+        shown_bytes(sum(part.bytes for part in metadata.parts)),
+        str(deltas_of(metadata)),
+    ]
+
+
+def _unpublished_row(epoch: UnpublishedEpoch) -> list[str]:
+    return [str(epoch.epoch), "left over" if epoch.is_left_over else "unpublished", "-", *[""] * 6]
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    return "the savepoint" if checkpoint.epoch is None else f"epoch {checkpoint.epoch}"
+
+
+def _words(epoch: UnpublishedEpoch) -> str:
+    finished, begun = len(set(epoch.finished)), len(epoch.begun)
+    words = f"{finished} partition{'' if finished == 1 else 's'} finished"
+    if begun:
+        words += f", {begun} began and did not finish yet"
+    twice = sorted({partition for partition in epoch.finished if epoch.finished.count(partition) > 1})
+    if twice:
+        words += f", and finished more than once: {', '.join(map(str, twice))}"
+    if epoch.is_left_over:
+        return f"{words}; a later epoch has a checkpoint, so the next clean-up deletes what is left"
+    return f"{words}, in run {epoch.run_id}"

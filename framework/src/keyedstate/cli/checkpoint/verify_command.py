@@ -1,0 +1,218 @@
+"""``keyedstate checkpoint verify``: whether every byte of stored state is the one that was written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from keyedstate.checkpoint.reading.inspection import (
+    Inspection,
+    Inspector,
+    Problem,
+    data_files,
+    problems_of_savepoint,
+)
+from keyedstate.checkpoint.reading.json_values import time_of
+from keyedstate.checkpoint.reading.stored_path import Place, PlaceKind, StoredOperator
+from keyedstate.checkpoint.reading.survey import Checkpoint, Status, bytes_of, survey
+from keyedstate.cli.checkpoint.leases import Holding
+from keyedstate.cli.checkpoint.options import StatePath, Uid, chosen_checkpoints
+from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, shown_time, table
+from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
+from keyedstate.errors import CheckpointGoneError
+
+AnyEpoch = Annotated[
+    int | None, typer.Option("--epoch", metavar="N", min=0, help="Only the checkpoint of this epoch.")
+]
+Newest = Annotated[bool, typer.Option("--newest", help="Only the newest checkpoint of each operator.")]
+
+
+def verify(
+    path: StatePath,
+    uid: Uid = None,
+    epoch: AnyEpoch = None,
+    newest: Newest = False,
+    config: ConfigFile = None,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Read every byte of every file that checkpoints name; exit code 1 if one is damaged or missing.
+
+    Reports too what nothing names and nobody needs. A running query is not
+    disturbed: what is read is held meanwhile, so that its clean-up leaves it.
+    """
+    if newest and epoch is not None:
+        raise typer.BadParameter("--newest and --epoch exclude each other")
+    place = Place.open(open_storage(path, config), uid)
+    with Holding() as holding:
+        inspectors = [
+            _inspector(holding, place, operator, epoch, newest=newest) for operator in place.operators
+        ]
+        with progress("verifying", sum(inspector.bytes for inspector in inspectors)) as advance:
+
+            def step(done: int) -> None:
+                advance(done)
+                holding.renew()
+
+            inspections = [inspector.run(step) for inspector in inspectors]
+    beside = [] if place.savepoint is None else problems_of_savepoint(place.savepoint)
+    is_right = not beside and not any(one.problems or not _was_read(one) for one in inspections)
+    if format is Format.json:
+        print_json(
+            {
+                "path": place.location,
+                "kind": place.kind.value,
+                "ok": is_right,
+                "files": sum(one.files for one in inspections),
+                "bytes": sum(one.bytes for one in inspections),
+                "problems": [_problem(problem) for problem in beside],
+                "operators": [_document(one) for one in inspections],
+            }
+        )
+    else:
+        out = console()
+        for one in inspections:
+            _print(out, one, is_savepoint=place.kind is PlaceKind.SAVEPOINT)
+            out.print()
+        for problem in beside:
+            _print_problem(out, problem, is_savepoint=True)
+        out.print(_verdict(inspections, beside))
+    raise typer.Exit(0 if is_right else 1)
+
+
+def _inspector(
+    holding: Holding, place: Place, operator: StoredOperator, epoch: int | None, *, newest: bool
+) -> Inspector:
+    # Before the checkpoints: what is written from now on may be named by none that is seen.
+    candidates = data_files(operator.storage)
+    found = survey(operator)
+    held = []
+    for checkpoint in chosen_checkpoints(place, found, epoch, newest=newest):
+        try:
+            held.append(holding.keep(operator, checkpoint))
+        except CheckpointGoneError:
+            if epoch is not None or place.epoch is not None:
+                raise
+            # Clean-up was faster, and who asked for all there are does not miss it.
+    return Inspector(found, held, candidates)
+
+
+def _document(one: Inspection) -> dict[str, Any]:
+    whole = one.newest_whole
+    orphans = one.orphans
+    return {
+        "uid": one.survey.operator.uid,
+        "location": one.survey.operator.storage.location(),
+        "files": one.files,
+        "bytes": one.bytes,
+        "newest_whole_epoch": None if whole is None else whole.epoch,
+        "checkpoints": [
+            {
+                "epoch": checkpoint.epoch,
+                "status": _status(one, checkpoint),
+                "problems": len(one.problems_of(checkpoint)),
+            }
+            for checkpoint in one.checkpoints
+        ],
+        "problems": [_problem(problem) for problem in one.problems],
+        "orphans": None
+        if orphans is None
+        else [
+            {"path": file.name, "bytes": file.bytes, "modified": time_of(file.modified_ms)}
+            for file in orphans
+        ],
+    }
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "path": problem.path,
+        "problem": problem.fault.value,
+        "detail": problem.detail,
+        "epochs": list(problem.epochs),
+        "partitions": list(problem.partitions),
+    }
+
+
+def _was_read(one: Inspection) -> bool:
+    """Return whether there was a checkpoint, and one that lasted until it was read."""
+    return any(checkpoint.path not in one.deleted for checkpoint in one.checkpoints)
+
+
+def _status(one: Inspection, checkpoint: Checkpoint) -> str:
+    if checkpoint.path in one.deleted:
+        return "deleted"
+    problems = one.problems_of(checkpoint)
+    if problems:
+        return problems[0].fault.value
+    return "whole" if checkpoint.status is Status.COMPLETE else checkpoint.status.value
+
+
+def _print(out: Console, one: Inspection, *, is_savepoint: bool) -> None:
+    out.print(
+        f"{one.survey.operator.uid}  {one.survey.operator.storage.location()}", markup=False, soft_wrap=True
+    )
+    rows = []
+    for checkpoint in one.checkpoints:
+        metadata = checkpoint.metadata
+        files = set().union(*(part.data_files for part in metadata.parts)) if metadata else None
+        rows.append(
+            [
+                "?" if checkpoint.epoch is None else str(checkpoint.epoch),
+                _status(one, checkpoint),
+                "" if files is None else str(len(files)),
+                "" if metadata is None else shown_bytes(bytes_of(metadata)),
+            ]
+        )
+    if rows:
+        out.print(table(["epoch", "status", "files", "bytes"], rows, ("epoch", "files", "bytes")))
+    else:
+        out.print("It has no checkpoint.")
+    for problem in one.problems:
+        _print_problem(out, problem, is_savepoint=is_savepoint)
+    for orphan in one.orphans or ():
+        words = f"{orphan.name}: {shown_bytes(orphan.bytes)}, written {shown_time(orphan.modified_ms)}"
+        out.print(f"[yellow]{'orphan':<11}[/yellow]", end="")
+        out.print(words, markup=False, soft_wrap=True)
+    if one.deleted:
+        out.print("A checkpoint that is deleted was cleaned up by its query before all of it was read.")
+    if one.orphans is None:
+        out.print("Which files are orphans is unknown: metadata that may name them cannot be read.")
+    if one.problems and not is_savepoint:
+        whole = one.newest_whole
+        none = "No checkpoint of it is whole."
+        out.print(none if whole is None else f"Its newest whole checkpoint is that of epoch {whole.epoch}.")
+
+
+def _print_problem(out: Console, problem: Problem, *, is_savepoint: bool) -> None:
+    out.print(f"[bold red]{problem.fault.value:<11}[/bold red]", end="")
+    out.print(_words(problem, is_savepoint=is_savepoint), markup=False, soft_wrap=True)
+
+
+def _words(problem: Problem, *, is_savepoint: bool) -> str:
+    where = []
+    if problem.epochs and not is_savepoint:
+        where.append(f"epoch{'s' * (len(problem.epochs) > 1)} {_listed(problem.epochs)}")
+    if problem.partitions:
+        where.append(f"partition{'s' * (len(problem.partitions) > 1)} {_listed(problem.partitions)}")
+    place = f" ({', '.join(where)})" if where else ""
+    return f"{problem.path}{place}: {problem.detail}"
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _verdict(inspections: Sequence[Inspection], beside: Sequence[Problem]) -> str:
+    files, read = sum(one.files for one in inspections), sum(one.bytes for one in inspections)
+    problems = [*beside, *(problem for one in inspections for problem in one.problems)]
+    faults = Counter(problem.fault.value for problem in problems)
+    orphans = [file for one in inspections for file in one.orphans or ()]
+    words = [f"{count} {fault}" for fault, count in faults.items()] or ["every byte is right"]
+    if orphans:
+        size = shown_bytes(sum(file.bytes for file in orphans))
+        words.append(f"{len(orphans)} orphan{'s' * (len(orphans) > 1)} of {size}")
+    return f"{files} data file{'s' * (files != 1)}, {shown_bytes(read)}: {', '.join(words)}."

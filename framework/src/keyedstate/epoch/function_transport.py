@@ -1,0 +1,43 @@
+"""How a process function travels from the driver to the tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cloudpickle
+
+from keyedstate.errors import FunctionTransportError
+from keyedstate.runtime import KeyedFunction
+from keyedstate.runtime.function_checks import row_classes
+from keyedstate.runtime.row_classes import RowClass
+
+
+def pack_function(function: KeyedFunction) -> bytes:
+    """Return the function, and what is known of the classes of its rows, in the form in which they travel.
+
+    The annotations of a class may be text, which names what only the driver has imported.
+
+    Raises
+    ------
+    FunctionTransportError, RowClassError
+    """
+    classes = row_classes(function)
+    try:
+        packed: bytes = cloudpickle.dumps((function, classes))
+    except Exception as error:  # whatever an object's own way of being pickled raises
+        raise FunctionTransportError(type(function).__name__, "pack", error) from error
+    return packed
+
+
+def unpack_function(packed: bytes, name: str) -> tuple[Any, dict[str, RowClass]]:
+    """Return a function and the classes of its rows; `name` is that of its class.
+
+    Raises
+    ------
+    FunctionTransportError
+    """
+    try:
+        function, classes = cloudpickle.loads(packed)
+    except Exception as error:  # whatever importing the user's modules raises
+        raise FunctionTransportError(name, "unpack", error) from error
+    return function, classes

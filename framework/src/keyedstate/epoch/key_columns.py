@@ -1,0 +1,44 @@
+"""The key columns of an operator, compared with those that its state was written with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from keyedstate.checkpoint import CheckpointMetadata
+from keyedstate.errors import KeyColumnsReorderedError, KeyColumnsRetypedError, StateMigrationError
+
+
+def refuse_reordered_key(
+    uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata | None
+) -> None:
+    """Refuse the same key columns in another order: their types may agree, and no key would be found.
+
+    Raises
+    ------
+    KeyColumnsReorderedError
+    """
+    if restore_point is None:
+        return
+    before = [name for name, _ in restore_point.key_columns]
+    now = [name for name, _ in key_columns]
+    if before != now and sorted(before) == sorted(now):
+        raise KeyColumnsReorderedError(uid, before, now)
+
+
+@contextlib.contextmanager
+def naming_key_columns(
+    uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata | None
+) -> Iterator[None]:
+    """Raise an error that names columns where a state refuses the type of the key, which no job declares.
+
+    Raises
+    ------
+    KeyColumnsRetypedError
+    """
+    try:
+        yield
+    except StateMigrationError as error:
+        if error.part != "key" or restore_point is None:
+            raise
+        raise KeyColumnsRetypedError(uid, restore_point.key_columns, key_columns) from error

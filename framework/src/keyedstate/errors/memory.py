@@ -1,0 +1,25 @@
+"""The error of bytes that cannot be what they claim to be."""
+
+from __future__ import annotations
+
+from keyedstate.errors.kernel import KeyedStateError
+
+
+class CorruptDataError(KeyedStateError):
+    """Bytes that no serializer of the expected type can have written.
+
+    Attributes
+    ----------
+    reason : str
+        What is wrong with them.
+    position : int
+        Offset of the first byte that could not be believed, counted from the start of the view.
+    """
+
+    def __init__(self, reason: str, position: int) -> None:
+        self.reason = reason
+        self.position = position
+        super().__init__(
+            f"corrupt data at byte {position}: {reason}. The bytes are damaged or were written by another "
+            "serializer; restore from an older checkpoint, or read them with the type that wrote them."
+        )

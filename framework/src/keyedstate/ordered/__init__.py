@@ -1,0 +1,37 @@
+"""A whole state backend out of an ordered byte store: about a hundred lines for its author.
+
+Implement `OrderedStore`, `RowSpace` and `RowCopy` (`store`), and return `create_ordered_table` over the
+buffer of a state's space from the hook that creates tables.  `FullSnapshotStrategy` and
+`FullRestoreOperation` do the rest.
+"""
+
+from keyedstate.ordered.list_map_tables import create_ordered_table
+from keyedstate.ordered.object_cache import ObjectMemory
+from keyedstate.ordered.row_keys import RowLayout
+from keyedstate.ordered.store import (
+    OrderedStore,
+    RowCopy,
+    RowReader,
+    RowSpace,
+    end_of,
+    store_of,
+)
+from keyedstate.ordered.table import SWEEP_ENTRIES, OrderedTable
+from keyedstate.ordered.write_buffer import BATCH_BYTES, BATCH_ROWS, WriteBuffer
+
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_ROWS",
+    "SWEEP_ENTRIES",
+    "ObjectMemory",
+    "OrderedStore",
+    "OrderedTable",
+    "RowCopy",
+    "RowLayout",
+    "RowReader",
+    "RowSpace",
+    "WriteBuffer",
+    "create_ordered_table",
+    "end_of",
+    "store_of",
+]

@@ -1,0 +1,367 @@
+"""The table of single values behind a cache of objects: entries that are used again cost no bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import Any, TypeVar
+
+import numpy as np
+
+from keyedstate.backend.changes import TableChanges
+from keyedstate.backend.meta import StateMeta
+from keyedstate.backend.table import AnyStateTable, EntryBatch, TableSnapshot
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered.cached_snapshots import LaidOverEntries, TouchedChanges, addresses_of
+from keyedstate.ordered.codecs import Entry
+from keyedstate.ordered.object_cache import (
+    ABSENT_ENTRY,
+    NONE_VALUE,
+    CacheKey,
+    EntryCache,
+    Mark,
+    ObjectMemory,
+    weight_of,
+)
+from keyedstate.ordered.table import ValueTable
+from keyedstate.ordered.touched_addresses import PRESENT, TouchedKeys
+from keyedstate.ordered.write_buffer import WriteBuffer
+from keyedstate.types.scalars.void import VoidSerializer
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+U = TypeVar("U")
+
+
+class CachedValueTable(ValueTable[K, N, V]):
+    """Value, reducing and aggregating state whose values are immutable.
+
+    Parameters
+    ----------
+    meta : StateMeta
+        Of whose values and keys `weight_of` says what they weigh.
+    key_groups : KeyGroupRange
+    max_parallelism : int
+    buffer : WriteBuffer
+    memory : ObjectMemory
+        What the cache is a part of.
+
+    Notes
+    -----
+    Rows are behind the cache by what is dirty in it, so that whatever reads rows writes that first, or lays
+    it over them.
+    """
+
+    def __init__(
+        self,
+        meta: StateMeta,
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        buffer: WriteBuffer,
+        memory: ObjectMemory,
+    ) -> None:
+        self.touched = TouchedKeys()
+        super().__init__(meta, key_groups, max_parallelism, buffer)
+        self.cache = EntryCache(memory, meta, self._write_rows)
+
+    def adopt(self, meta: StateMeta) -> None:
+        """Read and write with other serializers from now on."""
+        super().adopt(meta)
+        #: Whether a key alone says which entry it is.
+        self._by_key = isinstance(meta.namespace_serializer, VoidSerializer)
+
+    def replace_meta(self, meta: StateMeta) -> None:
+        """Adopt serializers that read and write the bytes that are there, as other objects maybe."""
+        self.write_back()
+        self.cache.clear()
+        super().replace_meta(meta)
+        self._weigh_anew()
+
+    def rewrite(
+        self,
+        meta: StateMeta,
+        of_keys: Callable[[Any], Any] | None,
+        of_namespaces: Callable[[Any], Any] | None,
+        of_values: Callable[[Any], Any] | None,
+    ) -> None:
+        """Write every entry anew."""
+        self.write_back()
+        self.cache.clear()
+        super().rewrite(meta, of_keys, of_namespaces, of_values)
+        self._weigh_anew()
+
+    def _weigh_anew(self) -> None:
+        if weight_of(self._meta.value_serializer) is not None:
+            self.cache.adopt(self._meta)
+
+    def going_on(self) -> AnyStateTable:
+        """Return a table without a cache where values have become such as must not be cached."""
+        if weight_of(self._meta.value_serializer) is not None:
+            return self
+        table: ValueTable[K, N, V] = ValueTable(
+            self._meta, self._key_groups, self._max_parallelism, self.buffer
+        )
+        table.holds(self.touched.count)
+        return table
+
+    def _load(self, key_group: int, key: K, namespace: N, cached: CacheKey) -> Any:
+        """Return what there is of a key that is not among the younger entries."""
+        found = self.cache.find(cached)
+        if found is None:
+            found = self._stored(self.buffer.get(self._address(key_group, key, namespace)))
+            self.cache.add(cached, found)
+        return found
+
+    def _stored(self, data: bytes | None) -> Any:
+        return ABSENT_ENTRY if data is None else self._from_bytes(data) if data else NONE_VALUE
+
+    def _write_rows(self, keys: list[CacheKey], key_groups: list[int], values: list[Any]) -> None:
+        """Write what leaves the cache."""
+        rows = addresses_of(self.codec, self._by_key, key_groups, keys)
+        if Mark in set(map(type, values)):
+            absent = [value is ABSENT_ENTRY for value in values]
+            self.buffer.put_many({row: None for row, gone in zip(rows, absent, strict=True) if gone})
+            rows = [row for row, gone in zip(rows, absent, strict=True) if not gone]
+            values = [None if value is NONE_VALUE else value for value in values if value is not ABSENT_ENTRY]
+        self.buffer.put_columns(rows, self.codec.encode_many(values))
+
+    # -- one entry ------------------------------------------------------------------------------------------
+
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, or None."""
+        cached: Any = key if self._by_key else (namespace, key)
+        found = self.cache.young.get(cached)
+        if found is None:
+            found = self._load(key_group, key, namespace, cached)
+        return None if found.__class__ is Mark else found
+
+    def contains(self, key_group: int, key: K, namespace: N) -> bool:
+        """Return whether there is an entry, also one that holds None."""
+        cached: Any = key if self._by_key else (namespace, key)
+        found = self.cache.young.get(cached)
+        if found is None:
+            found = self._load(key_group, key, namespace, cached)
+        return found is not ABSENT_ENTRY
+
+    def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
+        """Write a value in the place of what was there."""
+        # All in one place, since it is called for each row of an input.
+        cached: Any = key if self._by_key else (namespace, key)
+        new: Any = NONE_VALUE if value is None else value
+        running = self.touched.running
+        if running is None or not running.get(cached, 0) & PRESENT:
+            self._note(key_group, key, namespace, cached, True)
+        cache = self.cache
+        if cache.weighs:
+            cache.weigh((new,))
+        cache.young[cached] = new
+        cache.dirty[cached] = key_group
+        if len(cache.young) > cache.room:
+            cache.fit()
+
+    def remove(self, key_group: int, key: K, namespace: N) -> None:
+        """Remove the entry if there is one."""
+        cached: Any = key if self._by_key else (namespace, key)
+        if self._note(key_group, key, namespace, cached, False):
+            cache = self.cache
+            if cache.weighs:
+                cache.weigh((ABSENT_ENTRY,))
+            cache.young[cached] = ABSENT_ENTRY
+            cache.dirty[cached] = key_group
+            if len(cache.young) > cache.room:
+                cache.fit()
+
+    def _note(self, key_group: int, key: K, namespace: N, cached: CacheKey, present: bool) -> bool:
+        """Note a key that is about to be written or removed; False where there is nothing to remove."""
+        touched = self.touched
+        old = self.cache.young.get(cached)
+        if touched.running is not None:
+            if old is None:
+                old = self._load(key_group, key, namespace, cached)
+        elif touched.count is None or (old is None and (old := self.cache.find(cached)) is None):
+            # Nobody wants to know so much that it is looked up.
+            touched.count = None
+            return True
+        existed = old is not ABSENT_ENTRY
+        if touched.count is not None and existed is not present:
+            touched.count += 1 if present else -1 if existed else 0
+        if touched.running is not None and (existed or present):
+            touched.note(cached, key_group, existed, present)
+        return existed
+
+    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
+        """Write a value and return the one it replaces, or None."""
+        old = self.get(key_group, key, namespace)
+        self.put(key_group, key, namespace, value)
+        return old
+
+    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Remove the entry and return its value, or None."""
+        old = self.get(key_group, key, namespace)
+        self.remove(key_group, key, namespace)
+        return old
+
+    def transform(
+        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
+    ) -> None:
+        """Write what the function makes of the old value; it is called first, since it may raise."""
+        self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
+
+    # -- several entries ------------------------------------------------------------------------------------
+
+    def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
+        """Look several keys up at once."""
+        cached = self._cached(keys, namespace)
+        found = self._find_many(key_groups, cached)
+        if Mark in set(map(type, found)):
+            return [None if value.__class__ is Mark else value for value in found]
+        return found
+
+    def _cached(self, keys: Iterable[K], namespace: N) -> list[CacheKey]:
+        if not self._by_key:
+            return list(zip(repeat(namespace), keys))
+        return keys if type(keys) is list else list(keys)
+
+    def _find_many(self, key_groups: Iterable[int], cached: list[CacheKey]) -> list[Any]:
+        """Return what there is of several keys, read at once where it is not cached."""
+        found = self.cache.find_many(cached)
+        groups = key_groups if type(key_groups) is list else list(key_groups)
+        _require_equal(groups, cached)
+        if type(None) in set(map(type, found)):
+            places = [place for place, value in enumerate(found) if value is None]
+            keys = [cached[place] for place in places]
+            rows = addresses_of(self.codec, self._by_key, [groups[place] for place in places], keys)
+            data = self.buffer.get_many(rows)
+            values = self.codec.decode_many(data)
+            if type(None) in set(map(type, values)):
+                values = [
+                    value if one else ABSENT_ENTRY if one is None else NONE_VALUE
+                    for value, one in zip(values, data, strict=True)
+                ]
+            for place, value in zip(places, values, strict=True):
+                found[place] = value
+            self.cache.add_many(keys, values)
+        return found
+
+    def put_many(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
+    ) -> None:
+        """Write several keys; of a repeated one the last value counts."""
+        new: list[Any] = list(values)
+        cached = self._cached(keys, namespace)
+        if len(new) != len(cached):
+            raise ValueError(f"{len(cached)} keys and {len(new)} values; give one of each for every entry")
+        if type(None) in set(map(type, new)):
+            new = [NONE_VALUE if value is None else value for value in new]
+        self._set_many(list(key_groups), cached, new, True)
+
+    def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
+        """Remove several keys."""
+        cached = self._cached(keys, namespace)
+        self._set_many(list(key_groups), cached, [ABSENT_ENTRY] * len(cached), False)
+
+    def _set_many(self, groups: list[int], cached: list[CacheKey], new: list[Any], present: bool) -> None:
+        cache, touched = self.cache, self.touched
+        if touched.running is not None:
+            old = self._find_many(groups, cached)
+            if present and Mark not in set(map(type, old)):
+                touched.note_written(cached, groups)
+            else:
+                touched.note_many(cached, groups, [value is not ABSENT_ENTRY for value in old], present)
+        else:
+            _require_equal(groups, cached)
+            if touched.count is not None and cached:
+                self._count_known(cached, present)
+        if cache.weighs:
+            cache.weigh(new)
+        cache.young.update(zip(cached, new, strict=True))
+        cache.dirty.update(zip(cached, groups, strict=True))
+        if len(cache.young) > cache.room:
+            cache.fit()
+
+    def _count_known(self, cached: list[CacheKey], present: bool) -> None:
+        """Count on where the cache knows which of several keys have an entry; else the number is unknown."""
+        old = self.cache.find_many(cached)
+        if type(None) in set(map(type, old)):
+            self.touched.count = None
+        else:
+            self.touched.count_changed(cached, [value is not ABSENT_ENTRY for value in old], present)
+
+    # -- all entries ----------------------------------------------------------------------------------------
+
+    def write_back(self) -> None:
+        """Write all that is held in memory to the space."""
+        self.cache.write_back()
+        self.buffer.flush()
+
+    def holds(self, entries: int | None) -> None:
+        """Learn how many entries there are, where rows came in another way; None where nobody knows."""
+        self.touched.count = entries
+
+    def __len__(self) -> int:
+        if self.touched.count is None:
+            self.cache.write_back()
+            self.touched.count = self._counted()
+        return self.touched.count
+
+    def _addresses(self) -> Iterator[tuple[K, N]]:
+        self.cache.write_back()
+        return super()._addresses()
+
+    def _entries_from(self, row: bytes) -> Iterator[Entry]:
+        self.cache.write_back()
+        return super()._entries_from(row)
+
+    def _swept_from(self, row: bytes) -> Iterator[Entry]:
+        """Yield the entries to be looked at; what was changed since the pass began is not looked at in it."""
+        if not row:
+            return self._entries_from(row)
+        dirty, by_key = self.cache.dirty, self._by_key
+        entries = super()._entries_from(row)
+        return (entry for entry in entries if (entry[1] if by_key else (entry[2], entry[1])) not in dirty)
+
+    # -- snapshots, restores, changes -----------------------------------------------------------------------
+
+    def snapshot(self) -> TableSnapshot[K, N, V]:
+        """Capture a consistent copy of the rows, and what has to be laid over it."""
+        dirty = self.cache.dirty
+        laid_over = (list(dirty), list(dirty.values()), self.cache.peek_many(list(dirty)))
+        return LaidOverEntries(self._reading_codec(), self._by_key, self.buffer.copy(), *laid_over)
+
+    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        """Add entries that the table does not hold yet."""
+        cached: list[Any] = (
+            list(batch.keys) if self._by_key else list(zip(batch.namespaces, batch.keys, strict=True))
+        )
+        self.cache.forget(cached)
+        if self.touched.running is not None:
+            groups = [key_group] * len(cached)
+            self.touched.note_many(cached, groups, [False] * len(cached), True)
+        elif self.touched.count is not None:
+            self.touched.count += len(cached)
+        self._insert(key_group, batch)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Count every change from now on to an epoch."""
+        self.touched.begin(epoch)
+        # Others may have come that want their part of the memory.
+        self.cache.fit()
+
+    def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
+        """Capture the changed keys with their values, and a copy of the rows of those that are not cached."""
+        codes = self.touched.codes_since(epoch)
+        cached = list(codes)
+        values = self.cache.peek_many(cached)
+        copy = self.buffer.copy() if type(None) in set(map(type, values)) else None
+        numbers = np.fromiter(codes.values(), np.int64, len(codes))
+        return TouchedChanges(self._reading_codec(), self._by_key, copy, cached, numbers, values)
+
+    def forget_changes(self, epoch: int) -> None:
+        """Free what is known of the changes up to and including an epoch."""
+        self.touched.forget(epoch)
+
+
+def _require_equal(groups: list[int], cached: list[CacheKey]) -> None:
+    if len(groups) != len(cached):
+        raise ValueError(f"{len(groups)} key groups and {len(cached)} keys; give one of each for every entry")

@@ -1,0 +1,257 @@
+"""How an entry of each kind of state lies in rows: a value in one, a list in chunks, a map in one per key.
+
+None is the empty value of a row, for no serializer writes nothing.  With a time to live the bytes of each
+value, element and value of a map begin with its timestamp (`keyedstate.backend.Expiry`).
+"""
+
+# ruff: noqa: D102 - overriding methods are documented in EntryCodec.
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeAlias
+
+from keyedstate.backend.meta import StateKind, StateMeta
+from keyedstate.memory import DataInputView, DataOutputView
+from keyedstate.ordered.row_keys import RowLayout, layout_of
+from keyedstate.ordered.store import RowReader, end_of
+from keyedstate.types import TimedDict, TimedList, TtlListSerializer, TtlMapSerializer
+
+#: Elements of a list that are written together share a row up to so many bytes.
+_CHUNK_BYTES = 64 << 10
+_SEQUENCE_BYTES = 8
+#: Rows of single values that are read at once, from the first ones to the last.
+_FIRST_ROWS, _MOST_ROWS = 16, 1024
+
+Row: TypeAlias = tuple[bytes, bytes]
+Rows: TypeAlias = dict[bytes, "bytes | None"]
+#: Address, key, namespace and value.
+Entry: TypeAlias = tuple[bytes, Any, Any, Any]
+
+
+class EntryCodec(ABC):
+    """The rows of the entries of one state; belongs to one thread."""
+
+    def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
+        self.layout: RowLayout = layout_of(meta, max_parallelism)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next chunk, where rows are numbered; above all that are there."""
+        return 0
+
+    @next_number.setter
+    def next_number(self, number: int) -> None:
+        return
+
+    @abstractmethod
+    def rows(self, address: bytes, value: Any) -> Rows:
+        """Return the rows of an entry."""
+
+    @abstractmethod
+    def entries(self, rows: Iterable[Row]) -> Iterator[Entry]:
+        """Yield the entries of rows in their order; an entry's rows must all be there."""
+
+    def read_many(self, reader: RowReader, addresses: Sequence[bytes]) -> list[Any]:
+        """Return the values at several addresses, with None where there is none."""
+        return [
+            next((entry[3] for entry in self.entries(reader.scan(address, end_of(address)))), None)
+            for address in addresses
+        ]
+
+
+class ValueCodec(EntryCodec):
+    """One row per entry."""
+
+    def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
+        super().__init__(meta, max_parallelism)
+        self._serializer = meta.value_serializer
+
+    def encode(self, value: Any) -> bytes:
+        """Return a row's value."""
+        return b"" if value is None else self._serializer.to_bytes(value)
+
+    def decode(self, data: bytes | None) -> Any:
+        """Return what a row's value is; None where there is no row."""
+        return self._serializer.from_bytes(data) if data else None
+
+    def encode_many(self, values: list[Any]) -> list[bytes]:
+        """Return the values of several rows."""
+        if type(None) in set(map(type, values)):
+            return list(map(self.encode, values))
+        return self._serializer.to_bytes_many(values)
+
+    def decode_many(self, data: Sequence[bytes | None]) -> list[Any]:
+        """Return what the values of several rows are."""
+        if all(data):
+            return self._serializer.from_bytes_many(data)  # type: ignore[arg-type] # there is no None
+        found = iter(self._serializer.from_bytes_many([one for one in data if one]))
+        return [next(found) if one else None for one in data]
+
+    def rows(self, address: bytes, value: Any) -> Rows:
+        return {address: self.encode(value)}
+
+    def entries(self, rows: Iterable[Row]) -> Iterator[Entry]:
+        rows, size = iter(rows), _FIRST_ROWS
+        # The first ones are few: often no more are wanted.
+        while found := list(islice(rows, size)):
+            addresses, data = zip(*found, strict=True)
+            keys, namespaces = self.layout.parse_many(list(addresses))
+            yield from zip(addresses, keys, namespaces, self.decode_many(data), strict=True)
+            size = min(2 * size, _MOST_ROWS)
+
+    def read_many(self, reader: RowReader, addresses: Sequence[bytes]) -> list[Any]:
+        return self.decode_many(reader.get_many(addresses))
+
+
+class _GroupedCodec(EntryCodec):
+    """Several rows per entry; they follow one another, and begin with its address."""
+
+    def entries(self, rows: Iterable[Row]) -> Iterator[Entry]:
+        address: bytes | None = None
+        key = namespace = None
+        held: list[Row] = []
+        for row, data in rows:
+            if address is None or not row.startswith(address):
+                if address is not None:
+                    yield address, key, namespace, self.decode(held)
+                key, namespace, end = self.layout.parse(row)
+                address, held = row[:end], []
+            held.append((row[len(address) :], data))
+        if address is not None:
+            yield address, key, namespace, self.decode(held)
+
+    @abstractmethod
+    def decode(self, held: Sequence[Row]) -> Any:
+        """Return the value that rows hold, their keys without the address."""
+
+
+class ListCodec(_GroupedCodec):
+    """A row per chunk of elements, under a number that ascends; so an append reads nothing.
+
+    Parameters
+    ----------
+    meta : StateMeta
+    max_parallelism : int
+    """
+
+    def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
+        super().__init__(meta, max_parallelism)
+        serializer: Any = meta.value_serializer
+        self.timed = isinstance(serializer, TtlListSerializer)
+        self._element = serializer.element_serializer
+        self._out = DataOutputView()
+        self._number = 1
+
+    def rows(self, address: bytes, value: Any) -> Rows:
+        return self.chunks(address, value, value.stamps if self.timed else None)
+
+    def chunks(self, address: bytes, elements: Iterable[Any], stamps: Iterable[int] | None) -> Rows:
+        """Return the rows of elements behind those that are there."""
+        rows: Rows = {}
+        out, serialize = self._out, self._element.serialize
+        out.clear()
+        times = None if stamps is None else iter(stamps)
+        for element in elements:
+            if times is not None:
+                out.write_long(next(times))
+            serialize(element, out)
+            if out.position >= _CHUNK_BYTES:
+                rows[self._row(address)] = out.to_bytes()
+                out.clear()
+        if out.position:
+            rows[self._row(address)] = out.to_bytes()
+        return rows
+
+    def _row(self, address: bytes) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return address + number.to_bytes(_SEQUENCE_BYTES, "big")
+
+    @property
+    def next_number(self) -> int:
+        return self._number
+
+    @next_number.setter
+    def next_number(self, number: int) -> None:
+        self._number = number
+
+    def decode(self, held: Sequence[Row]) -> Any:
+        elements: list[Any] = []
+        stamps: list[int] = []
+        deserialize = self._element.deserialize
+        for _, data in held:
+            source = DataInputView(data)
+            while source.remaining:
+                if self.timed:
+                    stamps.append(source.read_long())
+                elements.append(deserialize(source))
+        return TimedList.of(elements, stamps) if self.timed else elements
+
+
+class MapCodec(_GroupedCodec):
+    """A row per map key."""
+
+    def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
+        super().__init__(meta, max_parallelism)
+        serializer: Any = meta.value_serializer
+        self.timed = isinstance(serializer, TtlMapSerializer)
+        self._key = serializer.key_serializer
+        self._value = serializer.value_serializer
+        self._out = DataOutputView()
+
+    def row(self, address: bytes, key: Any) -> bytes:
+        """Return the key of a map key's row."""
+        return address + bytes(self._key.to_bytes(key))
+
+    def encode(self, value: Any, stamp: int | None = None) -> bytes:
+        """Return the value of a row."""
+        out = self._out
+        out.clear()
+        if stamp is not None:
+            out.write_long(stamp)
+        if value is not None:
+            self._value.serialize(value, out)
+        return out.to_bytes()
+
+    def value_of(self, data: bytes) -> Any:
+        """Return what is under a map key."""
+        if self.timed:
+            return self._value.from_bytes(data[8:]) if len(data) > 8 else None
+        return self._value.from_bytes(data) if data else None
+
+    @staticmethod
+    def stamp_of(data: bytes) -> int:
+        """Return the time that the value of a row begins with."""
+        return DataInputView(data).read_long()
+
+    def key_of(self, suffix: bytes) -> Any:
+        """Return the map key of a row, whose key comes without the address."""
+        return self._key.from_bytes(suffix)
+
+    def rows(self, address: bytes, value: Any) -> Rows:
+        if self.timed:
+            stamps = value.stamps
+            return {self.row(address, key): self.encode(item, stamps[key]) for key, item in value.items()}
+        return {self.row(address, key): self.encode(item) for key, item in value.items()}
+
+    def decode(self, held: Sequence[Row]) -> Any:
+        keys = [self.key_of(suffix) for suffix, _ in held]
+        entries = {key: self.value_of(data) for key, (_, data) in zip(keys, held, strict=True)}
+        if not self.timed:
+            return entries
+        return TimedDict.of(
+            entries, {key: self.stamp_of(data) for key, (_, data) in zip(keys, held, strict=True)}
+        )
+
+
+def codec_of(meta: StateMeta, max_parallelism: int) -> EntryCodec:
+    """Return the codec for a state's kind."""
+    match meta.kind:
+        case StateKind.LIST:
+            return ListCodec(meta, max_parallelism)
+        case StateKind.MAP:
+            return MapCodec(meta, max_parallelism)
+        case _:
+            return ValueCodec(meta, max_parallelism)

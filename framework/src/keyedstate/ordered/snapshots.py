@@ -1,0 +1,155 @@
+"""What reads a table while it goes on: its snapshot, the changes of an epoch, and the visitor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from keyedstate.backend.changes import AddressBatch, TableChanges
+from keyedstate.backend.table import AnyStateTable, EntryBatch, IncrementalVisitor, StateEntry, TableSnapshot
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered.codecs import Entry, EntryCodec
+from keyedstate.ordered.row_keys import RowLayout
+from keyedstate.ordered.store import RowCopy, end_of
+
+
+class CopiedEntries(TableSnapshot[Any, Any, Any]):
+    """The entries of a table, in a copy of its rows.
+
+    Parameters
+    ----------
+    codec : EntryCodec
+        For the thread that reads.
+    copy : RowCopy
+    """
+
+    def __init__(self, codec: EntryCodec, copy: RowCopy) -> None:
+        self._codec = codec
+        self._copy = copy
+
+    def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
+        """Yield the entries of one key group."""
+        prefix = self._codec.layout.group_prefix(key_group)
+        entries = self._codec.entries(self._copy.scan(prefix, end_of(prefix)))
+        while found := list(islice(entries, size)):
+            _, keys, namespaces, values = zip(*found, strict=True)
+            yield EntryBatch(namespaces, keys, values)
+
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have rows."""
+        return groups_with_rows(self._codec.layout, self._copy, key_groups)
+
+    def release(self) -> None:
+        """Release the copy."""
+        self._copy.release()
+
+
+def groups_with_rows(layout: RowLayout, copy: RowCopy, key_groups: KeyGroupRange) -> Iterator[int]:
+    """Yield those of some key groups that have rows: one look for each, and one more."""
+    following = key_groups.start
+    while following in key_groups:
+        end = end_of(layout.group_prefix(key_groups.end))
+        row = next(iter(copy.scan(layout.group_prefix(following), end)), None)
+        if row is None:
+            return
+        found = layout.group_of(row[0])
+        yield found
+        following = found + 1
+
+
+class CopiedChanges(TableChanges[Any, Any, Any]):
+    """The addresses that were written and removed; values are read from a copy when they are asked for."""
+
+    def __init__(self, codec: EntryCodec, copy: RowCopy, written: list[bytes], removed: list[bytes]) -> None:
+        self._codec = codec
+        self._copy = copy
+        self._count = len(written) + len(removed)
+        self._written = self._by_group(written)
+        self._removed = self._by_group(removed)
+
+    def _by_group(self, addresses: list[bytes]) -> dict[int, list[bytes]]:
+        groups: dict[int, list[bytes]] = {}
+        for address in addresses:
+            groups.setdefault(self._codec.layout.group_of(address), []).append(address)
+        return groups
+
+    def __len__(self) -> int:
+        """Return how many addresses were written or removed."""
+        return self._count
+
+    def written(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
+        """Yield the entries of one key group that were written."""
+        for part in _parts(self._written.get(key_group, []), size):
+            namespaces, keys = self._parsed(part)
+            yield EntryBatch(namespaces, keys, self._codec.read_many(self._copy, part))
+
+    def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[Any, Any]]:
+        """Yield the addresses of one key group that were removed."""
+        for part in _parts(self._removed.get(key_group, []), size):
+            yield AddressBatch(*self._parsed(part))
+
+    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
+        """Return the key groups that have changes."""
+        return [group for group in sorted({*self._written, *self._removed}) if group in key_groups]
+
+    def _parsed(self, addresses: list[bytes]) -> tuple[list[Any], list[Any]]:
+        keys, namespaces = self._codec.layout.parse_many(addresses)
+        return namespaces, keys
+
+    def release(self) -> None:
+        """Release the copy."""
+        self._written, self._removed = {}, {}
+        self._copy.release()
+
+
+def _parts(addresses: list[bytes], size: int) -> Iterator[list[bytes]]:
+    for start in range(0, len(addresses), size):
+        yield addresses[start : start + size]
+
+
+class OrderedVisitor(IncrementalVisitor[Any, Any, Any]):
+    """Walks in the order of the rows, so all that it keeps between two steps is where it is.
+
+    Parameters
+    ----------
+    table : StateTable
+    entries : callable
+        Returns the entries from a row's key on.
+    codec : EntryCodec
+    batch_size : int
+    """
+
+    def __init__(
+        self,
+        table: AnyStateTable,
+        entries: Callable[[bytes], Iterator[Entry]],
+        group_of: Callable[[bytes], int],
+        batch_size: int,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"a visitor cannot walk in steps of {batch_size} entries; give at least 1")
+        self._table = table
+        self._entries = entries
+        self._group_of = group_of
+        self._batch_size = batch_size
+        self._next: bytes | None = b""
+
+    def next_entries(self) -> Sequence[StateEntry[Any, Any, Any]]:
+        """Return the next entries as they are now."""
+        if self._next is None:
+            return []
+        found = list(islice(self._entries(self._next), self._batch_size))
+        self._next = end_of(found[-1][0]) if found else None
+        return [
+            StateEntry(self._group_of(address), key, namespace, value)
+            for address, key, namespace, value in found
+        ]
+
+    def update(self, entry: StateEntry[Any, Any, Any], value: Any) -> None:
+        """Write a new value."""
+        self._table.put(entry.key_group, entry.key, entry.namespace, value)
+
+    def remove(self, entry: StateEntry[Any, Any, Any]) -> None:
+        """Remove the entry."""
+        self._table.remove(entry.key_group, entry.key, entry.namespace)

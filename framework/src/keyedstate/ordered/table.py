@@ -1,0 +1,382 @@
+"""The tables over an ordered byte store: what all kinds of state share, and the table of single values."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from keyedstate.backend.changes import ChangeTracking, TableChanges
+from keyedstate.backend.expiry import ExpiryCleanup
+from keyedstate.backend.meta import StateMeta
+from keyedstate.backend.rewriting import RewritingTable
+from keyedstate.backend.table import (
+    EntryBatch,
+    IncrementalVisitor,
+    StateTable,
+    TableSnapshot,
+)
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered.codecs import Entry, EntryCodec, Rows, ValueCodec, codec_of
+from keyedstate.ordered.snapshots import CopiedChanges, CopiedEntries, OrderedVisitor
+from keyedstate.ordered.store import end_of
+from keyedstate.ordered.touched_addresses import Presence
+from keyedstate.ordered.write_buffer import ABSENT, WriteBuffer
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+U = TypeVar("U")
+C = TypeVar("C", bound=EntryCodec)
+
+#: A few milliseconds of an epoch.
+SWEEP_ENTRIES = 2_000
+#: Entries that are written anew at once.
+_REWRITE_ENTRIES = 4096
+
+
+class OrderedTable(
+    StateTable[K, N, V], ChangeTracking[K, N, V], RewritingTable, ExpiryCleanup, Generic[K, N, V, C]
+):
+    """A table over a space of an ordered byte store.
+
+    Parameters
+    ----------
+    meta : StateMeta
+    key_groups : KeyGroupRange
+    max_parallelism : int
+    buffer : WriteBuffer
+        Over the space of the state.
+    """
+
+    codec: C
+    #: Entries that `drop_expired` looks at in one call.
+    sweep_entries = SWEEP_ENTRIES
+
+    def __init__(
+        self, meta: StateMeta, key_groups: KeyGroupRange, max_parallelism: int, buffer: WriteBuffer
+    ) -> None:
+        self._key_groups = key_groups
+        self._max_parallelism = max_parallelism
+        self.buffer = buffer
+        self.presence = Presence(self.exist)
+        #: Where the next `drop_expired` begins.
+        self._swept = b""
+        self.adopt(meta)
+
+    def adopt(self, meta: StateMeta) -> None:
+        """Read and write with other serializers from now on."""
+        before: EntryCodec | None = getattr(self, "codec", None)
+        self._meta = meta
+        self.codec = codec_of(meta, self._max_parallelism)  # type: ignore[assignment]
+        if before is not None:
+            self.codec.next_number = before.next_number
+        self._address = self.codec.layout.address
+
+    # -- a kind of state ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def exist(self, addresses: Sequence[bytes]) -> list[bool]:
+        """Look up which addresses have an entry."""
+
+    @abstractmethod
+    def read(self, address: bytes) -> V | None:
+        """Return the value at an address as an object of the caller's own, or None."""
+
+    @abstractmethod
+    def delete_rows(self, address: bytes) -> None:
+        """Remove the rows of an address."""
+
+    # -- one entry ------------------------------------------------------------------------------------------
+
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, or None."""
+        return self.read(self._address(key_group, key, namespace))
+
+    def contains(self, key_group: int, key: K, namespace: N) -> bool:
+        """Return whether there is an entry, also one that holds None."""
+        address = self._address(key_group, key, namespace)
+        known = self.presence.known(address)
+        return self.exist([address])[0] if known is None else known
+
+    def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
+        """Write a value in the place of what was there."""
+        self._replace(self._address(key_group, key, namespace), value)
+
+    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
+        """Write a value and return the one it replaces, or None."""
+        address = self._address(key_group, key, namespace)
+        old = self.read(address)
+        self._replace(address, value)
+        return old
+
+    def remove(self, key_group: int, key: K, namespace: N) -> None:
+        """Remove the entry if there is one."""
+        self._delete(self._address(key_group, key, namespace))
+
+    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Remove the entry and return its value, or None."""
+        address = self._address(key_group, key, namespace)
+        old = self.read(address)
+        self._delete(address)
+        return old
+
+    def transform(
+        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
+    ) -> None:
+        """Write what the function makes of the old value; it is called first, since it may raise."""
+        address = self._address(key_group, key, namespace)
+        self._replace(address, function(self.read(address), value))
+
+    def _replace(self, address: bytes, value: V) -> None:
+        rows = self.codec.rows(address, value)
+        if self.presence.note(address, True) is not False:
+            self.delete_rows(address)
+        self._put_rows(address, rows)
+
+    def _put_rows(self, address: bytes, rows: Rows) -> None:
+        put = self.buffer.put
+        for row, data in rows.items():
+            put(row, data, address)
+
+    def _delete(self, address: bytes) -> None:
+        if self.presence.note(address, False) is not False:
+            self.delete_rows(address)
+
+    # -- all entries ----------------------------------------------------------------------------------------
+
+    @property
+    def meta(self) -> StateMeta:
+        """What is known of the state."""
+        return self._meta
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the table owns."""
+        return self._key_groups
+
+    def holds(self, entries: int | None) -> None:
+        """Learn how many entries there are, where rows came in another way; None where nobody knows."""
+        self.presence.count = entries
+
+    def __len__(self) -> int:
+        # While epochs are counted that is once at most; else it is as long as nothing changes.
+        if self.presence.count is None:
+            self.presence.count = self._counted()
+        return self.presence.count
+
+    def _counted(self) -> int:
+        """Count the entries by a pass over all rows."""
+        return sum(1 for _ in self._addresses())
+
+    def keys(self, namespace: N) -> Iterator[K]:
+        """Yield the keys of one namespace; this looks at every entry."""
+        return (key for key, other in self._addresses() if other == namespace)
+
+    def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
+        """Yield every address."""
+        return self._addresses()
+
+    def _addresses(self) -> Iterator[tuple[K, N]]:
+        """Yield each address once: its rows follow one another, and no other's begins with it."""
+        parse = self.codec.layout.parse
+        address: bytes | None = None
+        for row, _ in self.buffer.scan_all():
+            if address is None or not row.startswith(address):
+                key, namespace, end = parse(row)
+                address = row[:end]
+                yield key, namespace
+
+    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
+        """Return a visitor.
+
+        Raises
+        ------
+        ValueError
+            If `batch_size` is below 1.
+        """
+        return OrderedVisitor(self, self._entries_from, self._group_of, batch_size)
+
+    def _entries_from(self, row: bytes) -> Iterator[Entry]:
+        return self.codec.entries(self.buffer.scan_all(row))
+
+    def _group_of(self, address: bytes) -> int:
+        return self.codec.layout.group_of(address)
+
+    # -- snapshots, restores, changes --------------------------------------------------------------
+
+    def write_back(self) -> None:
+        """Write all that is held in memory to the space."""
+        self.buffer.flush()
+
+    def _reading_codec(self) -> C:
+        return codec_of(self._meta.duplicate(), self._max_parallelism)  # type: ignore[return-value]
+
+    def snapshot(self) -> TableSnapshot[K, N, V]:
+        """Capture the present entries in a consistent copy of the rows."""
+        return CopiedEntries(self._reading_codec(), self.buffer.copy())
+
+    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        """Add entries that the table does not hold yet."""
+        if self.presence.tracks:
+            addresses = [
+                self._address(key_group, key, namespace)
+                for namespace, key in zip(batch.namespaces, batch.keys, strict=True)
+            ]
+            self.presence.note_many(addresses, True)
+        else:
+            self.presence.added(len(batch))
+        self._insert(key_group, batch)
+
+    def _insert(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        rows: Rows = {}
+        rows_of, address_of = self.codec.rows, self._address
+        for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
+            rows.update(rows_of(address_of(key_group, key, namespace), value))
+        self.buffer.put_many(rows)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Count every change from now on to an epoch."""
+        self.presence.begin(epoch)
+
+    def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
+        """Capture the changed addresses, and a copy of the rows for their values."""
+        return CopiedChanges(self._reading_codec(), self.buffer.copy(), *self.presence.since(epoch))
+
+    def forget_changes(self, epoch: int) -> None:
+        """Free what is known of the changes up to and including an epoch."""
+        self.presence.forget(epoch)
+
+    def drop_expired(self) -> None:
+        """Look at the next entries in the order of rows, and drop what is expired of them.
+
+        So many at a call, `sweep_entries`; a pass over all of them takes as many calls as that needs.
+        """
+        expiry = self._meta.expiry
+        if expiry is None:
+            return
+        changed: list[tuple[int, K, N, Any]] = []
+        seen, last = 0, b""
+        for last, key, namespace, stored in islice(self._swept_from(self._swept), self.sweep_entries):
+            seen += 1
+            living = None if stored is None else expiry.live(stored)
+            if living is not stored:
+                changed.append((self._group_of(last), key, namespace, living))
+        following = end_of(last) if seen == self.sweep_entries else None
+        self._swept = following or b""
+        # Only now: rows must not be written while they are scanned.
+        for key_group, key, namespace, living in changed:
+            if living is None:
+                self.remove(key_group, key, namespace)
+            else:
+                self.put(key_group, key, namespace, living)
+
+    def _swept_from(self, row: bytes) -> Iterator[Entry]:
+        """Yield the entries to be looked at, from a row on; those from the first one begin a pass."""
+        return self._entries_from(row)
+
+    # -- other serializers -------------------------------------------------------------------------
+
+    def replace_meta(self, meta: StateMeta) -> None:
+        """Adopt serializers that read and write the bytes that are there."""
+        self.adopt(meta)
+
+    def rewrite(
+        self,
+        meta: StateMeta,
+        of_keys: Callable[[Any], Any] | None,
+        of_namespaces: Callable[[Any], Any] | None,
+        of_values: Callable[[Any], Any] | None,
+    ) -> None:
+        """Write every entry anew; all of them are converted once before, so that an error changes nothing."""
+        old, snapshot = self._meta, self.snapshot()
+        try:
+            for writes in (False, True):
+                for key_group in snapshot.occupied(self._key_groups):
+                    for batch in snapshot.batches(key_group, _REWRITE_ENTRIES):
+                        new = EntryBatch(
+                            _converted(batch.namespaces, of_namespaces),
+                            _converted(batch.keys, of_keys),
+                            _converted(batch.values, of_values),
+                        )
+                        if writes:
+                            self.adopt(old)
+                            for namespace, key in zip(batch.namespaces, batch.keys, strict=True):
+                                self.delete_rows(self._address(key_group, key, namespace))
+                            self.adopt(meta)
+                            self._insert(key_group, new)
+        finally:
+            snapshot.release()
+        self.adopt(meta)
+
+
+def _converted(objects: Sequence[Any], conversion: Callable[[Any], Any] | None) -> Sequence[Any]:
+    if conversion is None:
+        return objects
+    return [None if found is None else conversion(found) for found in objects]
+
+
+class ValueTable(OrderedTable[K, N, V, ValueCodec]):
+    """Value, reducing and aggregating state: a row per entry."""
+
+    def adopt(self, meta: StateMeta) -> None:
+        """Read and write with other serializers from now on."""
+        super().adopt(meta)
+        self._encode, self._decode = self.codec.encode, self.codec.decode
+        self._from_bytes = meta.value_serializer.from_bytes
+
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, or None."""
+        # All in one place, since it is called for each row of an input.
+        address = self._address(key_group, key, namespace)
+        data: Any = self.buffer.pending.get(address, ABSENT)
+        if data is ABSENT:
+            data = self.buffer.stored(address)
+        return self._from_bytes(data) if data else None
+
+    def _counted(self) -> int:
+        return sum(1 for _ in self.buffer.scan_all())
+
+    def exist(self, addresses: Sequence[bytes]) -> list[bool]:
+        """Look up which addresses have a row."""
+        return [data is not None for data in self.buffer.get_many(addresses)]
+
+    def read(self, address: bytes) -> V | None:
+        """Return the value, or None."""
+        return self._decode(self.buffer.get(address))  # type: ignore[no-any-return]
+
+    def delete_rows(self, address: bytes) -> None:
+        """Remove the row."""
+        self.buffer.put(address, None)
+
+    def _replace(self, address: bytes, value: V) -> None:
+        data = self._encode(value)
+        self.presence.note(address, True)
+        self.buffer.put(address, data)
+
+    def _insert(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        rows = self.codec.layout.each_address([key_group] * len(batch), batch.keys, batch.namespaces)
+        self.buffer.put_columns(rows, self.codec.encode_many(list(batch.values)))
+
+    def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
+        """Look several keys up at once."""
+        rows = self.codec.layout.addresses(list(key_groups), list(keys), namespace)
+        return self.codec.decode_many(self.buffer.get_many(rows))
+
+    def put_many(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
+    ) -> None:
+        """Write several keys as one batch."""
+        rows = self.codec.layout.addresses(list(key_groups), list(keys), namespace)
+        data = self.codec.encode_many(list(values))
+        if len(data) != len(rows):
+            raise ValueError(f"{len(rows)} keys and {len(data)} values; give one of each for every entry")
+        self.presence.note_many(rows, True)
+        self.buffer.put_columns(rows, data)
+
+    def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
+        """Remove several keys as one batch."""
+        rows = self.codec.layout.addresses(list(key_groups), list(keys), namespace)
+        self.presence.note_many(rows, False)
+        self.buffer.put_many(dict.fromkeys(rows))

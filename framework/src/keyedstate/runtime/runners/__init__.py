@@ -1,0 +1,1 @@
+"""What runs a function over the rows of one partition."""

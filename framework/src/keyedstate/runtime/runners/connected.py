@@ -1,0 +1,200 @@
+"""Two inputs of one operator: the function of both, and how their rows come in one batch.
+
+Rows of both inputs travel together: the key columns are shared, and the other columns of an input are the
+fields of one struct column, which is null in rows of the other input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from keyedstate.errors import InvalidFunctionError
+from keyedstate.runtime.function import Context, KeyedFunction, OnTimerContext
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    R1 = TypeVarWithDefault("R1", default=Any)
+    R2 = TypeVarWithDefault("R2", default=Any)
+else:
+    R1, R2 = TypeVar("R1"), TypeVar("R2")
+
+#: The struct columns with the rows of the first and of the second input.
+FIRST_COLUMN, SECOND_COLUMN = "__keyedstate_first", "__keyedstate_second"
+#: The inputs by name, where each has event times and figures of its own.
+INPUTS = ("1", "2")
+
+
+@dataclass(frozen=True)
+class ConnectedInput:
+    """One of two inputs.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        The columns that the function sees.
+    key_columns : tuple of str
+        Those of them that make the key, in the order of its parts.
+    time_column : str or None
+        The one with the event time of its rows.
+    """
+
+    schema: pa.Schema
+    key_columns: tuple[str, ...]
+    time_column: str | None
+
+    @property
+    def carried(self) -> tuple[int, ...]:
+        """The places of the columns that the struct column has: those beside the key, or else the first."""
+        others = [place for place, name in enumerate(self.schema.names) if name not in self.key_columns]
+        # Without any field nobody would see of which input a row is.
+        return tuple(others) or (0,)
+
+    def columns(self, keys: Sequence[pa.Array], carried: pa.StructArray) -> list[pa.Array]:
+        """Return the columns of some rows of this input.
+
+        Parameters
+        ----------
+        keys : sequence of pyarrow.Array
+            The key columns.
+        carried : pyarrow.StructArray
+            The struct column, without nulls.
+        """
+        found = dict(zip(self.carried, carried.flatten(), strict=True))
+        names = self.schema.names
+        found.update((names.index(name), column) for name, column in zip(self.key_columns, keys, strict=True))
+        return [found[place] for place in range(len(names))]
+
+
+@dataclass(frozen=True)
+class ConnectedRows:
+    """Rows of one input: as many as a batch has.
+
+    Attributes
+    ----------
+    input : ConnectedInput
+    columns : list of pyarrow.Array
+    """
+
+    input: ConnectedInput
+    columns: list[pa.Array]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.columns[0])
+
+    @property
+    def times(self) -> pa.Array | None:
+        """The column with the event time of the rows; None where the input has none."""
+        name = self.input.time_column
+        return None if name is None else self.columns[self.input.schema.names.index(name)]
+
+
+@dataclass(frozen=True)
+class ConnectedInputs:
+    """Both inputs of an operator.
+
+    Attributes
+    ----------
+    first, second : ConnectedInput
+        The key columns of one have the types of those of the other.
+    """
+
+    first: ConnectedInput
+    second: ConnectedInput
+
+    @property
+    def have_event_time(self) -> bool:
+        """Whether the rows of both have event times."""
+        return self.first.time_column is not None and self.second.time_column is not None
+
+    def separate(
+        self, batch: pa.RecordBatch, key_columns: Sequence[str]
+    ) -> tuple[list[bool], tuple[ConnectedRows, ConnectedRows]]:
+        """Return for each row of a batch whether it is of the second input, and the rows of each in order."""
+        of_second = batch.column(SECOND_COLUMN).is_valid()
+        columns = [*key_columns, FIRST_COLUMN, SECOND_COLUMN]
+        batch = batch.select(columns)
+        parts = []
+        for number, input_ in enumerate((self.first, self.second)):
+            mine = of_second if number else batch.column(FIRST_COLUMN).is_valid()
+            *keys, first, second = batch.filter(mine).columns
+            parts.append(ConnectedRows(input_, input_.columns(keys, second if number else first)))
+        return of_second.to_pylist(), (parts[0], parts[1])
+
+
+class KeyedCoProcessFunction(KeyedFunction, Generic[R1, R2]):
+    """Reads the rows of two inputs, which share the state of a key, and yields output rows.
+
+    Flink's ``KeyedCoProcessFunction``: for two streams of different columns, such as orders and payments.
+    The rows of one key come in the order in which they reached the task, whichever input they are of.  On
+    Spark that says nothing about rows of one micro-batch that are of different inputs, or come from different
+    partitions of one: compare their times where order matters.
+
+    The watermark is the least of those of both inputs.  ``KeyedCoProcessFunction[Order, Payment]`` names
+    classes of rows, as `KeyedProcessFunction` does.
+
+    Attributes
+    ----------
+    side_inputs : mapping of str to int
+        Which input's columns a side output has that declares None: 0 for the first, 1 for the second.
+    """
+
+    side_inputs: Mapping[str, int] = MappingProxyType({})
+
+    def for_inputs(self, inputs: ConnectedInputs) -> KeyedCoProcessFunction:
+        """Return the function for rows of these columns; itself, unless it has to know them."""
+        return self
+
+    def process1(self, row: R1, ctx: Context) -> Iterable[Any] | None:
+        """Handle one row of the first input.
+
+        Parameters
+        ----------
+        row : tuple
+            As in `KeyedProcessFunction.process`.
+        ctx : Context
+
+        Returns
+        -------
+        iterable of rows, or None
+        """
+        raise NotImplementedError
+
+    def process2(self, row: R2, ctx: Context) -> Iterable[Any] | None:
+        """Handle one row of the second input, as `process1` does those of the first."""
+        raise NotImplementedError
+
+    def on_timer(self, time: int, ctx: OnTimerContext) -> Iterable[Any] | None:
+        """Handle a timer of the key, which is of neither input; see `KeyedProcessFunction.on_timer`."""
+        raise NotImplementedError
+
+
+def check_inputs(function: KeyedFunction, *, connected: bool) -> None:
+    """Refuse a function of two inputs where there is one, and the other way round.
+
+    Raises
+    ------
+    InvalidFunctionError
+    """
+    name = type(function).__name__
+    if connected and not isinstance(function, KeyedCoProcessFunction):
+        raise InvalidFunctionError(
+            name, "it has one input and there are two; derive its class from KeyedCoProcessFunction"
+        )
+    if not connected and isinstance(function, KeyedCoProcessFunction):
+        raise InvalidFunctionError(
+            name, "it has two inputs and there is one; give it both, with connect(keyed(...), keyed(...))"
+        )
+
+
+def in_turn(of_second: Iterable[bool], first: Iterator[Any], second: Iterator[Any]) -> Iterator[Any]:
+    """Yield what belongs to the rows of two inputs in the order of the rows."""
+    following = (first.__next__, second.__next__)
+    for number in of_second:
+        yield following[number]()

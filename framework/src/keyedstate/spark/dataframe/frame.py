@@ -1,0 +1,419 @@
+"""The DataFrame API: ``keyed(df, "user_id", uid="views").process(function, schema)``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from keyedstate.aggregates import Aggregate
+from keyedstate.aggregates.declaration import all_aggregates
+from keyedstate.checkpoint import Savepoint
+from keyedstate.durations import Duration
+from keyedstate.epoch.event_time import ConnectedEventTime, EventTime
+from keyedstate.errors import (
+    BootstrapError,
+    BroadcastFrameError,
+    ClassicSparkRequiredError,
+    ConnectedFramesError,
+)
+from keyedstate.runtime import KeyedFunction, check_function
+from keyedstate.spark.dataframe.aggregate_columns import aggregation_of
+from keyedstate.spark.dataframe.keys import KeyColumns, with_key_columns
+from keyedstate.spark.dataframe.schema import to_arrow
+from keyedstate.spark.dataframe.side_outputs import declared_outputs
+from keyedstate.spark.dataframe.time_columns import event_time_of
+from keyedstate.spark.dataframe.window_columns import check_event_time, output_type
+from keyedstate.spark.plan.configuration import read_configuration
+from keyedstate.spark.plan.heartbeat import heartbeat_ms
+from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
+from keyedstate.spark.savepoint.bootstrap import NO_OUTPUT
+from keyedstate.spark.savepoint.edit import new_savepoint
+from keyedstate.spark.task.task import OperatorPlan
+from keyedstate.state import Ttl
+from keyedstate.windows import WindowAssigner, Windowed, WindowOutput
+from keyedstate.windows.definition import WindowDefinition
+
+
+def keyed(
+    df: DataFrame,
+    *keys: KeyColumns,
+    uid: str | None = None,
+    config: Mapping[str, object] | None = None,
+    heartbeat: Duration | None = None,
+) -> KeyedFrame:
+    """Key the rows of a DataFrame, so that a process function sees those of one key together with its state.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Streaming or batch.  A streaming one keeps state from epoch to epoch and over restarts; a batch one
+        begins without state and keeps none.
+    keys : str, Column or list of these
+        One or more, as ``groupBy`` takes them: names, ``col("user_id")``, expressions such as
+        ``lower("name").alias("name_in_lower_case")``, or one list.  Any type by which Spark can group, maps
+        and arrays aside.  What is no column yet becomes one of the rows, under its alias, or the name that
+        ``groupBy`` would give it.  A null key is a key like any other, as in ``GROUP BY``, with a key group
+        of its own right: Spark's hash of null.  One gives its value as the key, several give a tuple.
+    uid : str, optional
+        Name of the operator, by which its state is found again; needed for a streaming DataFrame, unless it
+        is connected with another one.  Letters, digits, ``.``, ``_`` and ``-``.
+    config : mapping, optional
+        Options by name without ``spark.keyedstate.``, which win over Spark's configuration and the
+        environment.
+    heartbeat : str, timedelta or int, optional
+        The interval on which micro-batches come also where no row comes: ``"5 seconds"``, or milliseconds.
+        It is a source of the query, so a query that has one keeps it for life; with 0 it is there and does
+        not beat.  Not used for a batch DataFrame.
+
+    Returns
+    -------
+    KeyedFrame
+
+    Raises
+    ------
+    KeyColumnError, MissingKeyColumnError
+        For key columns that cannot be used.
+    HeartbeatError
+        For an interval that is none.
+    ClassicSparkRequiredError
+        For a DataFrame of Spark Connect.
+
+    Notes
+    -----
+    On the batch DataFrame of a `foreachBatch` function an operator with a uid keeps state as on a streaming
+    one; without a uid it begins anew in every micro-batch.
+    """
+    _refuse_connect(df)
+    rows, key_columns = with_key_columns(df, keys)
+    interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
+    return KeyedFrame(KeyedRows(rows, key_columns, uid, config, interval_ms=interval_ms))
+
+
+class KeyedFrame:
+    """A DataFrame whose rows have keys; made by `keyed`."""
+
+    def __init__(self, rows: KeyedRows) -> None:
+        self.rows = rows
+
+    def check_plain(self, which: str) -> None:
+        """Refuse a frame that is to be connected and has what only an operator can have.
+
+        Raises
+        ------
+        ConnectedFramesError
+        """
+        given = {
+            "a uid": self.rows.uid,
+            "options": self.rows.config,
+            "a heartbeat": self.rows.interval_ms,
+            "a broadcast DataFrame": self.rows.broadcast,
+        }
+        for what, value in given.items():
+            if value is not None:
+                way_out = "leave it out" if what.startswith("a broad") else "give it to connect()"
+                raise ConnectedFramesError(f"the {which} one has {what} of its own; {way_out}")
+
+    def broadcast(self, df: DataFrame) -> KeyedFrame:
+        """Give every task each row of a second, small DataFrame (Flink connects a broadcast stream).
+
+        Parameters
+        ----------
+        df : DataFrame
+            A batch one is read when `process` is called, and its rows are processed before the first row of a
+            key: once in each run of a streaming query.  Of a streaming one, the rows of a micro-batch are
+            processed before the micro-batch's rows of keys.
+
+        Returns
+        -------
+        KeyedFrame
+            For a `keyedstate.runtime.KeyedBroadcastProcessFunction`.
+
+        Raises
+        ------
+        BroadcastFrameError
+            For what is no DataFrame, and where there is a broadcast DataFrame already.
+        ClassicSparkRequiredError
+            For a DataFrame of Spark Connect.
+        """
+        _refuse_connect(df)
+        if not isinstance(df, DataFrame):
+            raise BroadcastFrameError(f"it is a {type(df).__name__}; make a DataFrame with createDataFrame()")
+        if self.rows.broadcast is not None:
+            raise BroadcastFrameError("it is the second one; make one of both, with a column that tells them")
+        return KeyedFrame(replace(self.rows, broadcast=df))
+
+    def process(
+        self,
+        function: KeyedFunction,
+        schema: str | StructType,
+        *,
+        time: str | None = None,
+        delay: Duration | None = None,
+        inputs: str | None = None,
+        idle: Duration | None = None,
+    ) -> DataFrame:
+        """Run a process function over the rows of each key.
+
+        The configuration is read now: what is set in ``spark.conf`` later counts for frames built later.
+
+        Parameters
+        ----------
+        function : KeyedProcessFunction or VectorizedProcessFunction
+        schema : str or StructType
+            Columns of the rows that the function yields: ``"app_id string, views long"``.  Those of its side
+            outputs are in its `side_outputs`.
+        time : str, optional
+            Name of the column with each row's event time, a timestamp or a date: for states that expire in
+            event time, and for `Context.timestamp`.
+        delay : str, timedelta or int, optional
+            How far behind the largest event time the watermark stays: ``"10 minutes"``.  With `time` only.
+        inputs : str, optional
+            Name of the column that says of which input a row is, where several were put into one DataFrame
+            and some may be far behind others: the watermark is then the least of those of the inputs.  With
+            `time` only.
+        idle : str, timedelta or int, optional
+            After how long without rows an input holds the watermark up no more, until it has rows and has
+            caught up; by default never.  With `inputs` only.
+
+        Returns
+        -------
+        DataFrame
+            An ordinary one, streaming where the input is.  Each micro-batch must evaluate it to its end; it
+            may not be coalesced, and in a union it comes first or behind keyed results of one parallelism.
+
+        Raises
+        ------
+        InvalidFunctionError, FunctionTransportError
+            For a function that is none, has a broadcast side where the frame has none or the other way round,
+            or cannot be sent to tasks.
+        BroadcastFrameError
+            For a broadcast DataFrame that cannot be used.
+        OutputDeclarationError
+            For a schema that cannot be used.
+        EventTimeError, InvalidDurationError
+            For a time column or a delay that cannot be used, and for one without the other.
+        MissingEventTimeError
+            For a declared state that expires in event time, without `time`.
+        ConfigError, PluginError
+            For options and backends.
+        GenericTypeForbiddenError
+            For a declared state whose values are pickled, where ``types.generic`` is ``forbid``.
+        InvalidParallelismError, InvalidMaxParallelismError
+        MissingUidError
+            For a streaming DataFrame without.
+        PreflightError
+            Where the executors cannot run the operator; checked for streaming only.
+        CheckpointError
+            Where the checkpoint folder cannot be used.
+        """
+        return self.run(function, schema, event_time_of(self.rows.df, time, delay, inputs, idle))
+
+    def run(
+        self,
+        function: KeyedFunction,
+        schema: str | StructType,
+        event_time: EventTime | ConnectedEventTime | None,
+        inputs: Sequence[StructType] = (),
+    ) -> DataFrame:
+        """Run a process function, as `process` does, with event times from where it is said.
+
+        Parameters
+        ----------
+        function, schema, event_time
+        inputs : sequence of StructType, optional
+            The columns of two inputs, where the rows are their union.
+        """
+        check_function(function)
+        self.rows.check_sides(function)
+        df = self.rows.df
+        declared, output, sides = declared_outputs(df, schema, function, inputs or [df.schema])
+        plan, rows = self.rows.planned(function, output, sides, event_time, keeps_state=True)
+        return rows.mapInArrow(task_of(plan), declared)
+
+    def aggregate(
+        self,
+        aggregates: Mapping[str, Aggregate] = MappingProxyType({}),
+        /,
+        *,
+        ttl: Ttl | None = None,
+        time: str | None = None,
+        delay: Duration | None = None,
+        inputs: str | None = None,
+        idle: Duration | None = None,
+        **named: Aggregate,
+    ) -> DataFrame:
+        """Compute aggregates over all rows of each key, by columns.
+
+        Parameters
+        ----------
+        aggregates : mapping, optional
+            Aggregates by the names of their output columns, for names that are no Python identifiers or are
+            parameters of this method.
+        ttl : Ttl, optional
+            How long the aggregates of a key live after its last row; for ever without.
+        time, delay, inputs, idle
+            As in `process`; for a time to live in event time.
+        named : Aggregate
+            Aggregates by the names of their output columns: ``sales=count(), amount=sum_("amount")``.  See
+            `keyedstate.aggregates`.
+
+        Returns
+        -------
+        DataFrame
+            The key columns, then the aggregates.  A micro-batch puts out one row for each key that it has
+            rows of, with the results over all rows of the key so far (Spark's output mode ``update``).
+
+        Raises
+        ------
+        InvalidAggregateError
+            For an aggregate that is none, is of a column that is not there or has another type than it needs,
+            or has the name of a key column; also where there is none.
+
+        Notes
+        -----
+        Other errors are those of `process`.  Aggregates may be added, changed and left out when a query is
+        restarted: one that is new begins with the first micro-batch that knows it.
+        """
+        chosen = all_aggregates(aggregates, named)
+        event_time = event_time_of(self.rows.df, time, delay, inputs, idle)
+        frame, function, schema = aggregation_of(
+            self.rows.df,
+            self.rows.key_columns,
+            chosen,
+            ttl,
+            () if event_time is None else tuple(filter(None, (event_time.column, event_time.input_column))),
+        )
+        pruned = KeyedFrame(replace(self.rows, df=frame))
+        return pruned.process(function, schema, time=time, delay=delay, inputs=inputs, idle=idle)
+
+    def window(
+        self,
+        assigner: WindowAssigner[Any],
+        *,
+        time: str | None = None,
+        delay: Duration | None = None,
+        inputs: str | None = None,
+        idle: Duration | None = None,
+        missing: str = "fail",
+    ) -> Windowed[DataFrame]:
+        """Put the rows of each key into windows: ``window(Tumbling.of("1 h"), time="ts", delay="10 min")``.
+
+        Parameters
+        ----------
+        assigner : WindowAssigner
+            Of `keyedstate.windows`.
+        time, delay, inputs, idle
+            As in `process`; the first two are needed for windows in event time.
+        missing : {"fail", "drop", "side output"}, optional
+            What is done with rows whose event time is null, where their windows need one.
+
+        Returns
+        -------
+        Windowed
+            Its methods say when windows fire, and what is made of their rows: at the end a DataFrame.
+
+        Raises
+        ------
+        InvalidWindowError
+        EventTimeError, InvalidDurationError
+            As `process`.
+        """
+        definition = WindowDefinition.of(assigner)
+        check_event_time(definition, time)
+        event_time = event_time_of(self.rows.df, time, delay, inputs, idle)
+        time_column = None if event_time is None else event_time.column
+
+        def finish(function: KeyedFunction, output: WindowOutput) -> DataFrame:
+            schema = output_type(self.rows.df, self.rows.key_columns, output)
+            bound = function.for_rows(to_arrow(self.rows.df.schema), self.rows.key_columns, time_column)
+            return self.process(bound, schema, time=time, delay=delay, inputs=inputs, idle=idle)
+
+        return Windowed(definition, missing, finish)
+
+    def bootstrap(
+        self,
+        function: KeyedFunction,
+        path: str | os.PathLike[str],
+        *,
+        time: str | None = None,
+        delay: Duration | None = None,
+    ) -> Savepoint:
+        """Write a savepoint with the state that a process function has after the rows of a batch DataFrame.
+
+        For several operators in one savepoint see `keyedstate.spark.new_savepoint`.
+
+        Parameters
+        ----------
+        function : KeyedProcessFunction or VectorizedProcessFunction
+            What it yields is dropped.
+        path : str or path
+            A new folder.
+        time, delay
+            As in `process`.
+
+        Returns
+        -------
+        Savepoint
+
+        Raises
+        ------
+        BootstrapError
+            For a streaming DataFrame.
+        MissingUidError
+        SavepointTargetError
+            Where there is something in the folder.
+
+        Notes
+        -----
+        Other errors are those of `process`.
+        """
+        return new_savepoint().add(self, function, time=time, delay=delay).write(path)
+
+    @property
+    def uid(self) -> str:
+        """The operator's name.
+
+        Raises
+        ------
+        MissingUidError
+        """
+        return self.rows.required_uid()
+
+    def bootstrap_plan(
+        self, function: KeyedFunction, time: str | None, delay: Duration | None
+    ) -> tuple[OperatorPlan, DataFrame]:
+        """Return what runs in the tasks of a bootstrap, and their rows; raises as `bootstrap`."""
+        return self.plan_of_bootstrap(function, event_time_of(self.rows.df, time, delay))
+
+    def plan_of_bootstrap(
+        self, function: KeyedFunction, event_time: EventTime | ConnectedEventTime | None
+    ) -> tuple[OperatorPlan, DataFrame]:
+        """Return the same with event times from where it is said."""
+        self._refuse_streaming()
+        check_function(function)
+        self.rows.check_sides(function)
+        sides = dict.fromkeys(function.side_outputs, NO_OUTPUT)
+        return self.rows.planned(function, NO_OUTPUT, sides, event_time, keeps_state=False)
+
+    def bootstrap_rows(self) -> tuple[DataFrame, list[str], int, int]:
+        """Return the rows, the key columns, parallelism and max parallelism of state without a function."""
+        self._refuse_streaming()
+        config = read_configuration(self.rows.df.sparkSession, self.rows.config)
+        parallelism, max_parallelism = self.rows.parallelism(config)
+        return self.rows.df, self.rows.key_columns, parallelism, max_parallelism
+
+    def _refuse_streaming(self) -> None:
+        if self.rows.df.isStreaming:
+            reason = "the DataFrame is a streaming one, which has no end; read the same source as a batch"
+            raise BootstrapError(self.uid, reason)
+
+
+def _refuse_connect(df: DataFrame) -> None:
+    if type(df).__module__.startswith("pyspark.sql.connect"):
+        raise ClassicSparkRequiredError()

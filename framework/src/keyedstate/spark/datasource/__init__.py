@@ -1,0 +1,1 @@
+"""The data source `keyedstate`: stored state as a DataFrame."""

@@ -1,0 +1,1 @@
+"""Connections between tasks and hosts: frames, the TCP port, its challenge, seals and TLS."""

@@ -1,0 +1,277 @@
+"""What goes over a connection between a task and its host, and how it is cut into frames.
+
+A frame is its length (4 bytes, big-endian), its type (1 byte) and its content: a JSON object, an Arrow IPC
+message, the pickled plan, or nothing.  A connection serves one attempt at one epoch::
+
+    task                                      host
+    HELLO   versions                     →
+    BEGIN   digest of the plan, who I am →
+                                         ←    HELLO      process
+                                         ←    NEED_PLAN  (where the digest is not known)
+    IMPORTS, PLAN                        →
+                                         ←    READY      the restore point was found, the state is there
+    SCHEMA, BATCH...                     →               rows of the broadcast side
+    KEYED                                →
+    SCHEMA, BATCH...                     →    ←  SCHEMA, BATCH...    both at once
+    END                                  →
+                                         ←    DONE       the path of the attempt's manifest
+                                         ←    FAILED     instead of any of the host's frames
+                                         ←    NOT_KEPT   instead of READY, to a task of another executor
+
+A task of another executor proves who it is before (`handshake`), and names the version that it looks for.  No
+plan is asked of it or taken from it: where plan or version are not there, it does without this host.  Without
+TLS each of its frames, and of those to it, ends with a seal (`seals`), which the length does not count.
+
+Nothing but HELLO is read from whom has not said it, and no type may be longer than its limit; PLAN alone is
+pickled, and is accepted where the caller of `FrameReader` allows it.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import json
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.errors import HostProtocolError
+from keyedstate.spark.hosts.network.seals import SEAL_BYTES, Seals
+
+#: Of what goes over a connection; another one is refused.
+PROTOCOL = 1
+_HEADER = struct.Struct(">IB")
+#: A batch is cut until it is no larger, so that neither side holds more than a few of these.
+BATCH_BYTES = 16 << 20
+_FIRST_PIECE = 1 << 20
+
+
+class FrameType(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    BEGIN = 2
+    NEED_PLAN = 3
+    IMPORTS = 4
+    PLAN = 5
+    READY = 6
+    SCHEMA = 7
+    BATCH = 8
+    KEYED = 9
+    END = 10
+    DONE = 11
+    FAILED = 12
+    NOT_KEPT = 13
+
+
+#: The largest content of each type, in bytes.
+LIMITS: Mapping[FrameType, int] = {
+    FrameType.HELLO: 4 << 10,
+    FrameType.BEGIN: 4 << 20,
+    FrameType.NEED_PLAN: 0,
+    FrameType.IMPORTS: 4 << 20,
+    FrameType.PLAN: 1 << 30,
+    FrameType.READY: 4 << 10,
+    FrameType.SCHEMA: 16 << 20,
+    FrameType.BATCH: (1 << 32) - 1,
+    FrameType.KEYED: 0,
+    FrameType.END: 0,
+    FrameType.DONE: 64 << 10,
+    FrameType.FAILED: 1 << 20,
+    FrameType.NOT_KEPT: 0,
+}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame that was received.
+
+    Attributes
+    ----------
+    type : FrameType
+    content : bytearray
+    """
+
+    type: FrameType
+    content: bytearray
+
+    def json(self) -> dict[str, Any]:
+        """Return the content as a JSON object; raises `HostProtocolError`."""
+        try:
+            document = json.loads(self.content)
+        except ValueError as error:
+            raise HostProtocolError(f"the content of a {self.type.name} frame is no JSON") from error
+        if not isinstance(document, dict):
+            raise HostProtocolError(f"the content of a {self.type.name} frame is no JSON object")
+        return document
+
+
+def frame(kind: FrameType, content: Any = b"") -> list[Any]:
+    """Return the pieces of a frame, to be sent one after the other.
+
+    Parameters
+    ----------
+    kind : FrameType
+    content : mapping or bytes-like
+
+    Raises
+    ------
+    HostProtocolError
+        Where the content is larger than its type may be.
+    """
+    if isinstance(content, Mapping):
+        content = json.dumps(content).encode()
+    piece = memoryview(content).cast("B")
+    if len(piece) > LIMITS[kind]:
+        raise HostProtocolError(
+            f"a {kind.name} frame of {len(piece)} bytes is above the limit {LIMITS[kind]}"
+        )
+    return [_HEADER.pack(len(piece), kind), piece] if len(piece) else [_HEADER.pack(0, kind)]
+
+
+class BatchEncoder:
+    """Makes frames of the batches of one direction: the schema goes before the first and where it changes."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+
+    def frames(self, batch: pa.RecordBatch) -> Iterator[list[Any]]:
+        """Yield the frames of one batch, large ones in parts."""
+        if batch.schema != self._schema:
+            self._schema = batch.schema
+            yield frame(FrameType.SCHEMA, batch.schema.serialize())
+        parts = 1 + min(batch.nbytes // BATCH_BYTES, max(batch.num_rows - 1, 0))
+        rows = -(-batch.num_rows // parts)
+        for start in range(0, batch.num_rows, max(rows, 1)):
+            yield frame(FrameType.BATCH, batch.slice(start, rows).serialize())
+
+
+class BatchDecoder:
+    """Makes batches of the frames of one direction."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+
+    def batch(self, received: Frame) -> pa.RecordBatch | None:
+        """Return the batch of a frame; None for a schema.
+
+        Raises
+        ------
+        HostProtocolError
+            For what is neither, or is damaged.
+        """
+        content = pa.py_buffer(received.content)
+        try:
+            if received.type is FrameType.SCHEMA:
+                self._schema = pa.ipc.read_schema(content)
+                return None
+            if received.type is FrameType.BATCH and self._schema is not None:
+                batch = pa.ipc.read_record_batch(content, self._schema)
+                batch.validate()
+                return batch
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise HostProtocolError(f"a {received.type.name} frame is damaged ({error})") from error
+        raise HostProtocolError(f"a {received.type.name} frame came where rows were expected")
+
+
+class FrameReader:
+    """Cuts what is received into frames.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        Blocking or not.
+    expected : set of FrameType
+        What may come; the caller changes the attribute as the connection goes on.
+    seals : Seals, optional
+        Of the frames that come, where they have seals.
+    """
+
+    def __init__(
+        self, connection: socket.socket, expected: set[FrameType], seals: Seals | None = None
+    ) -> None:
+        self.expected = expected
+        self._connection = connection
+        self._seals = seals
+        self._header = bytearray(_HEADER.size)
+        self._type: FrameType | None = None
+        self._length = 0
+        self._content = bytearray()
+        self._filled = 0
+
+    def read(self) -> Frame | None:
+        """Wait for a frame; None where the other side has closed the connection between two frames.
+
+        Raises
+        ------
+        HostProtocolError
+        OSError
+            Where the connection is lost.
+        """
+        while True:
+            received, ended = self.step()
+            if ended:
+                return None
+            if received is not None:
+                return received
+
+    def step(self) -> tuple[Frame | None, bool]:
+        """Receive once: return the frame that this has completed, and whether the connection has ended.
+
+        Raises
+        ------
+        HostProtocolError
+        OSError
+            Where the connection is lost, also inside a frame.
+        """
+        if self._type is None:
+            target, end = self._header, _HEADER.size
+        else:
+            target, end = self._content, len(self._content)
+        with memoryview(target) as view:
+            count = self._connection.recv_into(view[self._filled : end])
+        if count == 0:
+            if self._type is None and self._filled == 0:
+                return None, True
+            raise ConnectionResetError("the connection ended inside a frame")
+        self._filled += count
+        if self._filled < end:
+            return None, False
+        if self._type is None:
+            self._begin()
+        elif end < self._length:
+            # Grows with what comes: a length alone takes no memory.
+            self._content.extend(bytes(min(end, self._length - end)))
+        if self._type is not None and self._filled == self._length:
+            self._check_seal()
+            done = Frame(self._type, self._content)
+            self._type, self._filled, self._content = None, 0, bytearray()
+            return done, False
+        return None, False
+
+    def _check_seal(self) -> None:
+        if self._seals is None:
+            return
+        seal = bytes(self._content[-SEAL_BYTES:])
+        del self._content[-SEAL_BYTES:]
+        if not hmac.compare_digest(seal, self._seals.next((self._header, self._content))):
+            raise HostProtocolError("a frame has the wrong seal: another process has changed or repeated it")
+
+    def _begin(self) -> None:
+        length, number = _HEADER.unpack(self._header)
+        if number not in self.expected:
+            known = FrameType(number).name if number in FrameType._value2member_map_ else str(number)
+            names = ", ".join(sorted(kind.name for kind in self.expected))
+            raise HostProtocolError(f"a frame of the type {known} came where one of {names} was expected")
+        kind = FrameType(number)
+        if length > LIMITS[kind]:
+            raise HostProtocolError(
+                f"a {kind.name} frame of {length} bytes is above the limit {LIMITS[kind]}"
+            )
+        length += 0 if self._seals is None else SEAL_BYTES
+        self._type, self._length, self._filled = kind, length, 0
+        self._content = bytearray(min(length, _FIRST_PIECE))

@@ -1,0 +1,53 @@
+"""Heartbeats: micro-batches that come on an interval, also where no row comes.
+
+Spark begins a micro-batch when one of the query's sources has something new.  So the rows get a second source
+in a union, whose offset is a number of intervals, and of which no row is ever taken.  The tasks of a keyed
+operator run in every micro-batch, with rows or without.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from keyedstate.durations import InvalidDurationError, milliseconds
+from keyedstate.errors import HeartbeatError
+
+
+def heartbeat_ms(heartbeat: object) -> int:
+    """Return the interval of a heartbeat in milliseconds; 0 for one that does not beat.
+
+    Raises
+    ------
+    HeartbeatError
+    """
+    try:
+        interval = milliseconds(heartbeat)
+    except InvalidDurationError:
+        raise HeartbeatError(heartbeat, "it is no duration") from None
+    if interval < 0:
+        raise HeartbeatError(heartbeat, "it is negative")
+    if not interval and not has_python_sources():
+        raise HeartbeatError(heartbeat, "only on Spark 4 can a heartbeat be stopped and stay in the query")
+    return interval
+
+
+def with_heartbeat(rows: DataFrame, interval_ms: int) -> DataFrame:
+    """Return the rows of a streaming DataFrame, with micro-batches without rows where none come."""
+    spark = rows.sparkSession
+    if has_python_sources():
+        from keyedstate.spark.plan.heartbeat_source import HeartbeatSource
+
+        spark.dataSource.register(HeartbeatSource)
+        source = spark.readStream.format(HeartbeatSource.name()).option("interval-ms", str(interval_ms))
+    else:
+        source = spark.readStream.format("rate")
+    columns = [f.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
+    return rows.union(source.load().filter(f.lit(False)).select(*columns))
+
+
+def has_python_sources() -> bool:
+    """Return whether Spark takes sources in Python, of which the heartbeat then is one: since Spark 4."""
+    return importlib.util.find_spec("pyspark.sql.datasource") is not None

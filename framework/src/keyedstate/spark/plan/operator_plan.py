@@ -1,0 +1,340 @@
+"""From a keyed DataFrame and a function to what runs in its tasks: checks, options, routing."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from keyedstate.checkpoint import (
+    CheckpointListener,
+    CheckpointMetadata,
+    CheckpointStorage,
+    FailureReason,
+    OperatorFolder,
+)
+from keyedstate.checkpoint.storage.process_plugins import registry_of
+from keyedstate.config import (
+    CHECKPOINT_COMPRESSION,
+    CHECKPOINT_DIR,
+    CHECKPOINT_RETAINED,
+    CHECKPOINT_TIMEOUT,
+    HOST,
+    HOSTS_PROCESSES,
+    MAX_PARALLELISM,
+    PARALLELISM,
+    Configuration,
+)
+from keyedstate.epoch.configuration import choose_backend, frozen
+from keyedstate.epoch.event_time import ConnectedEventTime, EventTime
+from keyedstate.epoch.function_transport import pack_function
+from keyedstate.epoch.partition import PartitionPlan, StatePlace
+from keyedstate.errors import InvalidFunctionError, MissingEventTimeError, MissingUidError
+from keyedstate.joins import IntervalJoinFunction
+from keyedstate.keygroups import KEY_GROUP_COLUMN, check_parallelism, default_max_parallelism
+from keyedstate.plugins import PluginRegistry
+from keyedstate.runtime import (
+    ConnectedInputs,
+    KeyedBroadcastProcessFunction,
+    KeyedFunction,
+    check_inputs,
+    check_row_classes,
+)
+from keyedstate.runtime.function_checks import BROADCAST, ROWS
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners.connected import INPUTS
+from keyedstate.spark.dataframe.schema import key_types, to_arrow
+from keyedstate.spark.hosts.owners import remote_access
+from keyedstate.spark.plan.broadcast import broadcast_side_of, with_broadcast_rows
+from keyedstate.spark.plan.configuration import read_configuration
+from keyedstate.spark.plan.exactly_once import warn_of_random_rows, warn_of_temporary_location
+from keyedstate.spark.plan.heartbeat import has_python_sources, with_heartbeat
+from keyedstate.spark.plan.metrics import EpochReports
+from keyedstate.spark.plan.preflight import check_executors
+from keyedstate.spark.plan.reporters import reporters_of
+from keyedstate.spark.plan.routing import route, with_key_group, with_plain_names
+from keyedstate.spark.plan.stop_watcher import watch_for_requests
+from keyedstate.spark.savepoint.restore import ClaimedSavepoint, expected_owner
+from keyedstate.spark.task.acknowledgements import acknowledgements_of
+from keyedstate.spark.task.identity import epoch_on_driver, is_local
+from keyedstate.spark.task.task import Acknowledging, OperatorPlan
+from keyedstate.state import TtlClock, declared_operator_states, declared_states
+from keyedstate.types import refuse_generic
+from keyedstate.windows import WindowedFunction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: In the pickle of a function that has an accumulator: Spark asks those of its own workers alone for updates.
+_ACCUMULATOR = b"_deserialize_accumulator"
+
+
+@dataclass(frozen=True)
+class KeyedRows:
+    """The rows of an operator, with all that was said of them.
+
+    Attributes
+    ----------
+    df : DataFrame
+    key_columns : list of str
+    uid : str or None
+    config : mapping or None
+    broadcast : DataFrame or None
+    interval_ms : int or None
+        The interval of the heartbeat.
+    connected : ConnectedInputs or None
+        Where the rows are the union of two inputs.
+    """
+
+    df: DataFrame
+    key_columns: list[str]
+    uid: str | None
+    config: Mapping[str, object] | None
+    broadcast: DataFrame | None = None
+    interval_ms: int | None = None
+    connected: ConnectedInputs | None = None
+
+    def required_uid(self) -> str:
+        """Return the operator's name.
+
+        Raises
+        ------
+        MissingUidError
+        """
+        if self.uid is None:
+            raise MissingUidError()
+        return self.uid
+
+    def parallelism(self, config: Configuration, stored: int | None = None) -> tuple[int, int]:
+        """Return parallelism and max parallelism; `stored` is the latter where the state fixes it.
+
+        Raises
+        ------
+        InvalidParallelismError, InvalidMaxParallelismError
+        """
+        spark = self.df.sparkSession
+        parallelism = config.get(PARALLELISM) or int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+        max_parallelism = config.get(MAX_PARALLELISM) or stored or default_max_parallelism(parallelism)
+        check_parallelism(parallelism, max_parallelism)
+        return parallelism, max_parallelism
+
+    def check_sides(self, function: KeyedFunction) -> None:
+        """Refuse a function that has other inputs than the rows are of.
+
+        Raises
+        ------
+        InvalidFunctionError
+        """
+        check_inputs(function, connected=self.connected is not None)
+        name = type(function).__name__
+        two_sided = isinstance(function, KeyedBroadcastProcessFunction)
+        if two_sided and self.broadcast is None:
+            raise InvalidFunctionError(
+                name, "it has a broadcast side; give it rows with keyed(...).broadcast(rows)"
+            )
+        if self.broadcast is not None and not two_sided:
+            raise InvalidFunctionError(
+                name,
+                "it has no broadcast side; derive its class from KeyedBroadcastProcessFunction, or leave out "
+                ".broadcast()",
+            )
+
+    def check_row_classes(self, function: KeyedFunction) -> None:
+        """Refuse a function that names a class for its rows which does not fit their columns.
+
+        Raises
+        ------
+        RowClassError
+        """
+
+        def columns_of(sort: str) -> pa.Schema:
+            if sort == ROWS:
+                return to_arrow(self.df.schema)
+            if sort == BROADCAST:
+                assert self.broadcast is not None, "checked"
+                return to_arrow(self.broadcast.schema)
+            assert self.connected is not None, "checked"
+            return (self.connected.first, self.connected.second)[INPUTS.index(sort)].schema
+
+        check_row_classes(function, columns_of)
+
+    def planned(
+        self,
+        function: KeyedFunction,
+        output: OutputSchema,
+        side_outputs: Mapping[str, OutputSchema],
+        event_time: EventTime | ConnectedEventTime | None,
+        *,
+        keeps_state: bool,
+    ) -> tuple[OperatorPlan, DataFrame]:
+        """Return what the tasks run, and their rows, routed to them."""
+        if self.df.isStreaming:
+            self.required_uid()
+        self.check_row_classes(function)
+        spark = self.df.sparkSession
+        packed = pack_function(function)
+        variables = tuple(spark.sparkContext._pickled_broadcast_vars)
+        config = read_configuration(spark, self.config)
+        chosen = choose_backend(config)
+        _check_states(function, chosen.generic_types, event_time)
+        stored = None
+        storage = self._storage(spark, config) if keeps_state else None
+        folder = None if storage is None else OperatorFolder(storage, self.required_uid())
+        if storage is not None and folder is not None:
+            check_executors(spark, config, chosen, storage)
+            owner = folder.read_owner() or expected_owner(config, folder)
+            stored = None if owner is None else owner.max_parallelism
+        parallelism, max_parallelism = self.parallelism(config, stored)
+        place, acknowledging = None, None
+        if storage is not None and folder is not None:
+            place = StatePlace(
+                uid=folder.uid,
+                directory=storage.uri,
+                compression=config[CHECKPOINT_COMPRESSION],
+                each_epoch=self.df.isStreaming,
+            )
+            acknowledging = _acknowledging(spark, config, folder)
+            warn_of_random_rows(self.df, folder.uid)
+            # The rows of Spark's own source would look like input that is never used up.
+            beats = bool(self.interval_ms) and has_python_sources()
+            acknowledgements_of(spark.sparkContext).set_heartbeat(folder, beats=beats)
+            watch_for_requests(spark, folder)
+        partitions = PartitionPlan(
+            function=packed,
+            function_name=type(function).__name__,
+            key_columns=tuple(
+                (name, self.df.schema[name].dataType.simpleString()) for name in self.key_columns
+            ),
+            key_types=tuple(key_types(self.df, self.key_columns)),
+            output=output,
+            side_outputs=side_outputs,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            settings=frozen(config),
+            place=place,
+            event_time=event_time,
+            connected=self.connected,
+        )
+        plan = OperatorPlan.of(
+            partitions,
+            columns=(*self.df.columns, KEY_GROUP_COLUMN),
+            acknowledging=acknowledging,
+            broadcast=None if self.broadcast is None else broadcast_side_of(self.df, self.broadcast),
+            host_processes=_host_processes(spark, config, packed),
+            variables=variables,
+            access=None if acknowledging is None else remote_access(spark, config, acknowledging.folder),
+        )
+        rows = self.df
+        if self.interval_ms is not None and rows.isStreaming:
+            rows = with_heartbeat(rows, self.interval_ms)
+        rows = with_key_group(rows, self.key_columns, max_parallelism)
+        if self.broadcast is not None and self.broadcast.isStreaming:
+            rows = with_broadcast_rows(rows, self.broadcast, parallelism, max_parallelism)
+        else:
+            rows = with_plain_names(rows)
+        return plan, route(rows, parallelism, max_parallelism)
+
+    def _storage(self, spark: SparkSession, config: Configuration) -> CheckpointStorage | None:
+        """Return where the folders with operators' checkpoints are; None where the operator keeps none."""
+        if self.uid is None:
+            return None
+        if not self.df.isStreaming and epoch_on_driver(spark.sparkContext) is None:
+            return None
+        return CheckpointStorage.open(config[CHECKPOINT_DIR], config)
+
+
+def _check_states(function: KeyedFunction, generic_types: bool, event_time: object) -> None:
+    """Refuse declared states that no task could register."""
+    states = declared_states(function)
+    if isinstance(function, (WindowedFunction, IntervalJoinFunction)):
+        states += function.states()
+    for state in states:
+        if not generic_types:
+            refuse_generic(state.name, state.serializer)
+        if event_time is None and state.ttl is not None and state.ttl.clock is TtlClock.EVENT_TIME:
+            raise MissingEventTimeError(state.name)
+    if not generic_types:
+        for operator_state in declared_operator_states(function):
+            operator_state.meta.refuse_generic()
+
+
+class _Listener(CheckpointListener):
+    """Notifies plugins of an operator's checkpoints, reports them, and lets a savepoint go."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: OperatorFolder,
+        plugins: PluginRegistry,
+        savepoint: ClaimedSavepoint,
+        reports: EpochReports,
+    ) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._plugins = plugins
+        self._savepoint = savepoint
+        self._reports = reports
+
+    def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
+        self._reports.published(metadata, publish_ms)
+        warn_of_temporary_location(self._spark, metadata.uid, metadata.query_id)
+
+    def completed(self, metadata: CheckpointMetadata) -> None:
+        self._plugins.notify(
+            "keyedstate_checkpoint_completed",
+            uid=metadata.uid,
+            epoch=metadata.epoch,
+            location=self._folder.storage.uri,
+            data_files=metadata.data_files,
+        )
+        try:
+            self._savepoint.release(metadata)
+        finally:
+            self._reports.completed(metadata)
+
+    def aborted(self, epoch: int, reason: FailureReason) -> None:
+        uid = self._folder.uid
+        self._plugins.notify("keyedstate_checkpoint_aborted", uid=uid, epoch=epoch, reason=reason.value)
+
+    def subsumed(self, epoch: int) -> None:
+        self._plugins.notify("keyedstate_checkpoint_subsumed", uid=self._folder.uid, epoch=epoch)
+
+
+def _acknowledging(spark: SparkSession, config: Configuration, folder: OperatorFolder) -> Acknowledging:
+    acknowledgements = acknowledgements_of(spark.sparkContext)
+    coordinator = acknowledgements.coordinator(folder)
+    reports = EpochReports(spark.sparkContext, reporters_of(config))
+    coordinator.configure(
+        _Listener(spark, folder, registry_of(config), ClaimedSavepoint(config, folder), reports),
+        config[CHECKPOINT_RETAINED],
+        config[CHECKPOINT_TIMEOUT],
+    )
+    return Acknowledging(
+        operator_id=uuid.uuid4().hex[:16],
+        folder=folder.storage.uri,
+        accumulator=acknowledgements.accumulator,
+    )
+
+
+def _host_processes(spark: SparkSession, config: Configuration, packed: bytes) -> int | None:
+    """Return how many hosts an executor has, 0 where its processors are to be counted; None without hosts."""
+    if config[HOST] == "embedded" or _ACCUMULATOR in packed:
+        return None
+    cores = spark.sparkContext.getConf().get("spark.executor.cores")
+    if is_local(spark.sparkContext):
+        # The driver is the executor there, and this is the number in the brackets, or 1.
+        cores = str(spark.sparkContext.defaultParallelism)
+    return config.get(HOSTS_PROCESSES) or int(cores or 0)
+
+
+def task_of(plan: OperatorPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a plan as what `mapInArrow` takes."""
+
+    def keyed_operator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return plan.run(batches)
+
+    return keyed_operator

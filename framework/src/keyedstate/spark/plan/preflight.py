@@ -1,0 +1,298 @@
+"""The check of the executors before the first epoch: whether they can run the operator at all.
+
+A small job imports keyedstate and the backend, writes, reads, snapshots and restores a few entries, and
+exchanges files with the driver through the checkpoint folder.  What is wrong then has one clear error on the
+driver, before any row was read.  Spark decides where the tasks of the job run: one per core, which on a busy
+cluster may leave out an executor.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import keyedstate
+from keyedstate import types
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
+from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
+from keyedstate.epoch.configuration import ChosenBackend, backend_in_task, configuration_in_task, frozen
+from keyedstate.epoch.local_folders import local_folder
+from keyedstate.errors import PreflightError, StorageError
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.working_folder import WorkingFolder
+
+_FINDINGS = "host string, check string, reason string, way_out string, file string"
+_MAX_TASKS = 256
+_PROBE_ENTRIES = 16
+_KEY_GROUPS = KeyGroupRange(0, 7)
+
+_IMPORT = "importing keyedstate"
+_VERSION = "comparing versions"
+_BACKEND = "writing and reading the backend"
+_STORAGE = "using the checkpoint folder"
+_RUN = "running a Python function"
+
+_INSTALL = (
+    "Install the same keyedstate and backend, at the same versions, for the driver and for every executor."
+)
+_SHARE = (
+    "Set the option 'checkpoint.dir' to a folder that the driver and every executor reach under one name: a "
+    "shared file system or an object store; a local path will do on one machine only. Where executors run as "
+    "another user than the driver, 'checkpoint.permissions' decides what each may read."
+)
+
+_PYTHON = (
+    "Set PYSPARK_PYTHON, where the job is started, to a Python that has the packages of the driver on every "
+    "executor, or install them there."
+)
+
+_passed: set[tuple[object, ...]] = set()
+_passed_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the check's tasks are told.
+
+    Attributes
+    ----------
+    settings : tuple
+        The configuration, as `frozen` gives it.
+    keyedstate_version, provider : str
+        The driver's own.
+    folder : str
+        URI of a folder for this check alone, below the checkpoint folder.
+    driver_host : str
+    """
+
+    settings: tuple[tuple[str, Any], ...]
+    keyedstate_version: str
+    provider: str
+    folder: str
+    driver_host: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one task of the check has found; an empty `check` says that all is well.
+
+    Attributes
+    ----------
+    file : str
+        The file that it wrote for the driver to find.
+    """
+
+    host: str
+    check: str = ""
+    reason: str = ""
+    way_out: str = ""
+    file: str = field(default="")
+
+
+def check_executors(
+    spark: SparkSession, config: Configuration, chosen: ChosenBackend, storage: CheckpointStorage
+) -> None:
+    """Run the check, once per Spark application and configuration.
+
+    Raises
+    ------
+    PreflightError
+        With the host, the check that failed and the way out.
+    """
+    settings = frozen(config)
+    done = (spark.sparkContext.applicationId, settings)
+    with _passed_lock:
+        if done in _passed:
+            return
+    folder = storage.child(f".preflight-{uuid.uuid4().hex}")
+    here = socket.gethostname()
+    probe = Probe(settings, keyedstate.__version__, str(chosen.backend.provider), folder.uri, here)
+    try:
+        folder.write_atomic("driver", b"driver")
+    except StorageError as error:
+        raise PreflightError(f"the driver ({here})", _STORAGE, _plain(error), "") from error
+    try:
+        for finding in _run(spark, probe):
+            if finding.check:
+                raise PreflightError(finding.host, finding.check, finding.reason, finding.way_out)
+            if not folder.exists(finding.file):
+                reason = f"the driver on {here} does not see what was written there to {folder.location()}"
+                raise PreflightError(finding.host, _STORAGE, reason, _SHARE)
+    finally:
+        folder.delete_dir("")
+    with _passed_lock:
+        _passed.add(done)
+
+
+def examine(probe: Probe) -> Finding:
+    """Do all checks in a task."""
+    host = socket.gethostname()
+    file = f"executor-{uuid.uuid4().hex}"
+    checks: list[tuple[str, str, Callable[[], None]]] = [
+        (_VERSION, _INSTALL, lambda: _check_versions(probe)),
+        (_BACKEND, _INSTALL, lambda: _check_backend(probe)),
+        (_STORAGE, _SHARE, lambda: _check_storage(probe, file)),
+    ]
+    for check, way_out, run in checks:
+        try:
+            run()
+        except Exception as error:  # whatever goes wrong is what was looked for
+            return Finding(host, check, _plain(error), way_out)
+    return Finding(host, file=file)
+
+
+def _run(spark: SparkSession, probe: Probe) -> list[Finding]:
+    tasks = min(_MAX_TASKS, max(1, spark.sparkContext.defaultParallelism))
+    frame = spark.range(0, tasks, 1, tasks).mapInArrow(_probing(probe), _FINDINGS)
+    try:
+        return [Finding(*row) for row in frame.collect()]
+    except PySparkException as error:
+        reason = f"{_last_words(error)}, in the Python of the executor: {_python_of(spark)}"
+        raise PreflightError("an executor", _RUN, reason, _PYTHON) from error
+
+
+def _python_of(spark: SparkSession) -> str:
+    """Return the interpreter that an executor runs; needs neither pandas nor pyarrow there."""
+
+    # A nested function travels by value, as there may be no keyedstate.
+    def interpreter(_: int) -> str:
+        import sys
+
+        return sys.executable
+
+    context = spark.sparkContext
+    set_to = os.environ.get("PYSPARK_PYTHON")
+    origin = f"PYSPARK_PYTHON is {set_to}" if set_to else "PYSPARK_PYTHON is not set"
+    try:
+        (found,) = context.parallelize([0], 1).map(interpreter).collect()
+    except PySparkException:
+        found = context.pythonExec  # as it is named on the driver
+    return f"{found} ({origin})"
+
+
+def _probing(probe: Probe) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    import_check, way_out = _IMPORT, f"{_INSTALL} {_PYTHON}"
+    # As plain values: an instance could not be unpickled where keyedstate is missing.
+    facts = (probe.settings, probe.keyedstate_version, probe.provider, probe.folder, probe.driver_host)
+
+    # A nested function travels by value, so that it can report that nothing else of keyedstate is there.
+    def probing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import socket
+        import sys
+
+        import pyarrow
+
+        for batch in batches:
+            try:
+                from keyedstate.spark.plan.preflight import Probe, examine
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}, in {sys.executable}"
+                row = {
+                    "host": socket.gethostname(),
+                    "check": import_check,
+                    "reason": reason,
+                    "way_out": way_out,
+                    "file": "",
+                }
+            else:
+                row = vars(examine(Probe(*facts)))
+            yield pyarrow.RecordBatch.from_pylist([row] * min(1, batch.num_rows))
+
+    return probing
+
+
+def _check_versions(probe: Probe) -> None:
+    if keyedstate.__version__ != probe.keyedstate_version:
+        raise RuntimeError(
+            f"keyedstate {keyedstate.__version__} is installed here, and {probe.keyedstate_version} on the "
+            "driver"
+        )
+    provider = str(backend_in_task(probe.settings).backend.provider)
+    if provider != probe.provider:
+        raise RuntimeError(f"the backend is that of {provider} here, and of {probe.provider} on the driver")
+
+
+def _check_backend(probe: Probe) -> None:
+    """Write, read, snapshot and restore a few entries, in a file of the local disk."""
+    chosen = backend_in_task(probe.settings)
+    state = ValueState("probe", types.INT64)
+    expected = {f"key {number}": number for number in range(_PROBE_ENTRIES)}
+
+    with WorkingFolder(local_folder()) as folder:
+        local = CheckpointStorage.open(folder)
+        keyed = _open(chosen, [])
+        try:
+            handle = keyed.get_state(state)
+            for key, number in expected.items():
+                keyed.set_current_key(key, number % len(_KEY_GROUPS))
+                handle.update(number)
+            compression = configuration_in_task(probe.settings)[CHECKPOINT_COMPRESSION]
+            writer = SegmentWriter(local, "probe.seg", _KEY_GROUPS, compression)
+            keyed.snapshot(0).run(writer)
+            segment = writer.finish()
+        finally:
+            keyed.close()
+        source = SegmentHandle.open(local, segment)
+        keyed = _open(chosen, [source])
+        try:
+            handle = keyed.get_state(state)
+            found = {}
+            for key, number in expected.items():
+                keyed.set_current_key(key, number % len(_KEY_GROUPS))
+                found[key] = handle.value()
+        finally:
+            keyed.close()
+            source.close()
+    if found != expected:
+        raise RuntimeError(f"what was written is {expected}, and what was restored {found}")
+
+
+def _open(chosen: ChosenBackend, handles: list[SegmentHandle]) -> KeyedStateBackend:
+    return KeyedStateBackend.open(
+        chosen.backend,
+        key_serializer=types.STRING,
+        key_groups=_KEY_GROUPS,
+        max_parallelism=len(_KEY_GROUPS),
+        options=chosen.options,
+        handles=handles,
+        local_base=local_folder(),
+    )
+
+
+def _check_storage(probe: Probe, file: str) -> None:
+    folder = CheckpointStorage.open(probe.folder, configuration_in_task(probe.settings))
+    try:
+        folder.read("driver")
+    except StorageError as error:
+        raise RuntimeError(
+            f"what the driver on {probe.driver_host} wrote to {folder.location('driver')} cannot be read: "
+            f"{error.reason}"
+        ) from error
+    folder.write_atomic(file, f"process {os.getpid()}".encode())
+
+
+def _plain(error: Exception) -> str:
+    return (
+        str(error).rstrip(".")
+        if isinstance(error, RuntimeError)
+        else f"{type(error).__name__}: {error}".rstrip(".")
+    )
+
+
+def _last_words(error: BaseException) -> str:
+    """Return the last line of a worker's traceback, where the message holds one: the error itself."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    named = [line for line in lines if line and not line.startswith(("at ", "File ", "JVM ", "Driver "))]
+    errors = [line for line in named if "Error" in line.split(":", 1)[0]]
+    return (errors or named or [type(error).__name__])[-1].rstrip(".")

@@ -1,0 +1,75 @@
+"""What plugins do with the figures of epochs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from keyedstate.backend import EpochMetrics
+from keyedstate.checkpoint.storage.process_plugins import registry_of
+from keyedstate.config import METRICS_OPTIONS, Configuration
+from keyedstate.errors import MetricReporterError
+from keyedstate.plugins import PluginRegistry
+
+HOOK = "keyedstate_metric_reporter"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """What one plugin has given to take the figures of epochs.
+
+    Attributes
+    ----------
+    plugin : str
+    function : callable
+    """
+
+    plugin: str
+    function: Callable[[EpochMetrics], object]
+
+    def report(self, metrics: EpochMetrics) -> None:
+        """Hand over the figures of an epoch; an error is logged."""
+        try:
+            self.function(metrics)
+        except Exception:  # whatever a stranger's function raises
+            _log.exception(
+                "the plugin %s cannot report epoch %d of %r", self.plugin, metrics.epoch, metrics.uid
+            )
+
+
+def reporters_of(config: Configuration) -> tuple[Reporter, ...]:
+    """Return the reporters of all plugins, the same ones for the same options.
+
+    Plugins that are not allowed or broken are passed over.
+
+    Raises
+    ------
+    MetricReporterError
+        Where a plugin fails or gives something that is no function.
+    InvalidPluginError
+        Where a module of ``plugins.modules`` cannot be imported.
+    """
+    return _reporters(config[METRICS_OPTIONS], registry_of(config))
+
+
+# An operator is built in each micro-batch where it is built inside `foreachBatch`.
+@lru_cache(maxsize=8)
+def _reporters(options: tuple[tuple[str, str], ...], plugins: PluginRegistry) -> tuple[Reporter, ...]:
+    found: list[Reporter] = []
+    for provider, call in plugins.callers(HOOK, []):
+        try:
+            answers = call(options=dict(options))
+        except Exception as error:  # whatever a stranger's function raises
+            raise MetricReporterError(
+                str(provider), f"it failed with {type(error).__name__}: {error}"
+            ) from error
+        for answer in answers:
+            if not callable(answer):
+                reason = f"it returned {type(answer).__name__} and not a function"
+                raise MetricReporterError(str(provider), reason)
+            found.append(Reporter(str(provider), answer))
+    return tuple(found)

@@ -1,0 +1,89 @@
+"""Looks, on the driver, for requests to stop its queries, and does what they ask."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from weakref import WeakKeyDictionary
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from keyedstate.checkpoint import OperatorFolder
+from keyedstate.checkpoint.savepoint.stop_request import StopRequest
+from keyedstate.spark.savepoint.stop import stop_with_savepoint
+
+_log = logging.getLogger(__name__)
+
+#: A look costs one read of a file that is not there, for each operator of a running query.
+_LOOK_EVERY_S = 2.0
+
+
+def watch_for_requests(spark: SparkSession, folder: OperatorFolder) -> None:
+    """Look for requests in an operator's folder, as long as the session's context lives."""
+    context = spark.sparkContext
+    with _lock:
+        watcher = _watchers.get(context)
+        if watcher is None:
+            watcher = _watchers[context] = _Watcher(context)
+        watcher.folders[folder.storage.uri] = (folder, spark)
+
+
+class _Watcher:
+    """The folders of one context, and the thread that looks into them."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self.folders: dict[str, tuple[OperatorFolder, SparkSession]] = {}
+        self._query_ids: dict[str, str] = {}
+        self._context = context
+        threading.Thread(target=self._run, name="keyedstate-stop-requests", daemon=True).start()
+
+    def _run(self) -> None:
+        while self._context._jsc is not None:
+            for folder, session in list(self.folders.values()):
+                try:
+                    self._look(folder, session)
+                except Exception:  # of Spark where it ends meanwhile, or of the storage
+                    _log.debug("no request to stop a query could be read", exc_info=True)
+            time.sleep(_LOOK_EVERY_S)
+        with _lock:
+            # It refers to the context, which would keep both for ever.
+            _watchers.pop(self._context, None)
+
+    def _look(self, folder: OperatorFolder, session: SparkSession) -> None:
+        # Built inside `foreachBatch`, an operator has a session of its own, which knows no queries.
+        sessions = (session, SparkSession._instantiatedSession)
+        active = {str(query.id): query for one in sessions if one is not None for query in one.streams.active}
+        query = self._query_of(folder, active) if active else None
+        if query is not None:
+            request = StopRequest.read(folder)
+            if request is not None and request.is_open:
+                _stop(query, folder, request)
+
+    def _query_of(self, folder: OperatorFolder, active: dict[str, StreamingQuery]) -> StreamingQuery | None:
+        """Return the running query of a folder, which is known from the first epoch on."""
+        uri = folder.storage.uri
+        query = active.get(self._query_ids.get(uri, ""))
+        if query is None:
+            # Another query may have begun in the folder since.
+            owner = folder.read_owner()
+            if owner is not None:
+                self._query_ids[uri] = owner.query_id
+                query = active.get(owner.query_id)
+        return query
+
+
+def _stop(query: StreamingQuery, folder: OperatorFolder, request: StopRequest) -> None:
+    request.answered(folder, "taken")
+    try:
+        stopped = stop_with_savepoint(query, request.savepoint, drain=request.drain)
+    except Exception as error:  # whatever it is, the one who asked is to know it
+        request.answered(folder, "failed", f"{type(error).__name__}: {error}")
+    else:
+        request.answered(folder, "done", "" if stopped.failure is None else str(stopped.failure))
+
+
+_watchers: WeakKeyDictionary[SparkContext, _Watcher] = WeakKeyDictionary()
+_lock = threading.Lock()

@@ -1,0 +1,1 @@
+"""Savepoints of queries: created, edited, bootstrapped, and started from."""

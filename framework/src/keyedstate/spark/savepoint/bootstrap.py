@@ -1,0 +1,144 @@
+"""State from a bounded DataFrame: a process function runs over it, and what it keeps goes into a savepoint.
+
+Each task writes its files under names of its own and returns their manifest as its result.  So of two
+attempts at one partition that count which is the job's result, and the files of the other are deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from keyedstate.checkpoint import (
+    AttemptManifest,
+    CheckpointMetadata,
+    CheckpointStorage,
+    OperatorFolder,
+    TaskIdentity,
+    Writing,
+)
+from keyedstate.checkpoint.protocol.operator_folder import is_data_path
+from keyedstate.config import CHECKPOINT_COMPRESSION
+from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, storage_in_task
+from keyedstate.epoch.epoch_writer import StateWriter
+from keyedstate.epoch.partition import PartitionPlan
+from keyedstate.runtime import KeyedOperator
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.spark.task.task import OperatorPlan
+from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+
+#: What stands for the query in the manifests of a savepoint that no query has written.
+BOOTSTRAP = "bootstrap"
+
+ArrowTask: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
+
+
+class _NoOutput(OutputSchema):
+    """Takes rows of any form and drops them."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.schema([("dropped", pa.null())]))
+
+    def __reduce__(self) -> Any:
+        return _NoOutput, ()
+
+    def to_batch(
+        self, rows: Sequence[Any], key_of: Callable[[int], object] = lambda row: None
+    ) -> pa.RecordBatch:
+        return pa.record_batch([pa.nulls(0)], schema=self.schema)
+
+    def conform(self, given: Any) -> list[pa.RecordBatch]:
+        return []
+
+
+NO_OUTPUT = _NoOutput()
+
+
+def run_bootstrap(
+    plan: OperatorPlan, rows: DataFrame, root: CheckpointStorage, uid: str
+) -> CheckpointMetadata:
+    """Run a function over bounded rows and write its state into a savepoint's folder.
+
+    Parameters
+    ----------
+    plan : OperatorPlan
+    rows : DataFrame
+        Routed to the plan's tasks.
+    root : CheckpointStorage
+        The savepoint.
+    uid : str
+        The operator, as it is to be called in the savepoint.
+    """
+    save = _saving(plan.partitions, root.uri, uid)
+
+    def bootstrap(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        manifest = plan.bootstrap(batches, save)
+        if manifest is not None:
+            yield as_result(manifest)
+
+    # Partitions without rows do not always get a task.
+    parts = manifests_of(rows, bootstrap)
+    for partition in range(plan.partitions.parallelism):
+        if partition not in parts:
+            manifest = plan.bootstrap(iter(()), save, partition)
+            assert manifest is not None
+            parts[partition] = manifest
+    return metadata_of(parts.values(), root.child(uid))
+
+
+def _saving(plan: PartitionPlan, root_uri: str, uid: str) -> Any:
+    def save(
+        partition: int, backend: KeyedStateBackend, states: OperatorStateBackend, operator: KeyedOperator
+    ) -> AttemptManifest:
+        identity = bootstrap_identity(uid, partition, plan.parallelism, plan.max_parallelism)
+        chosen = backend_in_task(plan.settings)
+        compression = configuration_in_task(plan.settings)[CHECKPOINT_COMPRESSION]
+        folder = OperatorFolder(storage_in_task(root_uri, plan.settings), uid)
+        writer = StateWriter(backend, states, folder, chosen.base_rules, compression, native=False)
+        writer.begin(identity, None, Writing.WHOLE)
+        return plan.manifest(identity, backend, operator, writer.end())
+
+    return save
+
+
+def bootstrap_identity(uid: str, partition: int, parallelism: int, max_parallelism: int) -> TaskIdentity:
+    """Return the identity of an attempt that belongs to no query."""
+    context = TaskContext.get()
+    return TaskIdentity(
+        uid=uid,
+        query_id=BOOTSTRAP,
+        run_id=BOOTSTRAP,
+        epoch=0,
+        partition=partition,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        attempt=0 if context is None else context.taskAttemptId(),
+        nonce=uuid.uuid4().hex,
+    )
+
+
+def as_result(manifest: AttemptManifest) -> pa.RecordBatch:
+    """Return a manifest as the row that a task gives its job."""
+    return pa.record_batch({"manifest": pa.array([json.dumps(manifest.to_json())], pa.string())})
+
+
+def manifests_of(rows: DataFrame, task: ArrowTask) -> dict[int, AttemptManifest]:
+    """Run the task over each partition of the rows and return the manifests that it yields, by partition."""
+    results = rows.mapInArrow(task, "manifest string").collect()
+    found = [AttemptManifest.from_json(json.loads(row[0])) for row in results]
+    return {manifest.identity.partition: manifest for manifest in found}
+
+
+def metadata_of(manifests: Iterable[AttemptManifest], storage: CheckpointStorage) -> CheckpointMetadata:
+    """Return the metadata of an operator whose parts are complete; files of other attempts are deleted."""
+    metadata = CheckpointMetadata.of(list(manifests))
+    used = {path for part in metadata.parts for path in part.data_files}
+    written = [path for name in storage.list("data") if is_data_path(path := f"data/{name}")]
+    storage.for_each(storage.delete_file, [path for path in written if path not in used])
+    return metadata

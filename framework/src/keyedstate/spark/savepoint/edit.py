@@ -1,0 +1,453 @@
+"""New savepoints: from DataFrames, and from old savepoints through DataFrames.
+
+What is not edited is carried over, file by file; what is edited is written by Spark's tasks, each the key
+groups of one part.  The new savepoint exists when all of it is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from keyedstate.backend import OperatorStateKind, OperatorStateMeta, StateMeta
+from keyedstate.checkpoint import (
+    AttemptManifest,
+    CheckpointMetadata,
+    CheckpointStorage,
+    Savepoint,
+    SavepointWriter,
+)
+from keyedstate.checkpoint.format.canonical import write_whole
+from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
+from keyedstate.epoch.configuration import frozen
+from keyedstate.errors import BootstrapError, StateFrameError, UnknownOperatorError, UnknownStateError
+from keyedstate.keygroups import KEY_GROUP_COLUMN, key_group_range_for
+from keyedstate.runtime import KeyedFunction, key_serializer_for
+from keyedstate.spark.dataframe.schema import key_types
+from keyedstate.spark.dataframe.state_columns import spark_type_of
+from keyedstate.spark.plan.configuration import read_configuration
+from keyedstate.spark.plan.routing import quoted, route, with_key_group
+from keyedstate.spark.savepoint.bootstrap import (
+    BOOTSTRAP,
+    bootstrap_identity,
+    manifests_of,
+    metadata_of,
+    run_bootstrap,
+)
+from keyedstate.spark.savepoint.operator_state_writing import with_operator_states
+from keyedstate.spark.savepoint.state_writing import PartRewrite, is_timed, plain_type
+from keyedstate.state import StateDescriptor
+from keyedstate.types import VOID
+
+if TYPE_CHECKING:
+    from keyedstate.spark.dataframe.connected import ConnectedFrame
+    from keyedstate.spark.dataframe.frame import KeyedFrame
+    from keyedstate.spark.task.task import OperatorPlan
+
+
+def new_savepoint() -> SavepointEdit:
+    """Begin a savepoint without any operator: `SavepointEdit.add` gives it some."""
+    return SavepointEdit(None)
+
+
+def edit(savepoint: str | os.PathLike[str]) -> SavepointEdit:
+    """Begin a new savepoint from an old one, which stays as it is.
+
+    Raises
+    ------
+    NotASavepointError, CorruptManifestError, FormatVersionError, StorageError
+    """
+    return SavepointEdit(Savepoint.open(CheckpointStorage.open(savepoint, _configuration())))
+
+
+@dataclass(frozen=True)
+class _FromRows:
+    """A state that is taken from a DataFrame."""
+
+    rows: DataFrame
+    meta: StateMeta
+    ttl_ms: int | None
+
+
+@dataclass
+class _Operator:
+    """What becomes an operator of the new savepoint.
+
+    Attributes
+    ----------
+    origin : StoredState or None
+        What the old savepoint has of it.
+    bootstrap : (OperatorPlan, DataFrame) or None
+        The function that makes it, and its rows.
+    empty : CheckpointMetadata or None
+        Of an operator that is made of states only.
+    states : dict of str to _FromRows
+    operator_states : dict of str to (OperatorStateMeta, DataFrame)
+    """
+
+    origin: StoredState | None = None
+    bootstrap: tuple[OperatorPlan, DataFrame] | None = None
+    empty: CheckpointMetadata | None = None
+    states: dict[str, _FromRows] = field(default_factory=dict)
+    operator_states: dict[str, tuple[OperatorStateMeta, DataFrame]] = field(default_factory=dict)
+
+
+class SavepointEdit:
+    """A savepoint in the making; made by `new_savepoint` and `edit`.
+
+    Methods note what is to be done and return the object; `write` does it.
+    """
+
+    def __init__(self, base: Savepoint | None) -> None:
+        self._base = base
+        self._operators: dict[str, _Operator] = {}
+        if base is not None:
+            for uid in base.operators:
+                self._operators[uid] = _Operator(StoredState.open(base.root, uid))
+
+    @property
+    def operators(self) -> list[str]:
+        """The uids that the new savepoint will have."""
+        return sorted(self._operators)
+
+    def add(
+        self,
+        frame: KeyedFrame | ConnectedFrame,
+        function: KeyedFunction,
+        *,
+        time: Any = None,
+        delay: Any = None,
+    ) -> SavepointEdit:
+        """Add an operator with the state that a process function has after the rows of a batch DataFrame.
+
+        Parameters
+        ----------
+        frame : KeyedFrame or ConnectedFrame
+            ``keyed(df, "key", uid="name")``, or two that are connected.
+        function : KeyedProcessFunction, VectorizedProcessFunction or KeyedCoProcessFunction
+            What it yields is dropped.
+        time, delay
+            As in the frame's `process`.
+
+        Raises
+        ------
+        BootstrapError
+            For a streaming DataFrame, and a uid that is there already.
+        MissingUidError
+
+        Notes
+        -----
+        Other errors are those of `KeyedFrame.process`.
+        """
+        self._refuse_known(frame.uid)
+        self._operators[frame.uid] = _Operator(bootstrap=frame.bootstrap_plan(function, time, delay))
+        return self
+
+    def add_state(self, frame: KeyedFrame, state: StateDescriptor[Any]) -> SavepointEdit:
+        """Add a state of an operator without running a function: the column ``value`` is the state's.
+
+        Parameters
+        ----------
+        frame : KeyedFrame
+            ``keyed(df, "key", uid="name")``, with the columns of the key, ``value`` and, where the state has
+            a time to live, ``written_at`` if it is known.  A uid that is there already gets the state too.
+        state : StateDescriptor
+            The declaration, such as ``ValueState("total", types.INT64)``.
+
+        Raises
+        ------
+        BootstrapError, MissingUidError
+        StateFrameError
+            For columns that are missing or of other types, and a state that is there already.
+        """
+        uid = frame.uid
+        rows, key_columns, parallelism, max_parallelism = frame.bootstrap_rows()
+        if uid not in self._operators:
+            empty = _empty(uid, rows, key_columns, parallelism, max_parallelism)
+            self._operators[uid] = _Operator(empty=empty)
+        operator = self._operators[uid]
+        if state.name in operator.states or (operator.origin and state.name in operator.origin.states()):
+            raise StateFrameError(uid, state.name, "the operator has it already; use replace_state()")
+        self._put(uid, operator, state.name, rows, state)
+        return self
+
+    def replace_state(self, uid: str, state: str | StateDescriptor[Any], rows: DataFrame) -> SavepointEdit:
+        """Replace a state, of keys or of the operator, by the rows of a DataFrame.
+
+        Parameters
+        ----------
+        uid : str
+        state : str or StateDescriptor
+            The state's name, where its type stays; or its new declaration, with another type.
+        rows : DataFrame
+            With the columns that reading the state gives: those of the key, ``value``, and ``namespace`` and
+            ``written_at`` where the state has them.  Other columns are passed over.  Keys without a row have
+            no state.  Of an operator's list ``value`` and, where it is to stay with its task, ``task``; of a
+            broadcast map ``key`` and ``value``.
+
+        Raises
+        ------
+        UnknownOperatorError, UnknownStateError
+            With the closest names.
+        StateFrameError
+            For columns that are missing or of other types; keys that come twice are found when it is written.
+        """
+        operator = self._operator(uid)
+        name = state if isinstance(state, str) else state.name
+        if operator.origin is None:
+            if name not in operator.states:
+                raise UnknownStateError(f"the operator {uid!r}", name, list(operator.states))
+        elif isinstance(state, str) and name in (of_operator := operator.origin.operator_states()):
+            meta = of_operator[name]
+            wanted = {"value": spark_type_of(meta.value_serializer.arrow_type).simpleString()}
+            if meta.kind is OperatorStateKind.BROADCAST:
+                wanted["key"] = spark_type_of(meta.key_serializer.arrow_type).simpleString()
+            _require(uid, name, rows, wanted)
+            chosen = [column for column in ("task", "key", "value") if column in (*wanted, *rows.columns)]
+            operator.operator_states[name] = meta, rows.select(*chosen)
+            return self
+        else:
+            operator.origin.state(name)
+        self._put(uid, operator, name, rows, None if isinstance(state, str) else state)
+        return self
+
+    def remove(self, uid: str) -> SavepointEdit:
+        """Leave an operator out.
+
+        Raises
+        ------
+        UnknownOperatorError
+        """
+        self._operator(uid)
+        del self._operators[uid]
+        return self
+
+    def rename(self, uid: str, new: str) -> SavepointEdit:
+        """Give an operator another uid.
+
+        Raises
+        ------
+        UnknownOperatorError
+        BootstrapError
+            Where an operator has the new uid already; to swap two, rename one out of the way first.
+        """
+        operator = self._operator(uid)
+        if new != uid:
+            self._refuse_known(new)
+            self._operators[new] = operator
+            del self._operators[uid]
+        return self
+
+    def write(self, path: str | os.PathLike[str]) -> Savepoint:
+        """Write the new savepoint.
+
+        Parameters
+        ----------
+        path : str or path
+            A new folder.
+
+        Returns
+        -------
+        Savepoint
+            Spark's source offsets are carried over from the old one, where it has them.
+
+        Raises
+        ------
+        BootstrapError
+            Where it would have no operator.
+        SavepointTargetError
+            Where there is something in the folder.
+        StateFrameError
+            For a key that comes twice, inside the error of Spark's job.
+        CheckpointError
+        """
+        if not self._operators:
+            raise BootstrapError(None, "it would have no operator; add one with add()")
+        base = self._base
+        with SavepointWriter(CheckpointStorage.open(path, _configuration())) as writer:
+            for uid, operator in self._operators.items():
+                writer.add_operator(_written(uid, operator, writer))
+            if base is None:
+                return writer.finish()
+            for name in base.spark_files():
+                writer.add_spark_file(name, base.read_spark_file(name))
+            return writer.finish(spark=base.spark, drained=base.drained, watermark=base.watermark)
+
+    def _put(
+        self, uid: str, operator: _Operator, name: str, rows: DataFrame, declared: StateDescriptor[Any] | None
+    ) -> None:
+        metadata = _metadata(operator)
+        if metadata is None:
+            raise StateFrameError(
+                uid, name, "a function makes the operator's state; write its savepoint and edit that"
+            )
+        ttl_ms = None
+        if declared is None:
+            assert operator.origin is not None, "a state by its name alone is one of the old savepoint"
+            meta = operator.origin.state(name)
+            ttl_ms = next((part.ttl_ms[name] for part in metadata.parts if name in part.ttl_ms), None)
+        else:
+            key = key_serializer_for(_key_types(uid, name, metadata, rows))
+            # Out of its snapshot, so that no class of the program has to travel: columns become rows.
+            value = declared.serializer.snapshot().restore_serializer()
+            meta = StateMeta(name, declared.kind, key, VOID, value)
+            ttl_ms = None if declared.ttl is None else declared.ttl.ms
+        _check_columns(uid, meta, metadata, rows)
+        operator.states[name] = _FromRows(rows, meta, ttl_ms)
+
+    def _operator(self, uid: str) -> _Operator:
+        if uid not in self._operators:
+            where = "the new savepoint" if self._base is None else self._base.location
+            raise UnknownOperatorError(where, uid, self.operators)
+        return self._operators[uid]
+
+    def _refuse_known(self, uid: str) -> None:
+        if uid in self._operators:
+            raise BootstrapError(uid, "there is an operator of that uid already; remove or rename it first")
+
+
+def _metadata(operator: _Operator) -> CheckpointMetadata | None:
+    return operator.empty if operator.origin is None else operator.origin.metadata
+
+
+def _empty(
+    uid: str, rows: DataFrame, key_columns: list[str], parallelism: int, max_parallelism: int
+) -> CheckpointMetadata:
+    """Return the metadata of an operator without any state."""
+    columns = tuple((name, rows.schema[name].dataType.simpleString()) for name in key_columns)
+    parts = [
+        AttemptManifest(
+            identity=bootstrap_identity(uid, number, parallelism, max_parallelism),
+            key_groups=key_group_range_for(number, parallelism, max_parallelism),
+            backend=BOOTSTRAP,
+            backend_version="1",
+            states=(),
+            segments=(),
+            entries={},
+            rows_in=0,
+            rows_out=0,
+            largest_event_time=None,
+            sync_ms=0.0,
+            write_ms=0.0,
+            restore_ms=0.0,
+            process_ms=0.0,
+            bytes=0,
+            key_columns=columns,
+        )
+        for number in range(parallelism)
+    ]
+    return CheckpointMetadata.of(parts)
+
+
+def _key_types(uid: str, state: str, metadata: CheckpointMetadata, rows: DataFrame) -> list[Any]:
+    names = [name for name, _ in metadata.key_columns]
+    _require(uid, state, rows, dict(metadata.key_columns))
+    return key_types(rows, names)
+
+
+def _check_columns(uid: str, meta: StateMeta, metadata: CheckpointMetadata, rows: DataFrame) -> None:
+    """Refuse rows that lack a column of the state or have it with another type."""
+    wanted = dict(metadata.key_columns)
+    clashing = {"namespace", "value", "written_at", KEY_GROUP_COLUMN} & {name.lower() for name in wanted}
+    if clashing:
+        reason = f"its key has the column {sorted(clashing)[0]!r}, which means something else here"
+        raise StateFrameError(uid, meta.name, reason)
+    wanted["value"] = spark_type_of(plain_type(meta.value_serializer)).simpleString()
+    if meta.namespace_serializer != VOID:
+        wanted["namespace"] = spark_type_of(meta.namespace_serializer.arrow_type).simpleString()
+    _require(uid, meta.name, rows, wanted)
+
+
+def _require(uid: str, state: str, rows: DataFrame, wanted: Mapping[str, str]) -> None:
+    for name, kind in wanted.items():
+        found = [one for one in rows.schema.fields if one.name == name]
+        if len(found) != 1:
+            has = f"it has the columns {', '.join(rows.columns)}"
+            raise StateFrameError(uid, state, f"it has {len(found)} columns {name!r}, and needs one; {has}")
+        given = found[0].dataType.simpleString()
+        if given != kind:
+            reason = f"the column {name!r} has the type {given}, and the state has {kind}"
+            way_out = f"cast it, or give the state's new declaration in place of {state!r}"
+            raise StateFrameError(uid, state, f"{reason}; {way_out}")
+
+
+def _written(uid: str, operator: _Operator, writer: SavepointWriter) -> CheckpointMetadata:
+    """Write the data of one operator into the savepoint; returns its metadata there."""
+    target = writer.storage(uid)
+    if operator.bootstrap is not None:
+        plan, rows = operator.bootstrap
+        return run_bootstrap(plan, rows, writer.root, uid)
+    origin = operator.origin
+    if origin is None:
+        assert operator.empty is not None, "an operator of states only"
+        metadata, source = operator.empty, target
+    else:
+        metadata, source = origin.metadata, origin.storage
+    if not operator.states:
+        metadata = _under(uid, write_whole(metadata, source, target))
+    for state in operator.states.values():
+        metadata = _with_state(uid, metadata, source, target, state)
+        # What follows goes on from what is written.
+        source = target
+    if operator.operator_states:
+        compression = _configuration()[CHECKPOINT_COMPRESSION]
+        metadata = with_operator_states(metadata, target, operator.operator_states, compression)
+        metadata = metadata_of(metadata.parts, target)
+    return metadata
+
+
+def _with_state(
+    uid: str,
+    metadata: CheckpointMetadata,
+    source: CheckpointStorage,
+    target: CheckpointStorage,
+    state: _FromRows,
+) -> CheckpointMetadata:
+    rows, meta = state.rows, state.meta
+    key_columns = [name for name, _ in metadata.key_columns]
+    rewrite = PartRewrite(
+        metadata,
+        source.uri,
+        target.uri,
+        uid,
+        meta,
+        state.ttl_ms,
+        tuple(key_columns),
+        frozen(_configuration()),
+    )
+    own = ["value"]
+    if meta.namespace_serializer != VOID:
+        own.append("namespace")
+    if is_timed(meta.value_serializer) and "written_at" in rows.columns:
+        own.append("written_at")
+    chosen = rows.select(*(quoted(name) for name in (*key_columns, *own)))
+    routed = route(
+        with_key_group(chosen, key_columns, metadata.max_parallelism),
+        metadata.parallelism,
+        metadata.max_parallelism,
+    )
+    parts = manifests_of(routed, rewrite.run)
+    for number in range(metadata.parallelism):
+        if number not in parts:
+            # A part without rows has had no task, or one that knew of nothing.
+            parts[number] = rewrite.write(number, None)
+    return metadata_of(parts.values(), target)
+
+
+def _configuration() -> Configuration:
+    """Return the options of the session that there is; without one those of the environment."""
+    session = SparkSession.getActiveSession()
+    return Configuration(environ=os.environ) if session is None else read_configuration(session, None)
+
+
+def _under(uid: str, metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """Return the metadata of an operator under another uid."""
+    if metadata.uid == uid:
+        return metadata
+    parts = tuple(replace(part, identity=replace(part.identity, uid=uid)) for part in metadata.parts)
+    return replace(metadata, uid=uid, parts=parts)

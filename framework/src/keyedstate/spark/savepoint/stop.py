@@ -1,0 +1,203 @@
+"""Stopping a running query with a savepoint of all that it has done."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
+
+from keyedstate.checkpoint import OperatorFolder, Savepoint, SavepointWriter
+from keyedstate.checkpoint.protocol.recovery import drain as drain_run
+from keyedstate.checkpoint.savepoint.savepoint import Progress
+from keyedstate.checkpoint.storage.filesystem import Place
+from keyedstate.errors import ClassicSparkRequiredError, UnstoppableQueryError
+from keyedstate.spark.savepoint.query_location import QueryLocation
+from keyedstate.spark.savepoint.savepoint import savepoint_of
+from keyedstate.spark.task.acknowledgements import acknowledgements_of
+from keyedstate.time.service import EVENT_TIMERS
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: The watermark behind all events, as Flink has it: the largest number of 64 bits.
+FINAL_WATERMARK = 2**63 - 1
+_LOOK_EVERY_S = 0.02
+
+
+@dataclass(frozen=True)
+class StoppedQuery:
+    """A query that was stopped, and its savepoint.
+
+    Attributes
+    ----------
+    savepoint : Savepoint
+        Of the last micro-batch that Spark has committed.
+    epoch : int
+        That micro-batch.
+    failure : StreamingQueryException or None
+        Why the query had failed before it could be stopped.  The savepoint is as good as any; a drained one
+        was not possible then.
+    """
+
+    savepoint: Savepoint
+    epoch: int
+    failure: StreamingQueryException | None
+
+
+def stop_with_savepoint(
+    query: StreamingQuery, place: Place, *, drain: bool = False, progress: Progress | None = None
+) -> StoppedQuery:
+    """Let the running micro-batch finish, stop the query, and take a savepoint of it.
+
+    Nothing is lost and nothing doubled: the savepoint is that of the last micro-batch that Spark has
+    committed.  Where the next one has begun in the instant of stopping, it is given up, and done by whoever
+    goes on from the savepoint.
+
+    Parameters
+    ----------
+    query : StreamingQuery
+        Of this session, running or ended.
+    place : str or path
+        The new savepoint.
+    drain : bool, default False
+        Use up all input that is there first, fire all event-time timers, and mark the savepoint as drained,
+        with the final watermark: for a query that comes to its end.  Timers fire in micro-batches; where
+        there are some, the query needs a heartbeat, which makes micro-batches without input.
+    progress : callable, optional
+        Told how many of how many bytes are done.
+
+    Raises
+    ------
+    UnstoppableQueryError
+        Where the query has no keyed operators, or is to be drained and has ended, or has event-time timers
+        and no heartbeat; it goes on running.
+    SavepointTargetError, SparkStateError, SparkLocationError
+        Where no savepoint of it can be taken or written there; it goes on running.
+    NoCommonEpochError
+        Where it was stopped before its first micro-batch was done.
+    CheckpointError
+        Where a file, which is named, is damaged or cannot be read or written.  The query is stopped then, and
+        `create_savepoint` takes the savepoint later.
+    """
+    location = _location_of(query)
+    if drain and not query.isActive and query.exception() is None:
+        way_out = "Take its savepoint without drain, or start it again first."
+        raise UnstoppableQueryError(str(query.id), "it is to be drained and has ended", way_out)
+    location.refuse_state()
+    SavepointWriter(place).abort()
+    # A failure is the query's end as well; it is reported with the savepoint.
+    with contextlib.suppress(StreamingQueryException):
+        if drain:
+            _use_up_input(query)
+        else:
+            _let_batch_finish(query)
+    folders = _folders_of(query)
+    if not folders:
+        raise UnstoppableQueryError(
+            str(query.id),
+            "this session has no keyed operators of it",
+            "Call it in the session that has built the query, after its first micro-batch has begun.",
+        )
+    query.stop()
+    failure = query.exception()
+    drained = drain and failure is None
+    savepoint = savepoint_of(
+        place,
+        folders,
+        location,
+        drained=drained,
+        watermark=FINAL_WATERMARK if drained else None,
+        progress=progress,
+    )
+    assert savepoint.spark is not None, "it has a location"
+    return StoppedQuery(savepoint, savepoint.spark.epoch, failure)
+
+
+def _use_up_input(query: StreamingQuery) -> None:
+    """Wait until all input is used up; where there are heartbeats, event-time timers fire behind it."""
+    if not _has_heartbeat(query):
+        query.processAllAvailable()
+        # Before its first micro-batch nothing was known of the query.
+        if not _has_heartbeat(query):
+            _refuse_timers(query)
+            return
+    # Spark's own method waits for a moment without anything new, and heartbeats are always new.
+    _await_batch(query, without_rows=True)
+    # One operator's last rows may be the input of another.
+    for folder in _folders_of(query):
+        drain_run(folder, str(query.runId))
+    _await_batch(query)
+
+
+def _refuse_timers(query: StreamingQuery) -> None:
+    """Refuse to drain a query with event-time timers, for which Spark would make no micro-batch."""
+    for folder in _folders_of(query):
+        epochs = folder.checkpoints()
+        metadata = folder.read_metadata(max(epochs)) if epochs else None
+        if metadata is None:
+            continue
+        timers = sum(
+            entries
+            for part in metadata.parts
+            for name, entries in part.entries.items()
+            if name.startswith(EVENT_TIMERS)
+        )
+        if timers:
+            raise UnstoppableQueryError(
+                str(query.id),
+                f"it is to be drained, and {timers} event-time timers of the operator {folder.uid!r} would "
+                "fire in no micro-batch, since there is no more input",
+                "Give keyed(...) a heartbeat, or stop it without drain.",
+            )
+
+
+def _has_heartbeat(query: StreamingQuery) -> bool:
+    context = SparkContext._active_spark_context
+    if context is None:
+        return False
+    return any(map(acknowledgements_of(context).has_heartbeat, _folders_of(query)))
+
+
+def _await_batch(query: StreamingQuery, *, without_rows: bool = False) -> None:
+    """Wait for a micro-batch that began after this call, or for the end of the query."""
+    last = query.lastProgress
+    # The next one may have begun before; the one behind it has not.
+    enough = (-1 if last is None else last["batchId"]) + 2
+    while query.isActive:
+        last = query.lastProgress
+        if last is not None and last["batchId"] >= enough and not (without_rows and last["numInputRows"]):
+            return
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _let_batch_finish(query: StreamingQuery) -> None:
+    last = query.lastProgress
+    while query.isActive and query.status["isTriggerActive"]:
+        now = query.lastProgress
+        if now is not None and (last is None or now["batchId"] != last["batchId"]):
+            # Between two micro-batches that follow each other at once.
+            return
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _location_of(query: StreamingQuery) -> QueryLocation:
+    execution = getattr(query, "_jsq", None)
+    if execution is None:
+        raise ClassicSparkRequiredError()
+    return QueryLocation.open(execution.streamingQuery().resolvedCheckpointRoot())
+
+
+def _folders_of(query: StreamingQuery) -> list[OperatorFolder]:
+    context = SparkContext._active_spark_context
+    if context is None:
+        return []
+    found = []
+    for folder in acknowledgements_of(context).folders():
+        owner = folder.read_owner()
+        if owner is not None and owner.query_id == str(query.id):
+            found.append(folder)
+    return found

@@ -1,0 +1,1 @@
+"""The kinds of keyed state: value, list, map, reducing and aggregating."""

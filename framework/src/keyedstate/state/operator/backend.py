@@ -1,0 +1,290 @@
+"""The operator states of one task, registered by name (Flink's ``DefaultOperatorStateBackend``).
+
+They lie in plain Python lists and dicts, whatever backend holds the keyed state, and are small: a snapshot
+copies them in its synchronous part.  What a checkpoint holds is read at once, with the serializers that wrote
+it, and written with those that the program registers: so unlike in keyed state even keys may migrate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+from keyedstate.backend import (
+    OPERATOR_KEY_GROUP,
+    EntryBatch,
+    OperatorStateKind,
+    OperatorStateMeta,
+    RestoredOperatorState,
+    Snapshot,
+    SnapshotSink,
+)
+from keyedstate.errors import (
+    KeyedStateError,
+    StateConversionError,
+    StateKindMismatchError,
+    StateMigrationError,
+)
+from keyedstate.state.operator.list_states import BroadcastSide, OperatorStateDescriptor, OperatorStateHandle
+from keyedstate.state.registry.restored_tables import Conversion
+from keyedstate.state.registry.running_snapshot import SnapshotTask
+from keyedstate.state.registry.serializer_provider import SerializerProvider
+from keyedstate.types import VOID_NAMESPACE, TypeSerializer
+
+H = TypeVar("H", bound=OperatorStateHandle)
+
+#: Entries that are written as one batch.
+_BATCH_ENTRIES = 4096
+
+
+class _State:
+    """One state: what it is, and its elements or entries.
+
+    Attributes
+    ----------
+    meta : OperatorStateMeta
+    content : list or dict
+        Always the same object: the state's handle has it too.
+    others : list of _State
+        What was restored in another form, not empty; gone once the state is registered.  All tasks write one
+        form, unless some register a state whose type has changed and others leave it as they find it.
+    """
+
+    def __init__(self, meta: OperatorStateMeta) -> None:
+        self.meta = meta
+        self.is_map = meta.kind is OperatorStateKind.BROADCAST
+        self.content: Any = {} if self.is_map else []
+        self.others: list[_State] = []
+
+    @property
+    def entries(self) -> int:
+        return len(self.content) + sum(len(other.content) for other in self.others)
+
+    def add(self, values: Iterable[Any], keys: Iterable[Any]) -> None:
+        if self.is_map:
+            self.content.update(zip(keys, values, strict=True))
+        else:
+            self.content.extend(values)
+
+    def restore(self, meta: OperatorStateMeta, batches: Sequence[EntryBatch[Any, Any, Any]]) -> None:
+        form = next((form for form in (self, *self.others) if form.meta == meta), None)
+        if form is None and not batches:
+            return
+        if form is None and not self.content:
+            self.meta, form = meta, self
+        elif form is None:
+            form = _State(meta)
+            self.others.append(form)
+        for batch in batches:
+            form.add(batch.values, batch.keys)
+
+    def captured(self) -> tuple[OperatorStateMeta, Any]:
+        """Return what a snapshot writes, which nobody changes any more."""
+        if self.others:
+            written, requested = self.others[0].meta, self.meta
+            reason = "tasks have written it in both forms, and this one has not registered it"
+            raise StateMigrationError(
+                self.meta.name, "value", written.value_serializer, requested.value_serializer, reason
+            )
+        meta = self.meta.duplicate()
+        if self.is_map or self.meta.value_serializer.immutable:
+            # The values of a map were copied when they were put in and are copied when they are taken out.
+            return meta, self.content.copy()
+        return meta, list(map(self.meta.value_serializer.copy, self.content))
+
+    def go_on_as(self, requested: OperatorStateMeta) -> None:
+        """Convert what was restored to the types of another meta, or refuse them and stay as it is.
+
+        Raises
+        ------
+        StateMigrationError, StateConversionError
+        """
+        converted = [form.converted(requested) for form in (self, *self.others)]
+        self.others.clear()
+        self.content.clear()
+        self.meta = converted[0][0]
+        for _, keys, values in converted:
+            self.add(values, keys)
+
+    def converted(self, requested: OperatorStateMeta) -> tuple[OperatorStateMeta, list[Any], list[Any]]:
+        """Return the meta with which the state goes on, and its keys and values as objects of that."""
+        name, old = requested.name, self.meta
+        key, of_keys = _resolved(name, "key", old.key_serializer, requested.key_serializer)
+        part = "value" if self.is_map else "element"
+        value, of_values = _resolved(name, part, old.value_serializer, requested.value_serializer)
+        try:
+            keys = _converted(self.content, of_keys) if self.is_map else []
+            values = _converted(self.content.values() if self.is_map else self.content, of_values)
+        except KeyedStateError as error:
+            raise StateConversionError(name, str(error)) from error
+        return OperatorStateMeta(name, requested.kind, key, value), keys, values
+
+
+class OperatorStateBackend:
+    """The operator states of one task.
+
+    Everything but `SnapshotTask.run` belongs to one owner thread.
+
+    Parameters
+    ----------
+    restored : iterable of (OperatorStateMeta, sequence of EntryBatch)
+        What a checkpoint gives this task, as `keyedstate.checkpoint.read_operator_state` returns it.  Pieces
+        of one list come in its order.
+    generic_types : bool, default True
+        Whether states whose values are pickled may be registered: the option ``types.generic``.
+
+    Raises
+    ------
+    StateKindMismatchError
+        Where two tasks have written states of two kinds under one name.
+    """
+
+    def __init__(self, restored: Iterable[RestoredOperatorState] = (), *, generic_types: bool = True) -> None:
+        #: Every state, also restored ones that nobody has registered in this run: they are kept and written
+        #: into each snapshot, so that a state survives a program that does not use it.
+        self._states: dict[str, _State] = {}
+        self._handles: dict[str, OperatorStateHandle] = {}
+        #: What was asked for at the first look-up; a reconfigured serializer may stand in its place.
+        self._requested: dict[str, OperatorStateMeta] = {}
+        self._generic_types = generic_types
+        self._side = BroadcastSide()
+        self._snapshots: list[SnapshotTask] = []
+        for meta, batches in restored:
+            state = self._states.setdefault(meta.name, _State(meta))
+            _check_kind(state.meta, meta, restored=True)
+            state.restore(meta, batches)
+
+    def get_state(self, descriptor: OperatorStateDescriptor[H]) -> H:
+        """Return the handle of a state, the same at every look-up; registers the state at its first.
+
+        Raises
+        ------
+        StateKindMismatchError
+            Where the name holds another kind of operator state, restored or registered.
+        StateMigrationError
+            Where its types do not fit.
+        StateConversionError
+            Where restored values cannot be given to the program, although their types fit.
+        GenericTypeForbiddenError
+            Where its values are pickled and that is forbidden.
+        """
+        meta = descriptor.meta
+        known = self._requested.get(meta.name)
+        if known is not None:
+            _check_same(known, meta)
+            return cast(H, self._handles[meta.name])
+        if not self._generic_types:
+            meta.refuse_generic()
+        state = self._states.get(meta.name)
+        if state is None:
+            state = _State(meta)
+        else:
+            _check_kind(state.meta, meta, restored=True)
+            state.go_on_as(meta)
+        # Only now: a refused registration leaves everything as it was.
+        handle = descriptor.create_handle(state.meta, state.content, self._side)
+        self._states[meta.name] = state
+        self._handles[meta.name] = handle
+        self._requested[meta.name] = meta
+        return handle
+
+    @contextmanager
+    def broadcast_side(self) -> Iterator[None]:
+        """Let broadcast states be changed inside the ``with`` block."""
+        before, self._side.current = self._side.current, True
+        try:
+            yield
+        finally:
+            self._side.current = before
+
+    def metas(self) -> list[OperatorStateMeta]:
+        """Return what is known of each state, restored ones included."""
+        return [state.meta for state in self._states.values()]
+
+    def entries_by_state(self) -> dict[str, int]:
+        """Return the number of elements or entries of each state on this task."""
+        return {name: state.entries for name, state in self._states.items()}
+
+    def snapshot(self, checkpoint_id: int) -> SnapshotTask | None:
+        """Copy every state, and return what writes the copies; None where there is no state at all.
+
+        The task must be run or cancelled.  It writes each state under `OperatorStateMeta.entries_meta`, all
+        of it in the key group `OPERATOR_KEY_GROUP`.
+
+        Raises
+        ------
+        StateMigrationError
+            Where a restored state is there in two forms, and the program has not said which one it wants.
+        """
+        if not self._states:
+            return None
+        started = time.perf_counter()
+        captured = _CapturedStates([state.captured() for state in self._states.values()])
+        synchronous_ms = (time.perf_counter() - started) * 1000.0
+        task = SnapshotTask(checkpoint_id, captured, synchronous_ms, asynchronous=True)
+        self._snapshots = [other for other in self._snapshots if not other.done]
+        self._snapshots.append(task)
+        return task
+
+    def close(self) -> None:
+        """Cancel running snapshots; calling it again does nothing."""
+        for task in self._snapshots:
+            task.cancel()
+
+
+class _CapturedStates(Snapshot):
+    def __init__(self, states: list[tuple[OperatorStateMeta, Any]]) -> None:
+        self._states = states
+
+    def write(self, sink: SnapshotSink) -> None:
+        for meta, content in self._states:
+            sink.begin_state(meta.entries_meta)
+            is_map = meta.kind is OperatorStateKind.BROADCAST
+            entries = content.items() if is_map else enumerate(content)
+            sink.write_entries(OPERATOR_KEY_GROUP, _batches(iter(entries)))
+
+    def release(self) -> None:
+        self._states = []
+
+
+def _batches(entries: Iterator[tuple[Any, Any]]) -> Iterator[EntryBatch[Any, Any, Any]]:
+    while some := list(islice(entries, _BATCH_ENTRIES)):
+        keys, values = zip(*some, strict=True)
+        yield EntryBatch([VOID_NAMESPACE] * len(some), list(keys), list(values))
+
+
+def _resolved(
+    state: str, part: str, written: TypeSerializer[Any], requested: TypeSerializer[Any]
+) -> tuple[TypeSerializer[Any], Conversion]:
+    """Return the serializer with which a part goes on and what converts its objects, or refuse it."""
+    provider = SerializerProvider(state, part, restored=written)
+    provider.register(requested)
+    serializer = provider.current
+    return serializer, serializer.conversion_from(written)
+
+
+def _converted(objects: Iterable[Any], conversion: Conversion) -> list[Any]:
+    if conversion is None:
+        return list(objects)
+    return [None if found is None else conversion(found) for found in objects]
+
+
+def _check_kind(known: OperatorStateMeta, requested: OperatorStateMeta, *, restored: bool) -> None:
+    if known.kind is not requested.kind:
+        raise StateKindMismatchError(known.name, known.kind.value, requested.kind.value, restored=restored)
+
+
+def _check_same(registered: OperatorStateMeta, requested: OperatorStateMeta) -> None:
+    """Refuse a second look-up that asks for something else than the first registered."""
+    _check_kind(registered, requested, restored=False)
+    is_map = requested.kind is OperatorStateKind.BROADCAST
+    parts = (
+        ("key", registered.key_serializer, requested.key_serializer),
+        ("value" if is_map else "element", registered.value_serializer, requested.value_serializer),
+    )
+    for part, old, new in parts:
+        if old != new:
+            raise StateMigrationError(requested.name, part, old, new, "one state has one type within a run")

@@ -1,0 +1,182 @@
+"""Operator state: lists that belong to a task and not to a key (Flink's ``OperatorStateStore``).
+
+Two kinds of lists differ in what a restart makes of them.  An `OperatorListState` is dealt out anew where the
+parallelism has changed: each element is on one task.  A `UnionListState` gives all elements to every task,
+which picks its own.  Broadcast state is in `keyedstate.state.operator.broadcast`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from keyedstate.backend import OperatorStateKind, OperatorStateMeta
+from keyedstate.state.declaration import Declaration, declarations
+from keyedstate.state.kinds.handles import check_type
+from keyedstate.state.kinds.list_elements import ElementChecks, element_type
+from keyedstate.types import TypeSerializer
+
+T = TypeVar("T")
+H = TypeVar("H", bound="OperatorStateHandle")
+
+
+@dataclass
+class BroadcastSide:
+    """Whether rows of the broadcast side are processed now; shared by the handles of one operator."""
+
+    current: bool = False
+
+
+class OperatorStateHandle:
+    """What the handles of operator states share."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The state's name."""
+        return self._name
+
+
+class OperatorStateDescriptor(Declaration[H], ABC, Generic[H]):
+    """A declared operator state: a class attribute of a process function, or registered in its ``open``.
+
+    Attributes
+    ----------
+    name : str
+    meta : OperatorStateMeta
+    """
+
+    def __init__(self, meta: OperatorStateMeta) -> None:
+        super().__init__(meta.name)
+        self.meta = meta
+
+    @abstractmethod
+    def create_handle(self, meta: OperatorStateMeta, content: Any, side: BroadcastSide) -> H:
+        """Return the handle over a state's content.
+
+        Parameters
+        ----------
+        meta : OperatorStateMeta
+            The registered one; a reconfigured serializer may stand in the place of a declared one.
+        content : list or dict
+            Shared with the operator state backend, which writes it into checkpoints.
+        side : BroadcastSide
+        """
+
+
+def declared_operator_states(function: object) -> list[OperatorStateDescriptor[Any]]:
+    """Return the operator states declared as class attributes, those of base classes first.
+
+    Raises
+    ------
+    InvalidDescriptorError
+        Where two attributes declare states of one name.
+    """
+    return [state for state in declarations(function) if isinstance(state, OperatorStateDescriptor)]
+
+
+class OperatorListStateHandle(ElementChecks[T], OperatorStateHandle, Generic[T]):
+    """The elements of one list that are on this task.
+
+    None is no element, also where the element type is nullable.  The list keeps the very objects that it is
+    given: changing a mutable one in place changes the state, as in Flink.
+    """
+
+    __slots__ = ("_element", "_elements", "_is_element")
+
+    def __init__(self, name: str, elements: list[T], serializer: TypeSerializer[T]) -> None:
+        super().__init__(name)
+        self._elements = elements
+        self._element = element_type(serializer)
+        self._is_element = self._element.is_value
+
+    def get(self) -> list[T]:
+        """Return the elements as a list of the caller's own; an empty one where there is none."""
+        return self._elements.copy()
+
+    def add(self, value: T) -> None:
+        """Append one element.
+
+        Raises
+        ------
+        StateValueError
+            For None and where the element is not of the declared type; the state stays as it was.
+        """
+        if not self._is_element(value):
+            raise self._refusal([value])
+        self._elements.append(value)
+
+    def add_all(self, values: Iterable[T]) -> None:
+        """Append several elements: all of them or, where one is refused, none.
+
+        Raises
+        ------
+        StateValueError
+            For None instead of a list, and as `add`.
+        """
+        self._elements.extend(self._checked(values))
+
+    def update(self, values: Iterable[T]) -> None:
+        """Replace the list by other elements; no element is the same as `clear`.
+
+        Raises
+        ------
+        StateValueError
+            As `add_all`; the state stays as it was.
+        """
+        self._elements[:] = self._checked(values)
+
+    def clear(self) -> None:
+        """Remove all elements that are on this task."""
+        self._elements.clear()
+
+
+class _ListDescriptor(OperatorStateDescriptor[OperatorListStateHandle[T]]):
+    kind: OperatorStateKind
+
+    def __init__(self, name: str, type: TypeSerializer[T]) -> None:
+        check_type(name, "element type", type)
+        super().__init__(OperatorStateMeta.of_list(name, self.kind, type))
+
+    def create_handle(
+        self, meta: OperatorStateMeta, content: Any, side: BroadcastSide
+    ) -> OperatorListStateHandle[T]:
+        return OperatorListStateHandle(self.name, content, meta.value_serializer)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.meta.value_serializer!r})"
+
+
+class OperatorListState(_ListDescriptor[T]):
+    """A list of which each task has a part; after a change of parallelism the elements are dealt out evenly.
+
+    Parameters
+    ----------
+    name : str
+    type : TypeSerializer
+        Of the elements, for example ``types.STRING``.
+    """
+
+    kind = OperatorStateKind.LIST
+
+
+class UnionListState(_ListDescriptor[T]):
+    """A list of which each task has a part; after every restart each task has the elements of all.
+
+    So a function that never calls `OperatorListStateHandle.update` with what is its task's own multiplies the
+    elements by the number of tasks at every restart.
+
+    Parameters
+    ----------
+    name : str
+    type : TypeSerializer
+        Of the elements, for example ``types.STRING``.
+    """
+
+    kind = OperatorStateKind.UNION_LIST

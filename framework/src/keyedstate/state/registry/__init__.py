@@ -1,0 +1,1 @@
+"""The states of one backend by name, their restored tables, and their snapshots."""

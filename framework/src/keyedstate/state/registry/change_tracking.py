@@ -1,0 +1,302 @@
+"""What changed since an epoch: in all tables of one keyed backend, also in those that do not know it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from keyedstate.backend import (
+    AddressBatch,
+    AnyStateTable,
+    ChangeTracking,
+    EntryBatch,
+    GatheredChanges,
+    GroupChanges,
+    IncrementalVisitor,
+    StateEntry,
+    StateMeta,
+    StateTable,
+    TableChanges,
+    TableSnapshot,
+)
+from keyedstate.errors import UnknownChangesError
+from keyedstate.keygroups import KeyGroupRange
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+U = TypeVar("U")
+
+
+class ChangeTracker:
+    """The changes of all tables of one keyed backend.
+
+    Parameters
+    ----------
+    native : bool
+        Whether the backend claims change tracking; otherwise the touched addresses are noted here.
+    """
+
+    def __init__(self, native: bool) -> None:
+        self._native = native
+        self._tables: dict[str, ChangeTracking[Any, Any, Any]] = {}
+        self._epoch: int | None = None
+        self._known_since: int | None = None
+
+    def track(self, table: AnyStateTable) -> AnyStateTable:
+        """Track a table and return the one by which it must be changed from now on."""
+        tracked = table if self._native else TouchedTable(table)
+        if not isinstance(tracked, ChangeTracking):
+            raise TypeError(
+                f"the backend claims change tracking, but its {type(table).__name__} is no ChangeTracking; "
+                "derive it from that class too, or do not claim it"
+            )
+        if self._epoch is not None:
+            tracked.begin_epoch(self._epoch)
+        self._tables[table.meta.name] = tracked
+        return tracked
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin an epoch in every table."""
+        if self._epoch is not None and epoch <= self._epoch:
+            raise ValueError(f"epoch {epoch} cannot begin after epoch {self._epoch}; epochs ascend")
+        for table in self._tables.values():
+            table.begin_epoch(epoch)
+        if self._known_since is None:
+            self._known_since = epoch - 1
+        self._epoch = epoch
+
+    def changes_since(self, epoch: int) -> dict[str, TableChanges[Any, Any, Any]]:
+        """Capture the changes of every table."""
+        if self._known_since is None or epoch < self._known_since:
+            raise UnknownChangesError(epoch, self._known_since)
+        captured: dict[str, TableChanges[Any, Any, Any]] = {}
+        try:
+            for name, table in self._tables.items():
+                captured[name] = table.changes_since(epoch)
+        except BaseException:
+            for changes in captured.values():
+                changes.release()
+            raise
+        return captured
+
+    def forget_changes(self, epoch: int) -> None:
+        """Forget the changes of epochs that are over."""
+        if self._epoch is None or self._known_since is None:
+            return
+        if epoch >= self._epoch:
+            raise ValueError(f"epoch {epoch} is not over: forget epochs before {self._epoch}")
+        for table in self._tables.values():
+            table.forget_changes(epoch)
+        self._known_since = max(self._known_since, epoch)
+
+
+class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
+    """A table that notes which of another one's addresses are touched, and hands everything on.
+
+    The first touch of an address in an epoch costs a look-up, a later one only a check.
+
+    Parameters
+    ----------
+    table : StateTable
+        All changes of it must go through the wrapper.
+    """
+
+    def __init__(self, table: StateTable[K, N, V]) -> None:
+        self._table = table
+        self._first = table.key_groups.start
+        #: Per epoch and key group, the touched addresses and whether each had an entry when the epoch began;
+        #: epochs ascend.  The last one is that of `_current`; without any, nothing is noted.
+        self._epochs: dict[int, list[dict[tuple[N, K], bool]]] = {}
+        self._current: list[dict[tuple[N, K], bool]] = []
+
+    # -- epochs -------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin to note the touched addresses anew."""
+        running = next(reversed(self._epochs), None)
+        if running is not None and epoch <= running:
+            raise ValueError(f"epoch {epoch} cannot begin after epoch {running}; epochs ascend")
+        self._current = self._epochs[epoch] = [{} for _ in self._table.key_groups]
+
+    def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
+        """Look up what the touched addresses hold now."""
+        wanted = [noted for number, noted in self._epochs.items() if number > epoch]
+        groups: dict[int, GroupChanges[K, N, V]] = {}
+        for key_group in self._table.key_groups:
+            touched: dict[tuple[N, K], bool] = {}
+            for noted in wanted:
+                for address, existed in noted[key_group - self._first].items():
+                    touched.setdefault(address, existed)
+            if touched:
+                groups[key_group] = self._look_up(key_group, touched)
+        # While a snapshot is live, a table that keeps objects by reference hands out copies of those above.
+        return GatheredChanges(groups, self._table.snapshot().release)
+
+    def _look_up(self, key_group: int, touched: dict[tuple[N, K], bool]) -> GroupChanges[K, N, V]:
+        written: tuple[list[N], list[K], list[V]] = [], [], []
+        removed: tuple[list[N], list[K]] = [], []
+        table = self._table
+        for (namespace, key), existed in touched.items():
+            value = table.get(key_group, key, namespace)
+            if value is not None or table.contains(key_group, key, namespace):
+                written[0].append(namespace)
+                written[1].append(key)
+                written[2].append(value)  # type: ignore[arg-type] # None is a value
+            elif existed:
+                removed[0].append(namespace)
+                removed[1].append(key)
+        return GroupChanges(EntryBatch(*written), AddressBatch(*removed))
+
+    def forget_changes(self, epoch: int) -> None:
+        """Drop the addresses of those epochs, but not of the running one."""
+        running = next(reversed(self._epochs), None)
+        for number in [number for number in self._epochs if number <= epoch and number != running]:
+            del self._epochs[number]
+
+    def _touch(self, key_group: int, key: K, namespace: N) -> bool:
+        """Note an address before it is changed; return whether it is the first time."""
+        if not self._current:
+            return False
+        touched = self._current[key_group - self._first]
+        address = namespace, key
+        if address in touched:
+            return False
+        touched[address] = self._table.contains(key_group, key, namespace)
+        return True
+
+    # -- changes --------------------------------------------------------------------------------------------
+
+    def get_for_update(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Note the address and return the value."""
+        self._touch(key_group, key, namespace)
+        return self._table.get_for_update(key_group, key, namespace)
+
+    def get_many_for_update(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
+    ) -> list[V | None]:
+        """Note the addresses and return the values."""
+        groups, found = self._touch_many(key_groups, keys, namespace)
+        return self._table.get_many_for_update(groups, found, namespace)
+
+    def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
+        """Note the address and write."""
+        self._touch(key_group, key, namespace)
+        self._table.put(key_group, key, namespace, value)
+
+    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
+        """Note the address, write, and return the old value."""
+        self._touch(key_group, key, namespace)
+        return self._table.put_and_get_old(key_group, key, namespace, value)
+
+    def remove(self, key_group: int, key: K, namespace: N) -> None:
+        """Note the address and remove."""
+        self._touch(key_group, key, namespace)
+        self._table.remove(key_group, key, namespace)
+
+    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Note the address, remove, and return the old value."""
+        self._touch(key_group, key, namespace)
+        return self._table.remove_and_get_old(key_group, key, namespace)
+
+    def transform(
+        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
+    ) -> None:
+        """Note the address and transform; a function that raises has changed nothing."""
+        first = self._touch(key_group, key, namespace)
+        try:
+            self._table.transform(key_group, key, namespace, value, function)
+        except BaseException:
+            if first:
+                del self._current[key_group - self._first][namespace, key]
+            raise
+
+    def put_many(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
+    ) -> None:
+        """Note the addresses and write."""
+        groups, found = self._touch_many(key_groups, keys, namespace)
+        self._table.put_many(groups, found, namespace, values)
+
+    def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
+        """Note the addresses and remove."""
+        groups, found = self._touch_many(key_groups, keys, namespace)
+        self._table.remove_many(groups, found, namespace)
+
+    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        """Note the addresses and add the entries."""
+        for namespace, key in zip(batch.namespaces, batch.keys, strict=True):
+            self._touch(key_group, key, namespace)
+        self._table.restore_entries(key_group, batch)
+
+    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
+        """Return a visitor whose changes are noted."""
+        return _TouchingVisitor(self, self._table.visitor(batch_size))
+
+    def _touch_many(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
+    ) -> tuple[list[int], list[K]]:
+        groups, found = list(key_groups), list(keys)
+        for key_group, key in zip(groups, found, strict=True):
+            self._touch(key_group, key, namespace)
+        return groups, found
+
+    # -- handed on ------------------------------------------------------------------------------------------
+
+    @property
+    def meta(self) -> StateMeta:
+        """What is known of the state."""
+        return self._table.meta
+
+    def replace_meta(self, meta: StateMeta) -> None:
+        """Hand the serializers on."""
+        self._table.replace_meta(meta)
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the table owns."""
+        return self._table.key_groups
+
+    def get(self, key_group: int, key: K, namespace: N) -> V | None:
+        """Return the value, or None."""
+        return self._table.get(key_group, key, namespace)
+
+    def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
+        """Return the values of several keys."""
+        return self._table.get_many(key_groups, keys, namespace)
+
+    def contains(self, key_group: int, key: K, namespace: N) -> bool:
+        """Return whether there is an entry."""
+        return self._table.contains(key_group, key, namespace)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def keys(self, namespace: N) -> Iterator[K]:
+        """Yield the keys of one namespace."""
+        return self._table.keys(namespace)
+
+    def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
+        """Yield every address."""
+        return self._table.keys_and_namespaces()
+
+    def snapshot(self) -> TableSnapshot[K, N, V]:
+        """Capture the present entries."""
+        return self._table.snapshot()
+
+
+class _TouchingVisitor(IncrementalVisitor[K, N, V]):
+    def __init__(self, table: TouchedTable[K, N, V], visitor: IncrementalVisitor[K, N, V]) -> None:
+        self._table = table
+        self._visitor = visitor
+
+    def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
+        return self._visitor.next_entries()
+
+    def update(self, entry: StateEntry[K, N, V], value: V) -> None:
+        self._table._touch(entry.key_group, entry.key, entry.namespace)
+        self._visitor.update(entry, value)
+
+    def remove(self, entry: StateEntry[K, N, V]) -> None:
+        self._table._touch(entry.key_group, entry.key, entry.namespace)
+        self._visitor.remove(entry)

@@ -1,0 +1,171 @@
+"""How long accesses to states take, sampled (Flink's ``LatencyTrackingStateFactory``).
+
+A handle whose accesses are sampled gets a class of its own, derived from its class, in which each operation
+counts its calls.  The other handles, all of them where sampling is off, are as they were: they pay nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from keyedstate.backend import StateMeta
+from keyedstate.config import (
+    METRICS_LATENCY,
+    METRICS_LATENCY_HISTORY,
+    METRICS_LATENCY_INTERVAL,
+    METRICS_LATENCY_STATE_NAMES,
+    Configuration,
+)
+from keyedstate.state.kinds.handles import StateHandle
+from keyedstate.state.kinds.map_iterator import MapStateIterator
+
+#: What handles have beside their operations.
+_NO_OPERATIONS = frozenset({"at", "name", "namespace", "set_namespace"})
+#: Operations of map states that make an iterator.
+_MAKING_ITERATORS = frozenset({"entries", "iterator"})
+#: Operations of the iterator over a map state, and their names.
+_OF_ITERATORS = {"has_next": "iterator_has_next", "__next__": "iterator_next", "remove": "iterator_remove"}
+
+
+@dataclass(frozen=True)
+class LatencySampling:
+    """How accesses are sampled.
+
+    Attributes
+    ----------
+    interval : int
+        Of so many calls of one operation the first is measured.
+    history : int
+        How many samples of an operation are kept, the newest.
+    by_state : bool
+        Whether each state has samples of its own; otherwise the states of one kind have them together.
+    """
+
+    interval: int = 100
+    history: int = 128
+    by_state: bool = True
+
+    @classmethod
+    def of(cls, config: Configuration) -> LatencySampling | None:
+        """Return what the options ``metrics.latency*`` say; None where sampling is off."""
+        if not config[METRICS_LATENCY]:
+            return None
+        return cls(
+            config[METRICS_LATENCY_INTERVAL],
+            config[METRICS_LATENCY_HISTORY],
+            config[METRICS_LATENCY_STATE_NAMES],
+        )
+
+
+class _Operation:
+    """One operation of one state, or of the states of one kind.
+
+    Attributes
+    ----------
+    calls : int
+        Since the last sample was due.
+    samples : deque of int
+        Nanoseconds.
+    """
+
+    __slots__ = ("calls", "samples")
+
+    def __init__(self, history: int) -> None:
+        self.calls = 0
+        self.samples: deque[int] = deque(maxlen=history)
+
+
+class LatencyTracker:
+    """Samples the accesses to the states of one keyed backend.
+
+    Parameters
+    ----------
+    sampling : LatencySampling
+    """
+
+    def __init__(self, sampling: LatencySampling) -> None:
+        self.sampling = sampling
+        self._operations: dict[str, dict[str, _Operation]] = {}
+        self._classes: dict[tuple[type, str], type] = {}
+        #: Whether an operation is under way: what it does by way of others is not counted.
+        self._inside = False
+
+    def track(self, handle: StateHandle, meta: StateMeta) -> None:
+        """Sample the accesses through a handle, and through those that it makes."""
+        label = meta.name if self.sampling.by_state else meta.kind.value
+        handle.__class__ = self._class_of(type(handle), label, _operations_of(type(handle)))
+
+    def forget(self) -> None:
+        """Drop the samples so far; which calls are measured stays as it is."""
+        for operations in self._operations.values():
+            for operation in operations.values():
+                operation.samples.clear()
+
+    def samples(self) -> dict[str, dict[str, list[int]]]:
+        """Return the samples in nanoseconds, the oldest first, by state (or kind) and operation."""
+        return {
+            label: {
+                name: list(operation.samples) for name, operation in operations.items() if operation.samples
+            }
+            for label, operations in self._operations.items()
+        }
+
+    def _class_of(self, base: type, label: str, operations: dict[str, str]) -> type:
+        """Return a class with the same slots, in which operations are sampled under their names."""
+        found = self._classes.get((base, label))
+        if found is None:
+            methods = {
+                method: self._sampled(getattr(base, method), label, name)
+                for method, name in operations.items()
+            }
+            found = type(base.__name__, (base,), {"__slots__": (), "__module__": base.__module__, **methods})
+            self._classes[base, label] = found
+        return found
+
+    def _sampled(self, plain: Callable[..., Any], label: str, name: str) -> Callable[..., Any]:
+        interval = self.sampling.interval
+        operations = self._operations.setdefault(label, {})
+        operation = operations.setdefault(name, _Operation(self.sampling.history))
+        clock = time.perf_counter_ns
+
+        @functools.wraps(plain)
+        def sampled(handle: Any, *args: Any, **named: Any) -> Any:
+            if self._inside:
+                return plain(handle, *args, **named)
+            calls = operation.calls
+            operation.calls = (calls + 1) % interval
+            self._inside = True
+            try:
+                if calls:
+                    return plain(handle, *args, **named)
+                began = clock()
+                result = plain(handle, *args, **named)
+                operation.samples.append(clock() - began)
+                return result
+            finally:
+                self._inside = False
+
+        if name not in _MAKING_ITERATORS:
+            return sampled
+
+        @functools.wraps(plain)
+        def sampled_with_iterator(handle: Any) -> Any:
+            result = sampled(handle)
+            if isinstance(result, MapStateIterator) and not self._inside:
+                result.__class__ = self._class_of(type(result), label, _OF_ITERATORS)
+            return result
+
+        return sampled_with_iterator
+
+
+def _operations_of(base: type) -> dict[str, str]:
+    return {
+        name: name
+        for name in dir(base)
+        if not name.startswith("_") and name not in _NO_OPERATIONS and callable(getattr(base, name))
+    }

@@ -1,0 +1,111 @@
+"""The asynchronous part of a snapshot, which can be run in another thread and cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import Event, Lock
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from keyedstate.backend import EntryBatch, Snapshot, SnapshotSink, StateMeta
+from keyedstate.errors import SnapshotCancelledError
+
+#: Returns what of a batch is written.
+Filter: TypeAlias = Callable[[EntryBatch[Any, Any, Any]], EntryBatch[Any, Any, Any]]
+
+
+class SnapshotTask:
+    """The asynchronous part of one snapshot.
+
+    Attributes
+    ----------
+    checkpoint_id : int
+    synchronous_ms : float
+        How long the owner was held up.
+    asynchronous : bool
+        Whether `run` may be called in another thread while the owner goes on.
+    """
+
+    def __init__(
+        self,
+        checkpoint_id: int,
+        snapshot: Snapshot,
+        synchronous_ms: float,
+        asynchronous: bool,
+        filters: Mapping[str, Filter] = MappingProxyType({}),
+    ) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.synchronous_ms = synchronous_ms
+        self.asynchronous = asynchronous
+        self._snapshot = snapshot
+        #: By state, made for this snapshot alone: two of them may be written at the same time (SB-52).
+        self._filters = filters
+        self._cancelled = Event()
+        self._lock = Lock()
+        #: Guarded by the lock: whoever changes it first, `run` or `cancel`, releases the snapshot.
+        self._owned = False
+        self._done = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the captured state was released: after success, failure or cancel."""
+        return self._done
+
+    def run(self, sink: SnapshotSink) -> None:
+        """Write everything to the sink and release what was captured.
+
+        Raises
+        ------
+        SnapshotCancelledError
+            Where `cancel` was called before the last entry was written.
+        """
+        if not self._take():
+            raise SnapshotCancelledError(self.checkpoint_id)
+        try:
+            self._snapshot.write(_CancellableSink(sink, self._check, self._filters))
+            self._check()
+        finally:
+            self._release()
+
+    def cancel(self) -> None:
+        """Make a running `run` stop at its next step, and a later one at once; safe in any thread."""
+        self._cancelled.set()
+        if self._take():
+            self._release()
+
+    def _take(self) -> bool:
+        with self._lock:
+            first, self._owned = not self._owned, True
+            return first
+
+    def _release(self) -> None:
+        self._snapshot.release()
+        self._done = True
+
+    def _check(self) -> None:
+        if self._cancelled.is_set():
+            raise SnapshotCancelledError(self.checkpoint_id)
+
+
+class _CancellableSink(SnapshotSink):
+    """Hands everything on but what is filtered, and asks between any two batches whether to go on."""
+
+    def __init__(self, sink: SnapshotSink, check: Callable[[], None], filters: Mapping[str, Filter]) -> None:
+        self._sink = sink
+        self._check = check
+        self._filters = filters
+        self._filter: Filter | None = None
+
+    def begin_state(self, meta: StateMeta) -> None:
+        self._check()
+        self._sink.begin_state(meta)
+        self._filter = self._filters.get(meta.name)
+
+    def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
+        self._check()
+        self._sink.write_entries(key_group, self._watched(batches))
+
+    def _watched(self, batches: Iterable[EntryBatch[Any, Any, Any]]) -> Iterator[EntryBatch[Any, Any, Any]]:
+        for batch in batches:
+            self._check()
+            yield batch if self._filter is None else self._filter(batch)

@@ -1,0 +1,1 @@
+"""The state machines of the contract kit."""

@@ -1,0 +1,78 @@
+"""The capability matrix: what a backend claims, and how the tests of each claim ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keyedstate.backend import BackendDescription, Capability, Level
+from keyedstate.testing.contract.reports.outcomes import Ending, Outcome
+
+#: What the line of the tests that belong to no capability is called.
+EVERY_BACKEND = "every backend"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the matrix.
+
+    Attributes
+    ----------
+    capability : Capability or None
+        None for the tests that every backend must pass.
+    level : Level or None
+        What the backend claims of it.
+    passed, failed, skipped, announced : int
+        Tests by how they ended.  A test of several capabilities counts for each.
+    """
+
+    capability: Capability | None
+    level: Level | None
+    passed: int
+    failed: int
+    skipped: int
+    announced: int
+
+    @property
+    def name(self) -> str:
+        """What the line is about, as users read it."""
+        return EVERY_BACKEND if self.capability is None else self.capability.value
+
+    @property
+    def verdict(self) -> str:
+        """What the line comes to."""
+        if self.failed:
+            return "fails"
+        if self.passed:
+            return "holds"
+        if self.level is not None and not self.level.usable:
+            return "not claimed"
+        return "not tested"
+
+
+def matrix(description: BackendDescription, outcomes: Sequence[Outcome]) -> list[Line]:
+    """Return the matrix: first the tests that every backend must pass, then each capability.
+
+    Parameters
+    ----------
+    description : BackendDescription
+        What the backend says of itself.
+    outcomes : sequence of Outcome
+    """
+    counted: dict[Capability | None, Counter[Ending]] = {None: Counter()}
+    counted |= {capability: Counter() for capability in Capability}
+    for outcome in outcomes:
+        for capability in dict.fromkeys(outcome.capabilities or (None,)):
+            counted[capability][outcome.ending] += 1
+    return [
+        Line(
+            capability,
+            None if capability is None else description.level(capability),
+            passed=endings[Ending.PASSED],
+            failed=endings[Ending.FAILED],
+            skipped=endings[Ending.SKIPPED],
+            announced=endings[Ending.ANNOUNCED],
+        )
+        for capability, endings in counted.items()
+    ]

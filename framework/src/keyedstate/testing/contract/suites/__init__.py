@@ -1,0 +1,1 @@
+"""The tests of the contract kit, by subject."""

@@ -1,0 +1,168 @@
+"""The columnar face that the built-in serializers share: chunks, dictionaries, nulls and errors."""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import is_
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.errors import ColumnSizeError, ColumnTypeError, ValueTypeError
+from keyedstate.types.serializer import TypeSerializer
+
+T = TypeVar("T")
+
+#: What pyarrow and Python raise for a value that does not fit into a column.
+_CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, TypeError, ValueError, ValueTypeError)
+
+
+class ColumnarSerializer(TypeSerializer[T], Generic[T]):
+    """A serializer whose columns are read and written as a whole.
+
+    A subclass implements `reads` and `read_column` for one plain array, and `write_column`.
+    """
+
+    @abstractmethod
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        """Return whether `read_column` can read plain arrays of that type; parts are not looked at."""
+
+    @abstractmethod
+    def read_column(self, array: pa.Array) -> list[T | None]:
+        """Return the values of an array that `reads` accepts."""
+
+    @abstractmethod
+    def write_column(self, values: Sequence[T | None]) -> pa.Array:
+        """Return the column of `values`; any conversion error may escape."""
+
+    def to_arrow(self, values: Sequence[T | None]) -> pa.Array:
+        try:
+            array = self.write_column(values)
+        except _CONVERSION_ERRORS:
+            # Conversion errors name no row and no reason that a user would understand; check does.
+            for row, value in enumerate(values):
+                if value is not None:
+                    try:
+                        self.check(value)
+                    except ValueTypeError as error:
+                        raise error.within("", row) from None
+            raise
+        if isinstance(array, pa.ChunkedArray):  # pyarrow's answer to more bytes than 32-bit offsets address
+            raise ColumnSizeError(repr(self))
+        return array
+
+    def from_arrow(self, array: pa.Array | pa.ChunkedArray) -> list[T | None]:
+        if isinstance(array, pa.ChunkedArray):
+            values: list[T | None] = []
+            for chunk in array.chunks:
+                values.extend(self.from_arrow(chunk))
+            return values
+        if pa.types.is_dictionary(array.type):
+            return self._read_dictionary(array)
+        if pa.types.is_null(array.type) and not self.reads(array.type):
+            return [None] * len(array)
+        if not self.reads(array.type):
+            raise ColumnTypeError(repr(self), str(self.arrow_type), str(array.type))
+        return self.read_column(array)
+
+    def _read_dictionary(self, array: pa.DictionaryArray) -> list[T | None]:
+        if not self.immutable or len(array.dictionary) > len(array):
+            return self.from_arrow(array.dictionary_decode())
+        # Immutable values can be shared, so that each is made once.
+        values = self.from_arrow(array.dictionary)
+        values.append(None)
+        indices = array.indices.cast(pa.int64())
+        if indices.null_count:
+            indices = indices.fill_null(len(values) - 1)
+        return list(map(values.__getitem__, indices.to_numpy().tolist()))
+
+
+def has_none(values: Iterable[object]) -> bool:
+    """Return whether None is among the values; never calls their ``__eq__``."""
+    return any(map(is_, values, repeat(None)))
+
+
+def drop_none(values: Sequence[T | None]) -> Sequence[T]:
+    """Return the values that are not None."""
+    return [value for value in values if value is not None] if has_none(values) else values  # type: ignore[return-value]
+
+
+def require_types(values: Iterable[object], allowed: frozenset[type]) -> None:
+    """Raise TypeError where a value's exact class is not among `allowed`.
+
+    For columns in which pyarrow would convert silently, for example a datetime to its date.
+    """
+    strangers = set(map(type, values)) - allowed
+    if strangers:
+        raise TypeError(f"unexpected types in a column: {strangers}")
+
+
+def inferred(values: Sequence[object], arrow_type: pa.DataType, accepted: Any) -> pa.Array:
+    """Convert values whose Arrow type pyarrow infers, then cast them safely.
+
+    Naming the type at once would let pyarrow truncate (1.5 becomes 1 in an integer column).
+
+    Parameters
+    ----------
+    accepted : callable
+        Takes the inferred type and returns whether it may be cast to `arrow_type`.
+
+    Raises
+    ------
+    TypeError, pyarrow.ArrowInvalid
+    """
+    array = pa.array(values, from_pandas=False)
+    if array.type == arrow_type:
+        return array
+    if not (accepted(array.type) or pa.types.is_null(array.type)):
+        raise TypeError(f"a column of {array.type} where {arrow_type} was expected")
+    return array.cast(arrow_type)
+
+
+def plain_numbers(array: pa.Array, fill: object) -> np.ndarray[Any, Any]:
+    """Return a fixed-width array as NumPy values, with `fill` in place of nulls."""
+    if array.null_count:
+        array = array.fill_null(pa.scalar(fill, array.type))
+    return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def put_nones(values: list[Any], array: pa.Array) -> list[Any]:
+    """Put None where `array` has nulls, into values that were read from it with some filling."""
+    if array.null_count:
+        for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+            values[row] = None
+    return values
+
+
+def spread(dense: list[Any], array: pa.Array) -> list[Any]:
+    """Put None between values that were read from ``array.drop_null()``, where the array has nulls."""
+    following = iter(dense)
+    validity = array.is_valid().to_numpy(zero_copy_only=False).tolist()
+    return [next(following) if valid else None for valid in validity]
+
+
+def spread_column(dense: pa.Array, values: Sequence[object]) -> pa.Array:
+    """Put nulls between the slots of a column that was made from ``drop_none(values)``."""
+    if len(dense) == len(values):
+        return dense
+    valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    return dense.take(pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid))
+
+
+def offsets_of(lengths: Iterable[int], count: int, serializer: object) -> pa.Array:
+    """Return the 32-bit Arrow offsets of `count` consecutive slots.
+
+    Raises
+    ------
+    ColumnSizeError
+    """
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(lengths, np.int64, count), out=offsets[1:])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise ColumnSizeError(repr(serializer), int(offsets[-1]))
+    return pa.array(offsets.astype(np.int32))

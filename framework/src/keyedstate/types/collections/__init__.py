@@ -1,0 +1,1 @@
+"""Serializers of values made of others: lists, sets, maps, tuples, arrays, nullable and timed values."""

@@ -1,0 +1,182 @@
+"""What lists, sets, maps, tuples and nullables share: parts, with their snapshots, columns and verdicts."""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from keyedstate.errors import CorruptDataError, UnsupportedTypeError, ValueTypeError
+from keyedstate.types.arrow_columns import ColumnarSerializer, drop_none, require_types, spread, spread_column
+from keyedstate.types.compatibility import Compatibility, compose
+from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer
+
+T = TypeVar("T")
+C = TypeVar("C", bound="CompositeSerializer[Any]")
+
+#: From so many parts on it pays to judge them as a whole column (`TypeSerializer.are_values`).
+FEW = 10
+#: What `TypeSerializer.conversion_from` returns.
+Conversion: TypeAlias = "Callable[[Any], Any] | None"
+
+
+class CompositeSerializer(ColumnarSerializer[T], Generic[T]):
+    """A serializer made of others.
+
+    A subclass lists them in `inners`, names them in `inner_names`, and is made from them by `rebuild`.
+    """
+
+    @property
+    @abstractmethod
+    def inners(self) -> tuple[TypeSerializer[Any], ...]:
+        """The parts, in a fixed order."""
+
+    @property
+    @abstractmethod
+    def inner_names(self) -> tuple[str, ...]:
+        """What each part is to the whole, as snapshots and verdicts name it."""
+
+    @abstractmethod
+    def rebuild(self: C, inners: Sequence[TypeSerializer[Any]]) -> C:
+        """Return the same composite of other parts."""
+
+    @property
+    def factory_name(self) -> str:
+        """Name of the function by which users make the type."""
+        return f"{self.type_name}_of"
+
+    def __repr__(self) -> str:
+        return f"{self.factory_name}({', '.join(map(repr, self.inners))})"
+
+    def parts(self) -> tuple[object, ...]:
+        return self.inners
+
+    def duplicate(self) -> TypeSerializer[T]:
+        duplicates = [inner.duplicate() for inner in self.inners]
+        if all(mine is other for mine, other in zip(self.inners, duplicates, strict=True)):
+            return self
+        return self.rebuild(duplicates)
+
+    def snapshot_content(self) -> dict[str, Any]:
+        return {
+            name: inner.snapshot().to_json()
+            for name, inner in zip(self.inner_names, self.inners, strict=True)
+        }
+
+    def old_inners(self, old: SerializerSnapshot) -> list[SerializerSnapshot]:
+        """Return the snapshots of the parts of `old`, which is of this type."""
+        return [SerializerSnapshot.from_json(old.content[name]) for name in self.inner_names]
+
+    def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
+        if old.type_name != self.type_name:
+            return Compatibility.incompatible(f"{old} cannot be read as {self!r}")
+        old_inners = self.old_inners(old)
+        if len(old_inners) != len(self.inners):
+            return Compatibility.incompatible(
+                f"{old} has {len(old_inners)} parts, {self!r} has {len(self.inners)}"
+            )
+        nested = [
+            (name, inner, inner.resolve_compatibility(old_inner))
+            for name, inner, old_inner in zip(self.inner_names, self.inners, old_inners, strict=True)
+        ]
+        return compose(nested, self.rebuild)
+
+    def conversion_from(self, old: TypeSerializer[Any]) -> Callable[[Any], T] | None:
+        assert isinstance(old, CompositeSerializer)
+        conversions = [
+            inner.conversion_from(old_inner) for inner, old_inner in zip(self.inners, old.inners, strict=True)
+        ]
+        return partial(self.convert, conversions) if any(conversions) else None
+
+    def convert(self, conversions: Sequence[Conversion], value: Any) -> T:
+        """Return a value made of the parts of `value`, each converted where its conversion is not None."""
+        raise NotImplementedError(f"{type(self).__name__}.convert, which values of {self!r} need")
+
+
+def converted(conversion: Conversion, value: Any) -> Any:
+    """Return a value, converted where that is needed."""
+    return value if conversion is None else conversion(value)
+
+
+class ContainerSerializer(CompositeSerializer[T], Generic[T]):
+    """A composite whose values are Python containers of exactly one class.
+
+    A subclass reads and writes columns without nulls; nulls are handled here.
+
+    Attributes
+    ----------
+    python_type : type
+    """
+
+    python_type: type
+
+    @abstractmethod
+    def read_dense(self, array: pa.Array) -> list[T]:
+        """Return the values of an array that has no null slots."""
+
+    @abstractmethod
+    def write_dense(self, values: Sequence[T]) -> pa.Array:
+        """Return the column of containers of the right class."""
+
+    def read_column(self, array: pa.Array) -> list[T | None]:
+        if array.null_count:
+            return spread(self.read_dense(array.drop_null()), array)
+        return self.read_dense(array)  # type: ignore[return-value]
+
+    def write_column(self, values: Sequence[T | None]) -> pa.Array:
+        dense = drop_none(values)
+        require_types(dense, frozenset((self.python_type,)))
+        return spread_column(self.write_dense(dense), values)
+
+    def mismatch(self, value: object) -> ValueTypeError:
+        """Return the error for a value of another class."""
+        name = self.python_type.__name__
+        if value is None:
+            way_out = f"Declare the type as nullable({self!r}) if None is a value."
+        elif isinstance(value, self.python_type):
+            way_out = f"Convert it with {name}(): a subclass would come back as {name} after a restart."
+        else:
+            way_out = "Convert the value, or declare the state with the type that it has."
+        return ValueTypeError.of(f"{self!r} (a {name})", value, way_out)
+
+
+def write_inner(inner: TypeSerializer[Any], values: Sequence[Any]) -> pa.Array:
+    """Return the column of a part, in which None is refused unless the part is nullable."""
+    column = inner.to_arrow(values)
+    if column.null_count and not inner.null_is_value:
+        inner.check(None)
+    return column
+
+
+def read_inner(inner: TypeSerializer[Any], column: pa.Array, name: str) -> list[Any]:
+    """Return the values of a part, in whose column nulls are refused unless the part is nullable."""
+    if column.null_count and not inner.null_is_value:
+        raise CorruptDataError(f"nulls in the column of the {name}, which is {inner!r}", 0)
+    return inner.from_arrow(column)
+
+
+def slots_of(array: pa.Array) -> tuple[pa.Array, list[int]]:
+    """Return the child values that a list or map array without nulls uses, and its slots' bounds in them."""
+    if len(array) == 0:
+        return array.values.slice(0, 0), [0]
+    offsets = array.offsets.to_numpy()
+    first, last = int(offsets[0]), int(offsets[-1])
+    return array.values.slice(first, last - first), (offsets - first).tolist()
+
+
+def require_immutable(inner: TypeSerializer[Any], role: str) -> None:
+    """Refuse parts that Python cannot hash, or that could change inside a hash table."""
+    if not inner.immutable:
+        raise UnsupportedTypeError(
+            f"{inner!r} as {role}", "its values can change in place and have no hash", "Use a tuple_of(...)."
+        )
+
+
+def restore_inner(document: Mapping[str, Any], name: str) -> TypeSerializer[Any]:
+    """Return the serializer of a part of a snapshot's JSON face."""
+    return SerializerSnapshot.from_json(document[name]).restore_serializer()

@@ -1,0 +1,181 @@
+"""Maps, in the layout of Flink's ``MapSerializer``: a 32-bit count, then key, null flag byte and value."""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from keyedstate.errors import UnsupportedTypeError, ValueTypeError
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.arrow_columns import has_none, offsets_of
+from keyedstate.types.collections.composite import (
+    FEW,
+    ContainerSerializer,
+    Conversion,
+    converted,
+    read_inner,
+    require_immutable,
+    restore_inner,
+    slots_of,
+    write_inner,
+)
+from keyedstate.types.scalars.void import VoidSerializer
+from keyedstate.types.serializer import TypeSerializer, register_serializer_type
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
+    """Python dicts, whose order is kept; an Arrow map column.  Values may be None, keys may not.
+
+    Attributes
+    ----------
+    key_serializer, value_serializer : TypeSerializer
+    """
+
+    type_name = "map"
+    python_type = dict
+    immutable = False
+
+    def __init__(self, key: TypeSerializer[K], value: TypeSerializer[V]) -> None:
+        require_immutable(key, "the key of a map")
+        if key.null_is_value:
+            raise UnsupportedTypeError(
+                f"{key!r} as the key of a map", "Arrow maps have no null keys", "Use another key."
+            )
+        if isinstance(value, VoidSerializer):
+            raise UnsupportedTypeError(
+                "a map without values", "None would be one of them", f"Use set_of({key!r})."
+            )
+        self.key_serializer = key
+        self.value_serializer = value
+        self.needs_canonical = key.needs_canonical or value.needs_canonical
+
+    @property
+    def inners(self) -> tuple[TypeSerializer[Any], ...]:
+        return self.key_serializer, self.value_serializer
+
+    @property
+    def inner_names(self) -> tuple[str, ...]:
+        return "key", "value"
+
+    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> MapSerializer[K, V]:
+        return MapSerializer(*inners)
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.map_(self.key_serializer.arrow_type, self.value_serializer.arrow_type)
+
+    def serialize(self, value: dict[K, V | None], out: DataOutputView) -> None:
+        if value.__class__ is not dict:
+            raise self.mismatch(value)
+        out.write_int(len(value))
+        serialize_key, serialize_value = self.key_serializer.serialize, self.value_serializer.serialize
+        for key, item in value.items():
+            serialize_key(key, out)
+            if item is None:
+                out.write_boolean(True)
+            else:
+                out.write_boolean(False)
+                serialize_value(item, out)
+
+    def deserialize(self, source: DataInputView) -> dict[K, V | None]:
+        deserialize_key = self.key_serializer.deserialize
+        deserialize_value = self.value_serializer.deserialize
+        values = {}
+        for _ in range(source.read_count()):
+            key = deserialize_key(source)
+            values[key] = None if source.read_boolean() else deserialize_value(source)
+        return values
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_map(arrow_type))
+
+    def read_dense(self, array: pa.Array) -> list[dict[K, V | None]]:
+        entries, bounds = slots_of(array)
+        keys = read_inner(self.key_serializer, entries.field(0), "keys")
+        values = self.value_serializer.from_arrow(entries.field(1))
+        return [dict(zip(keys[start:end], values[start:end], strict=True)) for start, end in pairwise(bounds)]
+
+    def write_dense(self, values: Sequence[dict[K, V | None]]) -> pa.Array:
+        offsets = offsets_of(map(len, values), len(values), self)
+        keys = write_inner(self.key_serializer, list(chain.from_iterable(values)))
+        items = self.value_serializer.to_arrow(list(chain.from_iterable(map(dict.values, values))))
+        return pa.MapArray.from_arrays(offsets, keys, items)
+
+    def is_value(self, value: Any) -> bool:
+        if value.__class__ is not dict:
+            return False
+        if len(value) < FEW:
+            is_key, is_value = self.key_serializer.is_value, self.value_serializer.is_value
+            for key, item in value.items():
+                if not is_key(key) or (item is not None and not is_value(item)):
+                    return False
+            return True
+        items = value.values()
+        present: Collection[Any] = [item for item in items if item is not None] if has_none(items) else items
+        return self.key_serializer.are_values(value) and self.value_serializer.are_values(present)
+
+    def check(self, value: object) -> None:
+        if value.__class__ is not dict:
+            raise self.mismatch(value)
+        check_key, check_value = self.key_serializer.check, self.value_serializer.check
+        for key, item in value.items():
+            try:
+                check_key(key)
+            except ValueTypeError as error:
+                raise error.within(".key") from None
+            if item is not None:
+                try:
+                    check_value(item)
+                except ValueTypeError as error:
+                    raise error.within(f"[{reprlib.repr(key)}].value") from None
+
+    def convert(self, conversions: Sequence[Conversion], value: dict[Any, Any]) -> dict[K, V | None]:
+        key_of, value_of = conversions
+        return {
+            converted(key_of, key): None if item is None else converted(value_of, item)
+            for key, item in value.items()
+        }
+
+    def copy(self, value: dict[K, V | None]) -> dict[K, V | None]:
+        if self.value_serializer.immutable:
+            return value.copy()
+        copy = self.value_serializer.copy
+        return {key: None if item is None else copy(item) for key, item in value.items()}
+
+    def with_canonical_keys(self, value: dict[K, V | None]) -> dict[K, V | None]:
+        """Return a map whose keys are in the form by which they are looked up."""
+        key_of = self.key_serializer.canonical
+        return {key_of(key): item for key, item in value.items()}
+
+    def canonical(self, value: dict[K, V | None]) -> dict[K, V | None]:
+        if not self.needs_canonical:
+            return value
+        key_of, value_of = self.key_serializer.canonical, self.value_serializer.canonical
+        return {key_of(key): None if item is None else value_of(item) for key, item in value.items()}
+
+
+def map_of(key: TypeSerializer[K], value: TypeSerializer[V]) -> MapSerializer[K, V]:
+    """Return the type of dicts; values may be None without being declared nullable.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        For keys that can change in place, such as lists, and for nullable keys.
+    """
+    return MapSerializer(key, value)
+
+
+def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
+    return MapSerializer(restore_inner(document, "key"), restore_inner(document, "value"))
+
+
+register_serializer_type(MapSerializer.type_name, _restore, MapSerializer.snapshot_version)

@@ -1,0 +1,166 @@
+"""Tuples, in the layout of Flink's ``TupleSerializer``: the fields one after another, none of them null."""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeGuard
+
+import pyarrow as pa
+
+from keyedstate.errors import UnsupportedTypeError, ValueTypeError
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.collections.composite import (
+    ContainerSerializer,
+    Conversion,
+    converted,
+    read_inner,
+    write_inner,
+)
+from keyedstate.types.records.record_code import all_of, value_checker
+from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
+
+
+class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
+    """Python tuples of a fixed length; an Arrow struct column with the fields f0, f1 and so on.
+
+    Columns are read by position: the names of their fields do not matter.
+    """
+
+    type_name = "tuple"
+    python_type = tuple
+
+    def __init__(self, *fields: TypeSerializer[Any]) -> None:
+        if not fields:
+            raise UnsupportedTypeError(
+                "a tuple without fields", "it has no columns", "Use VOID for no value."
+            )
+        self.field_serializers = fields
+        self.immutable = all(field.immutable for field in fields)
+        self.needs_canonical = any(field.needs_canonical for field in fields)
+        self._is_value = value_checker(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TupleSerializer, self.field_serializers
+
+    @property
+    def inners(self) -> tuple[TypeSerializer[Any], ...]:
+        return self.field_serializers
+
+    @property
+    def inner_names(self) -> tuple[str, ...]:
+        return tuple(f"f{index}" for index in range(len(self.field_serializers)))
+
+    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> TupleSerializer:
+        return TupleSerializer(*inners)
+
+    def snapshot_content(self) -> dict[str, Any]:
+        return {"fields": [field.snapshot().to_json() for field in self.field_serializers]}
+
+    def old_inners(self, old: SerializerSnapshot) -> list[SerializerSnapshot]:
+        return [SerializerSnapshot.from_json(field) for field in old.content["fields"]]
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.struct(
+            [
+                (name, field.arrow_type)
+                for name, field in zip(self.inner_names, self.field_serializers, strict=True)
+            ]
+        )
+
+    def mismatch(self, value: object) -> ValueTypeError:
+        if value.__class__ is tuple:
+            return ValueTypeError.of(
+                f"{self!r} (a tuple of {len(self.field_serializers)})",
+                value,
+                f"It has {len(value)} elements: add or remove some, or declare the type anew.",
+            )
+        return super().mismatch(value)
+
+    def _fits(self, value: object) -> TypeGuard[tuple[Any, ...]]:
+        return value.__class__ is tuple and len(value) == len(self.field_serializers)
+
+    def serialize(self, value: tuple[Any, ...], out: DataOutputView) -> None:
+        if not self._fits(value):
+            raise self.mismatch(value)
+        for field, element in zip(self.field_serializers, value, strict=True):
+            field.serialize(element, out)
+
+    def deserialize(self, source: DataInputView) -> tuple[Any, ...]:
+        return tuple([field.deserialize(source) for field in self.field_serializers])
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_struct(arrow_type) and arrow_type.num_fields == len(self.field_serializers))
+
+    def read_dense(self, array: pa.Array) -> list[tuple[Any, ...]]:
+        columns = [
+            read_inner(field, array.field(index), f"field {index}")
+            for index, field in enumerate(self.field_serializers)
+        ]
+        return list(zip(*columns, strict=True))
+
+    def write_dense(self, values: Sequence[tuple[Any, ...]]) -> pa.Array:
+        for value in values:
+            if len(value) != len(self.field_serializers):
+                raise self.mismatch(value)
+        columns = [
+            write_inner(field, list(map(itemgetter(index), values)))
+            for index, field in enumerate(self.field_serializers)
+        ]
+        return pa.StructArray.from_arrays(columns, names=list(self.inner_names))
+
+    def is_value(self, value: object) -> bool:
+        return self._is_value(value)
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        fields = [(f"{value}[{index}]", field) for index, field in enumerate(self.field_serializers)]
+        conditions = [f"{first}.__class__ is tuple", f"len({value}) == {len(fields)}"]
+        return all_of(conditions, fields, given)
+
+    def check(self, value: object) -> None:
+        if not self._fits(value):
+            raise self.mismatch(value)
+        for index, (field, element) in enumerate(zip(self.field_serializers, value, strict=True)):
+            try:
+                field.check(element)
+            except ValueTypeError as error:
+                raise error.within(f"[{index}]") from None
+
+    def convert(self, conversions: Sequence[Conversion], value: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(map(converted, conversions, value))
+
+    def copy(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self.immutable:
+            return value
+        return tuple(
+            [field.copy(element) for field, element in zip(self.field_serializers, value, strict=True)]
+        )
+
+    def canonical(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not self.needs_canonical:
+            return value
+        return tuple(
+            [field.canonical(element) for field, element in zip(self.field_serializers, value, strict=True)]
+        )
+
+
+def tuple_of(*fields: TypeSerializer[Any]) -> TupleSerializer:
+    """Return the type of tuples with one field of each of the given types; None needs ``nullable(...)``.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        Without any field.
+    """
+    return TupleSerializer(*fields)
+
+
+def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
+    fields = [SerializerSnapshot.from_json(field).restore_serializer() for field in document["fields"]]
+    return TupleSerializer(*fields)
+
+
+register_serializer_type(TupleSerializer.type_name, _restore, TupleSerializer.snapshot_version)

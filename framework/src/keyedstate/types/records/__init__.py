@@ -1,0 +1,1 @@
+"""Serializers of values with named fields: rows, dataclasses and their hierarchies, accumulators."""

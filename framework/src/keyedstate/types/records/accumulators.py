@@ -1,0 +1,96 @@
+"""Accumulators of several aggregates of one key: plain tuples whose fields have names.
+
+The binary layout and the evolution are those of rows.  The values are no named tuples: they are made for each
+key in each epoch, and Python's cycle collector lets go of plain tuples of numbers, never of named ones.
+"""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from keyedstate.errors import UnsupportedTypeError, ValueTypeError
+from keyedstate.types.records.rows import RowSerializer
+from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
+
+
+class AccumulatorsSerializer(RowSerializer):
+    """Plain tuples with one accumulator each, in columns an Arrow struct with the accumulators' names.
+
+    A name that is added later has no accumulator in older values, so that each of them may be None.
+    """
+
+    type_name = "accumulators"
+
+    def __init__(self, names: Sequence[str], fields: Sequence[TypeSerializer[Any]]) -> None:
+        super().__init__(names, fields)
+        self.python_type = tuple
+        self.make = tuple
+
+    def __repr__(self) -> str:
+        return f"accumulators_of({dict(zip(self.names, self.field_serializers, strict=True))!r})"
+
+    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> AccumulatorsSerializer:
+        return AccumulatorsSerializer(self.names, inners)
+
+    def mismatch(self, value: object) -> ValueTypeError:
+        if value.__class__ is tuple:
+            return ValueTypeError.of(
+                f"{self!r} (a tuple of {len(self.names)})", value, "Give one accumulator for each name."
+            )
+        return super().mismatch(value)
+
+    def values_of(self, value: tuple[Any, ...]) -> Sequence[Any]:
+        if len(value) != len(self.names):
+            raise self.mismatch(value)
+        return value
+
+    def serialize(self, value: tuple[Any, ...], out: Any) -> None:
+        if value.__class__ is tuple:
+            self.values_of(value)
+        super().serialize(value, out)
+
+    def columns_of(self, values: Sequence[tuple[Any, ...]]) -> Iterable[Sequence[Any]]:
+        if not {len(self.names)}.issuperset(map(len, values)):
+            for value in values:
+                self.values_of(value)
+        # zip(*values) would make an iterator for each value.
+        return [list(map(itemgetter(index), values)) for index in range(len(self.names))]
+
+    def are_values(self, values: Collection[Any]) -> bool:
+        if not {tuple}.issuperset(map(type, values)) or not {len(self.names)}.issuperset(map(len, values)):
+            return False
+        return all(
+            field.are_values(list(map(itemgetter(index), values)))
+            for index, field in enumerate(self.field_serializers)
+        )
+
+
+def accumulators_of(fields: Mapping[str, TypeSerializer[Any]]) -> AccumulatorsSerializer:
+    """Return the type of tuples of accumulators with these names; each is ``nullable(...)``.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        Without any field, and for one that may not be None.
+    """
+    if not fields:
+        raise UnsupportedTypeError("no accumulator", "there is nothing to keep", "Use VOID for no value.")
+    serializer = AccumulatorsSerializer(tuple(fields), tuple(fields.values()))
+    for name, may_be_null in zip(serializer.names, serializer.may_be_null, strict=True):
+        if not may_be_null:
+            raise UnsupportedTypeError(
+                f"the accumulator {name!r}", "older values may lack it", "Make its type nullable(...)."
+            )
+    return serializer
+
+
+def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
+    fields = [SerializerSnapshot.from_json(field).restore_serializer() for field in document["fields"]]
+    return accumulators_of(dict(zip(document["names"], fields, strict=True)))
+
+
+register_serializer_type(AccumulatorsSerializer.type_name, _restore, AccumulatorsSerializer.snapshot_version)

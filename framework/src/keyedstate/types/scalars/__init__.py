@@ -1,0 +1,1 @@
+"""Serializers of single values: numbers, texts, times, enums, windows, and pickled objects."""

@@ -1,0 +1,175 @@
+"""Constants of Python enums, in the layout of Flink's ``EnumSerializer``: a 32-bit position."""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.errors import UnknownEnumConstantError, UnsupportedTypeError
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.arrow_columns import require_types
+from keyedstate.types.compatibility import Compatibility
+from keyedstate.types.scalars.scalar import ScalarSerializer
+from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
+
+
+def class_name(cls: type) -> str:
+    """Return the name by which snapshots know a class: ``package.module.Name``."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+class EnumSerializer(ScalarSerializer[Any]):
+    """The constants of one enum; in columns their names.
+
+    Out of a snapshot it has no class, and its values are the names.
+
+    Attributes
+    ----------
+    name : str
+        Of the enum in snapshots.
+    constants : tuple of str
+        The names of the constants; a constant is written as its position here.  Positions that a checkpoint
+        knows never change: new constants are appended (SER-08).
+    enum_class : type or None
+    """
+
+    type_name = "enum"
+
+    def __init__(self, enum_class: type[enum.Enum] | None, name: str, constants: Sequence[str]) -> None:
+        self.enum_class = enum_class
+        self.name = name
+        self.constants = tuple(constants)
+        self.python_type = str if enum_class is None else enum_class
+        self.constraint = f"a constant of {name}" if enum_class else f"the name of a constant of {name}"
+        self._values: tuple[Any, ...] = (
+            self.constants if enum_class is None else tuple(enum_class[constant] for constant in constants)
+        )
+        # By name: the constants themselves need not have a hash.
+        self._positions = {constant: position for position, constant in enumerate(self.constants)}
+        if len(self._positions) != len(self.constants):
+            raise ValueError(f"the constants of {name} are not distinct")
+
+    def parts(self) -> tuple[object, ...]:
+        return self.enum_class, self.name, self.constants
+
+    def __repr__(self) -> str:
+        return f"enum_of({self.name})" if self.enum_class else f"enum_of({self.name!r})"
+
+    def snapshot_content(self) -> dict[str, Any]:
+        return {"enum": self.name, "constants": list(self.constants)}
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.string()
+
+    def is_value(self, value: object) -> bool:
+        return value.__class__ is self.python_type and self._name_of(value) in self._positions
+
+    def _name_of(self, value: Any) -> str:
+        name: str = value if self.enum_class is None else value._name_
+        return name
+
+    def way_out(self, value: object) -> str:
+        if self.enum_class is not None and isinstance(value, (str, int)):
+            cls = self.enum_class.__name__
+            return f"Give the constant itself, {cls}[...] by its name or {cls}(...) by its value."
+        return super().way_out(value)
+
+    def serialize(self, value: Any, out: DataOutputView) -> None:
+        if not self.is_value(value):
+            raise self.mismatch(value)
+        out.write_int(self._positions[self._name_of(value)])
+
+    def deserialize(self, source: DataInputView) -> Any:
+        position = source.read_int()
+        if not 0 <= position < len(self._values):
+            raise source.corrupt(f"the constant {position} of {self.name}, which has {len(self._values)}")
+        return self._values[position]
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type))
+
+    def read_column(self, array: pa.Array) -> list[Any]:
+        by_name: dict[str | None, Any] = dict(zip(self.constants, self._values, strict=True))
+        by_name[None] = None
+        try:
+            return list(map(by_name.__getitem__, array.to_numpy(zero_copy_only=False).tolist()))
+        except KeyError as error:
+            raise UnknownEnumConstantError(self.name, error.args[0], self.constants) from None
+
+    def write_column(self, values: Sequence[Any]) -> pa.Array:
+        require_types(values, frozenset((self.python_type, type(None))))
+        names = [None if value is None else self._name_of(value) for value in values]
+        if not self._positions.keys() >= set(names) - {None}:
+            raise ValueError("a combination of flags, or a name that is no constant")
+        return pa.array(names, pa.string())
+
+    def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
+        if old.type_name != self.type_name:
+            return super().resolve_compatibility(old)
+        if old.content["enum"] != self.name:
+            return Compatibility.incompatible(
+                f"{old} is another enum; if {self.name} is its new name, give the old one: "
+                f"enum_of(..., name={old.content['enum']!r})"
+            )
+        written = tuple(old.content["constants"])
+        removed = [constant for constant in written if constant not in self._positions]
+        if removed:
+            return Compatibility.incompatible(
+                f"the constants {', '.join(removed)} of {self.name} were removed, and values may have them"
+            )
+        if written == self.constants:
+            return Compatibility.AS_IS
+        added = [constant for constant in self.constants if constant not in written]
+        return Compatibility.reconfigured_with(
+            EnumSerializer(self.enum_class, self.name, (*written, *added)),
+            f"the constants of {self.name} keep their old positions, new ones follow",
+        )
+
+    def conversion_from(self, old: TypeSerializer[Any]) -> Callable[[Any], Any] | None:
+        assert isinstance(old, EnumSerializer)
+        if old.enum_class is self.enum_class:
+            return None
+        values = dict(zip(self.constants, self._values, strict=True))
+        return lambda value: values[old._name_of(value)]
+
+
+def enum_of(cls: Any, *, name: str | None = None) -> EnumSerializer:
+    """Return the type of an enum's constants.
+
+    Parameters
+    ----------
+    cls : type
+        The enum.  Of a ``Flag`` the single constants are values, their combinations are not.
+    name : str, optional
+        What the enum is called in snapshots; by default its module and name.  Give the old name where the
+        class has moved.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        For what is no enum, or one without constants.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, enum.Enum)):
+        raise UnsupportedTypeError(
+            f"enum_of({cls!r})", "it is no subclass of enum.Enum", "Give the enum's class."
+        )
+    constants = [constant.name for constant in cls]
+    if not constants:
+        raise UnsupportedTypeError(f"enum_of({class_name(cls)})", "it has no constants", "Add some.")
+    return EnumSerializer(cls, class_name(cls) if name is None else name, constants)
+
+
+def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
+    name, constants = document["enum"], document["constants"]
+    if not isinstance(name, str) or not all(isinstance(constant, str) for constant in constants):
+        raise TypeError("the names of an enum and its constants are strings")
+    return EnumSerializer(None, name, constants)
+
+
+register_serializer_type(EnumSerializer.type_name, _restore, EnumSerializer.snapshot_version)

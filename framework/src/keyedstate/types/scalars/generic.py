@@ -1,0 +1,146 @@
+"""Generic values: any object that can be pickled, as bytes (what Flink gives to Kryo).
+
+They cannot evolve, no other tool reads them, and they are slow: a dataclass is better wherever one will do.
+The option ``types.generic`` forbids them.
+"""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from keyedstate.errors import GenericTypeForbiddenError, UnreadableGenericValueError, ValueTypeError
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.arrow_columns import ColumnarSerializer
+from keyedstate.types.collections.composite import CompositeSerializer
+from keyedstate.types.serializer import TypeSerializer, register_serializer_type
+
+#: Of pickles: what every supported Python reads.
+_PROTOCOL = 5
+
+
+class PickledSerializer(ColumnarSerializer[Any]):
+    """Any object but None: a 32-bit length and its pickle; in columns binary.
+
+    Out of a snapshot it unpickles nothing: its values are the pickles.  So a program that does not use a
+    generic state keeps it without having its classes.
+
+    Parameters
+    ----------
+    opaque : bool, optional
+        Whether values are the pickles themselves.
+    """
+
+    type_name = "pickled"
+
+    def __init__(self, opaque: bool = False) -> None:
+        self.opaque = opaque
+        self.immutable = opaque
+
+    def parts(self) -> tuple[object, ...]:
+        return (self.opaque,)
+
+    def __repr__(self) -> str:
+        return "pickled()"
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.binary()
+
+    def check(self, value: object) -> None:
+        self._dumps(value)
+
+    def copy(self, value: Any) -> Any:
+        # What a restart would give; copy.deepcopy ends earlier on nested values, and may share.
+        return value if self.opaque else _loads(self._dumps(value))
+
+    def serialize(self, value: Any, out: DataOutputView) -> None:
+        out.write_bytes(self._dumps(value))
+
+    def deserialize(self, source: DataInputView) -> Any:
+        data = source.read_bytes()
+        return data if self.opaque else _loads(data)
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
+
+    def read_column(self, array: pa.Array) -> list[Any]:
+        found = array.to_numpy(zero_copy_only=False).tolist()
+        return found if self.opaque else [None if data is None else _loads(data) for data in found]
+
+    def write_column(self, values: Sequence[Any]) -> pa.Array:
+        return pa.array([None if value is None else self._dumps(value) for value in values], pa.binary())
+
+    def conversion_from(self, old: TypeSerializer[Any]) -> Callable[[Any], Any] | None:
+        return _loads if isinstance(old, PickledSerializer) and old.opaque and not self.opaque else None
+
+    def _dumps(self, value: Any) -> bytes:
+        if self.opaque:
+            if value.__class__ is not bytes:
+                raise ValueTypeError.of(f"{self!r} as restored (bytes)", value, "Give the pickle.")
+            return value
+        if value is None:
+            raise ValueTypeError.of(
+                f"{self!r} (an object)", value, f"Declare the type as nullable({self!r}) if None is a value."
+            )
+        try:
+            return cloudpickle.dumps(value, protocol=_PROTOCOL)  # type: ignore[no-any-return]
+        except Exception as error:  # whatever the object's own methods raise
+            if RecursionError in (type(error), type(error.__cause__)):
+                way_out = "It is nested too deeply: flatten it, or keep its parts in a list or map state."
+            else:
+                way_out = (
+                    f"It cannot be pickled ({type(error).__name__}: {error}). Keep what it is made from in "
+                    "the state, and make it anew in open()."
+                )
+        raise ValueTypeError.of(f"{self!r} (an object that can be pickled)", value, way_out)
+
+
+def pickled() -> PickledSerializer:
+    """Return the generic type: any object that cloudpickle can pickle, None aside.
+
+    An object is pickled whenever it is given to a state, so that one which cannot be is refused at once.
+    Classes and functions of the main script are pickled whole, with their code: they come back as they were
+    then, and in another version of Python they may not come back at all.
+    """
+    return PickledSerializer()
+
+
+def generic_parts(serializer: TypeSerializer[Any], path: str = "") -> Iterator[str]:
+    """Yield where a type has generic parts: an empty string for itself, ``value.element`` for a part."""
+    if isinstance(serializer, PickledSerializer):
+        yield path
+    elif isinstance(serializer, CompositeSerializer):
+        for name, inner in zip(serializer.inner_names, serializer.inners, strict=True):
+            yield from generic_parts(inner, f"{path}.{name}" if path else name)
+
+
+def refuse_generic(state: str, serializer: TypeSerializer[Any]) -> None:
+    """Refuse a state whose type has generic parts, for ``types.generic=forbid``.
+
+    Raises
+    ------
+    GenericTypeForbiddenError
+    """
+    for path in generic_parts(serializer):
+        raise GenericTypeForbiddenError(state, repr(serializer), path)
+
+
+def _loads(data: bytes) -> Any:
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # whatever the classes' own methods raise
+        raise UnreadableGenericValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
+    return PickledSerializer(opaque=True)
+
+
+register_serializer_type(PickledSerializer.type_name, _restore, PickledSerializer.snapshot_version)

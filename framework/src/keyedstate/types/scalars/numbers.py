@@ -1,0 +1,335 @@
+"""Booleans, integers and floating-point numbers, in Java's big-endian layouts.
+
+Sources: Flink's ``BooleanSerializer``, ``ByteSerializer``, ``ShortSerializer``, ``IntSerializer``,
+``LongSerializer``, ``FloatSerializer`` and ``DoubleSerializer``.
+"""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+import contextlib
+import math
+import struct
+from array import array as machine_array
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.arrow_columns import inferred, plain_numbers, put_nones
+from keyedstate.types.compatibility import Compatibility
+from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
+from keyedstate.types.serializer import SerializerSnapshot
+
+#: The NaN that stands for all others in keys: dicts find a NaN by identity only.
+CANONICAL_NAN = math.nan
+
+#: Numbers of this size and above round to infinity in 32 bits (half a unit above the largest float32).
+_FLOAT32_LIMIT = 3.4028235677973366e38
+
+
+class BooleanSerializer(SingletonSerializer[bool]):
+    """Truth values in one byte, 0 or 1."""
+
+    type_name = "boolean"
+    python_type = bool
+    constraint = "True or False"
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.bool_()
+
+    def is_value(self, value: object) -> bool:
+        return value is True or value is False
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        return f"({first} is True or {value} is False)"
+
+    def are_values(self, values: Collection[object]) -> bool:
+        return {bool}.issuperset(map(type, values))
+
+    def serialize(self, value: bool, out: DataOutputView) -> None:
+        if value is not True and value is not False:
+            raise self.mismatch(value)
+        out.write_boolean(value)
+
+    def deserialize(self, source: DataInputView) -> bool:
+        return source.read_boolean()
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_boolean(arrow_type))
+
+    def read_column(self, array: pa.Array) -> list[bool | None]:
+        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+    def write_column(self, values: Sequence[bool | None]) -> pa.Array:
+        return pa.array(values, pa.bool_())
+
+
+class _IntegerSerializer(SingletonSerializer[int]):
+    """Signed integers of a fixed width; a bool is not an integer."""
+
+    python_type = int
+    _struct: ClassVar[struct.Struct]
+    #: The array module's name of signed integers of this width.
+    _array_code: ClassVar[str]
+    _low: ClassVar[int]
+    _high: ClassVar[int]
+    #: Names of the types whose values all fit into this one.
+    _narrower: ClassVar[tuple[str, ...]]
+
+    def is_value(self, value: object) -> bool:
+        return value.__class__ is int and self._low <= value <= self._high
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        return f"({first}.__class__ is int and {self._low} <= {value} <= {self._high})"
+
+    def are_values(self, values: Collection[Any]) -> bool:
+        if not {int}.issuperset(map(type, values)):
+            return False
+        try:
+            # A machine array refuses what does not fit; faster than min and max.
+            machine_array(self._array_code, list(values))
+        except OverflowError:
+            return False
+        return True
+
+    def serialize(self, value: int, out: DataOutputView) -> None:
+        if value.__class__ is not int:
+            raise self.mismatch(value)
+        try:
+            out.write(self._struct.pack(value))
+        except struct.error:
+            raise self.mismatch(value) from None
+
+    def deserialize(self, source: DataInputView) -> int:
+        value: int = self._struct.unpack(source.read(self._struct.size))[0]
+        return value
+
+    def to_bytes(self, value: int) -> bytes:
+        if value.__class__ is not int:
+            raise self.mismatch(value)
+        try:
+            return self._struct.pack(value)
+        except struct.error:
+            raise self.mismatch(value) from None
+
+    def from_bytes(self, data: bytes | bytearray | memoryview) -> int:
+        if len(data) == self._struct.size:
+            return self._struct.unpack(data)[0]  # type: ignore[no-any-return]
+        return super().from_bytes(data)
+
+    def to_bytes_many(self, values: Sequence[int]) -> list[bytes]:
+        if {int}.issuperset(map(type, values)):
+            with contextlib.suppress(struct.error):
+                return list(map(self._struct.pack, values))
+        return super().to_bytes_many(values)
+
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[int]:
+        width = self._struct.size
+        if not {width}.issuperset(map(len, data)):
+            return super().from_bytes_many(data)
+        return np.frombuffer(b"".join(data), f">i{width}").tolist()  # type: ignore[no-any-return]
+
+    def way_out(self, value: object) -> str:
+        if value is True or value is False:
+            return "Declare the state as BOOLEAN, or convert the value with int()."
+        if value.__class__ is int:
+            return "Declare the state with a wider type, or STRING for numbers beyond 64 bits."
+        return super().way_out(value)
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(arrow_type == self.arrow_type)
+
+    def read_column(self, array: pa.Array) -> list[int | None]:
+        return put_nones(plain_numbers(array, 0).tolist(), array)
+
+    def write_column(self, values: Sequence[int | None]) -> pa.Array:
+        return inferred(values, self.arrow_type, pa.types.is_signed_integer)
+
+    def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
+        if old.type_name in self._narrower:
+            return Compatibility.after_migration(f"{old} was widened to {self!r}")
+        return super().resolve_compatibility(old)
+
+
+class Int8Serializer(_IntegerSerializer):
+    """Integers in one byte."""
+
+    type_name = "int8"
+    constraint = "an int from -128 to 127"
+    fixed_code = "b"
+    _struct = struct.Struct(">b")
+    _array_code = "b"
+    _low, _high = -(2**7), 2**7 - 1
+    _narrower = ()
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.int8()
+
+
+class Int16Serializer(_IntegerSerializer):
+    """Integers in two bytes."""
+
+    type_name = "int16"
+    constraint = "an int from -32768 to 32767"
+    fixed_code = "h"
+    _struct = struct.Struct(">h")
+    _array_code = "h"
+    _low, _high = -(2**15), 2**15 - 1
+    _narrower = ("int8",)
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.int16()
+
+
+class Int32Serializer(_IntegerSerializer):
+    """Integers in four bytes."""
+
+    type_name = "int32"
+    constraint = "an int from -2147483648 to 2147483647"
+    fixed_code = "i"
+    _struct = struct.Struct(">i")
+    _array_code = "i"
+    _low, _high = -(2**31), 2**31 - 1
+    _narrower = ("int8", "int16")
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.int32()
+
+
+class Int64Serializer(_IntegerSerializer):
+    """Integers in eight bytes."""
+
+    type_name = "int64"
+    constraint = "an int from -9223372036854775808 to 9223372036854775807"
+    fixed_code = "q"
+    _struct = struct.Struct(">q")
+    _array_code = "q"
+    _low, _high = -(2**63), 2**63 - 1
+    _narrower = ("int8", "int16", "int32")
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.int64()
+
+
+class _FloatSerializer(SingletonSerializer[float]):
+    """IEEE 754 numbers; every NaN is written as Java's one NaN, -0.0 stays -0.0.
+
+    `canonical` makes keys: one NaN object, 0.0 for -0.0, as Spark normalises floats before it groups them.
+    """
+
+    python_type = float
+    needs_canonical = True
+
+    def way_out(self, value: object) -> str:
+        if value.__class__ is int:
+            return "Convert it with float(): an int would come back as a float after a restart."
+        return super().way_out(value)
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(arrow_type == self.arrow_type)
+
+    def read_column(self, array: pa.Array) -> list[float | None]:
+        return put_nones(plain_numbers(array, 0.0).tolist(), array)
+
+
+class Float32Serializer(_FloatSerializer):
+    """Floats in four bytes.
+
+    A Python float is rounded to 32 bits by the binary and the columnar face and by `canonical`, so 0.1 comes
+    back as 0.10000000149011612; numbers that would round to infinity are refused.
+    """
+
+    type_name = "float32"
+    constraint = "a float that fits into 32 bits"
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.float32()
+
+    def is_value(self, value: object) -> bool:
+        return value.__class__ is float and (
+            -_FLOAT32_LIMIT < value < _FLOAT32_LIMIT or not math.isfinite(value)
+        )
+
+    def serialize(self, value: float, out: DataOutputView) -> None:
+        if not self.is_value(value):
+            raise self.mismatch(value)
+        out.write_float(value if value == value else CANONICAL_NAN)
+
+    def deserialize(self, source: DataInputView) -> float:
+        return source.read_float()
+
+    def canonical(self, value: float) -> float:
+        if value != value:
+            return CANONICAL_NAN
+        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+        return rounded or 0.0
+
+    def write_column(self, values: Sequence[float | None]) -> pa.Array:
+        wide = inferred(values, pa.float64(), pa.types.is_float64)
+        narrow = wide.cast(pa.float32(), safe=False)
+        overflow = np.isinf(plain_numbers(narrow, 0.0)) & ~np.isinf(plain_numbers(wide, 0.0))
+        if overflow.any():
+            raise OverflowError("a number beyond 32 bits")
+        return narrow
+
+
+class Float64Serializer(_FloatSerializer):
+    """Floats in eight bytes."""
+
+    type_name = "float64"
+    constraint = "a float"
+    fixed_code = "d"
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.float64()
+
+    def is_value(self, value: object) -> bool:
+        return value.__class__ is float
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        return f"({first}.__class__ is float)"
+
+    def are_values(self, values: Collection[object]) -> bool:
+        return {float}.issuperset(map(type, values))
+
+    def serialize(self, value: float, out: DataOutputView) -> None:
+        if value.__class__ is not float:
+            raise self.mismatch(value)
+        out.write_double(value if value == value else CANONICAL_NAN)
+
+    def deserialize(self, source: DataInputView) -> float:
+        return source.read_double()
+
+    def canonical(self, value: float) -> float:
+        return (value or 0.0) if value == value else CANONICAL_NAN
+
+    def write_column(self, values: Sequence[float | None]) -> pa.Array:
+        return inferred(values, pa.float64(), pa.types.is_float64)
+
+    def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
+        if old.type_name == FLOAT32.type_name:
+            return Compatibility.after_migration(f"{old} was widened to {self!r}")
+        return super().resolve_compatibility(old)
+
+
+BOOLEAN = BooleanSerializer()
+INT8 = Int8Serializer()
+INT16 = Int16Serializer()
+INT32 = Int32Serializer()
+INT64 = Int64Serializer()
+FLOAT32 = Float32Serializer()
+FLOAT64 = Float64Serializer()
+
+for _serializer in (BOOLEAN, INT8, INT16, INT32, INT64, FLOAT32, FLOAT64):
+    register_singleton(_serializer)

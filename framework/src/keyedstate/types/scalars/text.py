@@ -1,0 +1,251 @@
+"""Strings and bytes.
+
+Sources: Flink's ``StringValue.writeString`` and ``BytePrimitiveArraySerializer``.
+"""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+import sys
+from array import array as machine_array
+from collections.abc import Collection, Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.arrow_columns import inferred
+from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
+
+_UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+#: How a string begins whose length takes one byte.
+_SHORT_HEADS = [bytes((length + 1,)) for length in range(0x7F)]
+#: The same as text of which each character is a byte, for those who put more around many strings.
+SHORT_HEADS = [head.decode("latin-1") for head in _SHORT_HEADS]
+#: A UTF-16 unit of 16 bits takes up to three groups of seven bits.
+_UNIT_BYTES = 3
+_FIRST = itemgetter(0)
+
+
+def write_string(value: str | None, out: DataOutputView) -> None:
+    """Append a string, or the mark of none, as ``StringValue.writeString`` does (SER-05).
+
+    The number of UTF-16 units plus one, 0 meaning None, then each unit; all in groups of seven bits, the
+    lowest first.
+
+    Raises
+    ------
+    UnicodeEncodeError
+        For a lone surrogate.
+    """
+    if value is None:
+        out.write_byte(0)
+    elif value.isascii():
+        out.write_var_int(len(value) + 1)
+        out.write(value.encode("ascii"))
+    else:
+        units = machine_array("H", value.encode(_UTF16))
+        encoded = bytearray()
+        for unit in units:
+            if unit < 0x80:
+                encoded.append(unit)
+            elif unit < 0x4000:
+                encoded += bytes((unit & 0x7F | 0x80, unit >> 7))
+            else:
+                encoded += bytes((unit & 0x7F | 0x80, unit >> 7 & 0x7F | 0x80, unit >> 14))
+        out.write_var_int(len(units) + 1)
+        out.write(encoded)
+
+
+def read_string(source: DataInputView) -> str | None:
+    """Read what `write_string` wrote.
+
+    Raises
+    ------
+    CorruptDataError
+    """
+    count = source.read_var_int() - 1
+    if count < 0:
+        return None
+    if count > source.remaining:
+        raise source.corrupt(f"a string of {count} UTF-16 units where {source.remaining} bytes follow")
+    encoded = source.peek(count)
+    if encoded.isascii():
+        source.skip(count)
+        return encoded.decode("ascii")
+    encoded = source.peek(count * _UNIT_BYTES)
+    units = machine_array("H")
+    position = 0
+    try:
+        for _ in range(count):
+            unit = encoded[position]
+            position += 1
+            if unit >= 0x80:
+                following = encoded[position]
+                position += 1
+                unit = unit & 0x7F | (following & 0x7F) << 7
+                if following >= 0x80:
+                    unit |= encoded[position] << 14
+                    position += 1
+            units.append(unit)
+        text = units.tobytes().decode(_UTF16)
+    except IndexError:
+        raise source.corrupt(f"a string of {count} UTF-16 units ends too early") from None
+    except OverflowError:
+        raise source.corrupt("a UTF-16 unit of more than 16 bits") from None
+    except UnicodeDecodeError as error:
+        raise source.corrupt(f"a string that is not valid UTF-16 ({error.reason})") from None
+    source.skip(position)
+    return text
+
+
+def are_short(values: Collection[str]) -> bool:
+    """Return whether the bytes of each string are its characters behind one of `SHORT_HEADS`."""
+    return max(map(len, values), default=0) < len(SHORT_HEADS) and "".join(values).isascii()
+
+
+class StringSerializer(SingletonSerializer[str]):
+    """Strings of any length.
+
+    A lone surrogate is refused: Arrow columns are UTF-8, which has none, and a string that lives in a heap
+    backend must also survive a checkpoint.
+    """
+
+    type_name = "string"
+    python_type = str
+    constraint = "a str without lone surrogates"
+
+    def to_bytes(self, value: str) -> bytes:
+        if value.__class__ is str and value.isascii() and len(value) < len(_SHORT_HEADS):
+            return _SHORT_HEADS[len(value)] + value.encode()
+        return super().to_bytes(value)
+
+    def to_bytes_many(self, values: Sequence[str]) -> list[bytes]:
+        if not {str}.issuperset(map(type, values)):
+            return super().to_bytes_many(values)
+        if are_short(values):
+            return [_SHORT_HEADS[len(value)] + value.encode() for value in values]
+        return super().to_bytes_many(values)
+
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[str]:
+        # Of a short string the first byte is the length of all its bytes.
+        ends = list(accumulate(map(len, data)))
+        joined = b"".join(data)
+        if not joined.isascii() or not all(data) or list(map(_FIRST, data)) != list(map(len, data)):
+            return super().from_bytes_many(data)
+        text = joined.decode()
+        return [text[start + 1 : end] for start, end in zip((0, *ends), ends, strict=False)]
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.string()
+
+    def is_value(self, value: object) -> bool:
+        if value.__class__ is not str:
+            return False
+        text: str = value
+        if text.isascii():
+            return True
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return False
+        return True
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        look_closer = super().condition(value, value, given)
+        return f"({first}.__class__ is str and ({value}.isascii() or {look_closer}))"
+
+    def are_values(self, values: Collection[Any]) -> bool:
+        return {str}.issuperset(map(type, values)) and (
+            all(map(str.isascii, values)) or all(map(self.is_value, values))
+        )
+
+    def way_out(self, value: object) -> str:
+        if value.__class__ is str:
+            return (
+                "Lone surrogates are halves of characters and no valid Unicode: replace them with "
+                "value.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace'), or store BYTES."
+            )
+        if isinstance(value, bytes):
+            return "Decode it, or declare the state as BYTES."
+        return super().way_out(value)
+
+    def serialize(self, value: str, out: DataOutputView) -> None:
+        if value.__class__ is not str:
+            raise self.mismatch(value)
+        try:
+            write_string(value, out)
+        except UnicodeEncodeError:
+            raise self.mismatch(value) from None
+
+    def deserialize(self, source: DataInputView) -> str:
+        value = read_string(source)
+        if value is None:
+            raise source.corrupt("the mark of no string where a string is expected")
+        return value
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type))
+
+    def read_column(self, array: pa.Array) -> list[str | None]:
+        # Through NumPy objects: as fast as today's to_pylist, and far faster than that of older pyarrow.
+        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+    def write_column(self, values: Sequence[str | None]) -> pa.Array:
+        return inferred(values, pa.string(), pa.types.is_string)
+
+
+class BytesSerializer(SingletonSerializer[bytes]):
+    """Bytes of any length: a 32-bit length, then the bytes."""
+
+    type_name = "bytes"
+    python_type = bytes
+    constraint = "bytes"
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.binary()
+
+    def is_value(self, value: object) -> bool:
+        return value.__class__ is bytes
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        return f"({first}.__class__ is bytes)"
+
+    def are_values(self, values: Collection[object]) -> bool:
+        return {bytes}.issuperset(map(type, values))
+
+    def way_out(self, value: object) -> str:
+        if isinstance(value, (bytearray, memoryview)):
+            return "Convert it with bytes(): what can change in place cannot be shared with a snapshot."
+        if isinstance(value, str):
+            return "Encode it, or declare the state as STRING."
+        return super().way_out(value)
+
+    def serialize(self, value: bytes, out: DataOutputView) -> None:
+        if value.__class__ is not bytes:
+            raise self.mismatch(value)
+        out.write_bytes(value)
+
+    def deserialize(self, source: DataInputView) -> bytes:
+        return source.read_bytes()
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
+
+    def read_column(self, array: pa.Array) -> list[bytes | None]:
+        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+    def write_column(self, values: Sequence[bytes | None]) -> pa.Array:
+        return inferred(values, pa.binary(), pa.types.is_binary)
+
+
+STRING = StringSerializer()
+BYTES = BytesSerializer()
+
+for _serializer in (STRING, BYTES):
+    register_singleton(_serializer)

@@ -1,0 +1,168 @@
+"""Windows as values: the namespaces of the state that `keyedstate.windows` keeps for each of them.
+
+They are types of their own so that whoever reads a checkpoint knows them, also where no window runs.
+"""
+
+# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.arrow_columns import put_nones, require_types
+from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
+
+#: The bounds of time: Flink's ``Long.MIN_VALUE`` and ``Long.MAX_VALUE``.
+_FIRST, _LAST = -(2**63), 2**63 - 1
+
+
+class TimeWindow(NamedTuple):
+    """The times from a start to an end, which does not belong to it (Flink's ``TimeWindow``).
+
+    Attributes
+    ----------
+    start, end : int
+        In milliseconds since 1970 UTC.
+    """
+
+    start: int
+    end: int
+
+    @property
+    def max_timestamp(self) -> int:
+        """The last millisecond that belongs to it."""
+        return self.end - 1
+
+    def intersects(self, other: TimeWindow) -> bool:
+        """Return whether both have a time in common, or one ends where the other begins."""
+        return self.start <= other.end and self.end >= other.start
+
+    def cover(self, other: TimeWindow) -> TimeWindow:
+        """Return the smallest window that holds both."""
+        return TimeWindow(min(self.start, other.start), max(self.end, other.end))
+
+    @classmethod
+    def starting(cls, start: int, size: int) -> TimeWindow:
+        """Return a window of some size; where times end, so does the window."""
+        return cls(max(start, _FIRST), min(start + size, _LAST))
+
+
+class GlobalWindow:
+    """The class of `GLOBAL_WINDOW`, its only instance; copies and pickles are the instance itself."""
+
+    __slots__ = ()
+    _instance: GlobalWindow | None = None
+    #: Before the watermark of an input that has ended.
+    max_timestamp = _LAST
+
+    def __new__(cls) -> GlobalWindow:
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+        return cls._instance
+
+    def __reduce__(self) -> str:
+        return "GLOBAL_WINDOW"
+
+    def __repr__(self) -> str:
+        return "GLOBAL_WINDOW"
+
+
+GLOBAL_WINDOW: Final = GlobalWindow()
+
+_FIELDS = [pa.field("start", pa.int64()), pa.field("end", pa.int64())]
+
+
+class TimeWindowSerializer(SingletonSerializer[TimeWindow]):
+    """Start and end as two big-endian numbers of 64 bits (Flink's ``TimeWindow.Serializer``)."""
+
+    type_name = "time_window"
+    python_type = TimeWindow
+    constraint = "a TimeWindow of 64-bit milliseconds"
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.struct(_FIELDS)
+
+    def is_value(self, value: object) -> bool:
+        if value.__class__ is not TimeWindow:
+            return False
+        start, end = value
+        return _is_time(start) and _is_time(end)
+
+    def serialize(self, value: TimeWindow, out: DataOutputView) -> None:
+        if not self.is_value(value):
+            raise self.mismatch(value)
+        out.write_long(value.start)
+        out.write_long(value.end)
+
+    def deserialize(self, source: DataInputView) -> TimeWindow:
+        return TimeWindow(source.read_long(), source.read_long())
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(arrow_type == self.arrow_type)
+
+    def read_column(self, array: pa.Array) -> list[TimeWindow | None]:
+        times = [part.fill_null(0).to_numpy(zero_copy_only=False).tolist() for part in array.flatten()]
+        return put_nones(list(map(TimeWindow, *times)), array)
+
+    def write_column(self, values: Sequence[TimeWindow | None]) -> pa.Array:
+        require_types(values, frozenset((TimeWindow, type(None))))
+        filled = [(0, 0) if value is None else value for value in values]
+        times = np.array(filled, np.int64).reshape(len(filled), 2)
+        mask = pa.array([value is None for value in values], pa.bool_())
+        return pa.StructArray.from_arrays(
+            [pa.array(times[:, 0]), pa.array(times[:, 1])], fields=_FIELDS, mask=mask
+        )
+
+
+class GlobalWindowSerializer(SingletonSerializer[GlobalWindow]):
+    """`GLOBAL_WINDOW` in one byte, 0 (Flink's ``GlobalWindow.Serializer``), and as a null in columns."""
+
+    type_name = "global_window"
+    python_type = GlobalWindow
+    constraint = "GLOBAL_WINDOW"
+    null_is_value = True
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.null()
+
+    def is_value(self, value: object) -> bool:
+        return value is GLOBAL_WINDOW
+
+    def serialize(self, value: GlobalWindow, out: DataOutputView) -> None:
+        if value is not GLOBAL_WINDOW:
+            raise self.mismatch(value)
+        out.write_byte(0)
+
+    def deserialize(self, source: DataInputView) -> GlobalWindow:
+        marker = source.read_unsigned_byte()
+        if marker:
+            raise source.corrupt(f"the global window is a byte 0, found {marker}")
+        return GLOBAL_WINDOW
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return bool(pa.types.is_null(arrow_type))
+
+    def read_column(self, array: pa.Array) -> list[GlobalWindow | None]:
+        return [GLOBAL_WINDOW] * len(array)
+
+    def write_column(self, values: Sequence[GlobalWindow | None]) -> pa.Array:
+        if not set(values) <= {GLOBAL_WINDOW, None}:
+            raise TypeError("another object than the global window")
+        return pa.nulls(len(values))
+
+
+def _is_time(value: Any) -> bool:
+    return value.__class__ is int and _FIRST <= value <= _LAST
+
+
+TIME_WINDOW = TimeWindowSerializer()
+GLOBAL_WINDOW_TYPE = GlobalWindowSerializer()
+register_singleton(TIME_WINDOW)
+register_singleton(GLOBAL_WINDOW_TYPE)

@@ -1,0 +1,93 @@
+"""Windows over the rows of a key: assigners, triggers and evictors, under Flink's names."""
+
+from keyedstate.runtime.event_time import MISSING
+from keyedstate.types import GLOBAL_WINDOW, TIME_WINDOW, GlobalWindow, TimeWindow
+from keyedstate.windows.assigners import (
+    AssignerContext,
+    Count,
+    Global,
+    MergingWindowAssigner,
+    Sliding,
+    Tumbling,
+    Window,
+    WindowAssigner,
+    WindowStagger,
+)
+from keyedstate.windows.builder import Windowed, WindowOutput, windowed
+from keyedstate.windows.combined_triggers import (
+    AllTrigger,
+    AnyTrigger,
+    DeltaTrigger,
+    ProcessingTimeoutTrigger,
+    PurgingTrigger,
+)
+from keyedstate.windows.continuous_triggers import ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger
+from keyedstate.windows.evictors import (
+    CountEvictor,
+    DeltaEvictor,
+    Evictor,
+    EvictorContext,
+    TimeEvictor,
+    TimestampedValue,
+)
+from keyedstate.windows.row.merging import MergingWindowSet
+from keyedstate.windows.row.process_function import WINDOW_END, WINDOW_START, WindowedFunction
+from keyedstate.windows.sessions import Session
+from keyedstate.windows.triggers import (
+    CountTrigger,
+    EndOfStreamTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    OnMergeContext,
+    ProcessingTimeTrigger,
+    Trigger,
+    TriggerContext,
+    TriggerResult,
+)
+
+__all__ = [
+    "GLOBAL_WINDOW",
+    "MISSING",
+    "TIME_WINDOW",
+    "WINDOW_END",
+    "WINDOW_START",
+    "AllTrigger",
+    "AnyTrigger",
+    "AssignerContext",
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "Count",
+    "CountEvictor",
+    "CountTrigger",
+    "DeltaEvictor",
+    "DeltaTrigger",
+    "EndOfStreamTrigger",
+    "EventTimeTrigger",
+    "Evictor",
+    "EvictorContext",
+    "Global",
+    "GlobalWindow",
+    "MergingWindowAssigner",
+    "MergingWindowSet",
+    "NeverTrigger",
+    "OnMergeContext",
+    "ProcessingTimeTrigger",
+    "ProcessingTimeoutTrigger",
+    "PurgingTrigger",
+    "Session",
+    "Sliding",
+    "TimeEvictor",
+    "TimeWindow",
+    "TimestampedValue",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
+    "Tumbling",
+    "Window",
+    "WindowAssigner",
+    "WindowOutput",
+    "WindowStagger",
+    "Windowed",
+    "WindowedFunction",
+    "windowed",
+]

@@ -1,0 +1,365 @@
+"""Window assigners: which windows a row belongs to (Flink's ``WindowAssigner`` and its built-in kinds).
+
+A user's own derives from `WindowAssigner`, or from `MergingWindowAssigner` where windows may become one.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from keyedstate.durations import Duration, milliseconds
+from keyedstate.errors import InvalidWindowError, MissingTimestampError
+from keyedstate.types import (
+    GLOBAL_WINDOW,
+    GLOBAL_WINDOW_TYPE,
+    TIME_WINDOW,
+    GlobalWindow,
+    TimeWindow,
+    TypeSerializer,
+)
+from keyedstate.windows.checks import positive, whole
+from keyedstate.windows.combined_triggers import PurgingTrigger
+from keyedstate.windows.evictors import CountEvictor, Evictor
+from keyedstate.windows.triggers import (
+    CountTrigger,
+    EndOfStreamTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    Trigger,
+)
+
+
+class Window(Protocol):
+    """What every window has: a hash, equality, no change, and a last moment."""
+
+    @property
+    def max_timestamp(self) -> int:
+        """The last event time, or processing time, that belongs to it, in milliseconds since 1970 UTC."""
+        ...
+
+
+W = TypeVar("W", bound=Window)
+
+
+class AssignerContext(Protocol):
+    """What an assigner is told beside the row."""
+
+    @property
+    def current_processing_time(self) -> int:
+        """In milliseconds since 1970 UTC."""
+        ...
+
+    @property
+    def key_group(self) -> int:
+        """The key group of the current key."""
+        ...
+
+    @property
+    def first_processing_time(self) -> int:
+        """The processing time when it was first asked for, for this key; kept in state."""
+        ...
+
+
+class WindowAssigner(ABC, Generic[W]):
+    """Gives rows their windows.
+
+    Attributes
+    ----------
+    is_event_time : bool
+        Whether its windows end when the watermark passes their end; else when the clock does.
+    window_serializer : TypeSerializer
+        Of its windows: the namespace of their state and timers.
+    """
+
+    is_event_time: bool
+    window_serializer: TypeSerializer[W]
+
+    @abstractmethod
+    def assign_windows(self, element: Any, timestamp: int | None, context: AssignerContext) -> Collection[W]:
+        """Return the windows of a row; none is possible.
+
+        Parameters
+        ----------
+        element : tuple
+            The row.
+        timestamp : int or None
+            Its event time in milliseconds since 1970 UTC.
+        context : AssignerContext
+        """
+
+    @abstractmethod
+    def default_trigger(self) -> Trigger[W]:
+        """Return the trigger where the user names none."""
+
+    def default_evictor(self) -> Evictor[W] | None:
+        """Return the evictor where the user names none."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """What it is called in errors."""
+        return type(self).__name__
+
+
+class MergingWindowAssigner(WindowAssigner[W]):
+    """An assigner whose windows may become one when a row brings them together."""
+
+    @abstractmethod
+    def merge_windows(self, windows: Iterable[W]) -> Sequence[tuple[W, list[W]]]:
+        """Return each window that several become, and these; windows that stay alone are left out."""
+
+
+class TimeAssigner(WindowAssigner[TimeWindow]):
+    """What the assigners of time windows share: a time line, and the trigger at the end of the window."""
+
+    window_serializer = TIME_WINDOW
+
+    def __init__(self, is_event_time: bool) -> None:
+        self.is_event_time = is_event_time
+
+    def default_trigger(self) -> Trigger[Any]:
+        """Return the trigger that fires when the window ends."""
+        return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
+
+    def time_of(self, timestamp: int | None, context: AssignerContext) -> int:
+        """Return the time by which a row is assigned.
+
+        Raises
+        ------
+        MissingTimestampError
+        """
+        if not self.is_event_time:
+            return context.current_processing_time
+        if timestamp is None:
+            raise MissingTimestampError(self.name)
+        return timestamp
+
+
+class WindowStagger(enum.Enum):
+    """How windows of different keys are shifted against each other, so that not all fire at once.
+
+    Flink's ``WindowStagger``, which shifts by task; here windows must stay the same when tasks change.
+    """
+
+    ALIGNED = "aligned"
+    #: By a time below the size that depends on the key group, and on nothing else.
+    RANDOM = "random"
+    #: So that a key's windows begin with its first row; the time is kept in state.
+    NATURAL = "natural"
+
+    def offset(self, context: AssignerContext, size: int) -> int:
+        """Return by how many milliseconds the windows of the current key are shifted."""
+        if self is WindowStagger.RANDOM:
+            # The golden ratio's multiples lie evenly, however many key groups there are (Knuth, 6.4).
+            return int(context.key_group * 0.6180339887498949 % 1 * size)
+        if self is WindowStagger.NATURAL:
+            return context.first_processing_time % size
+        return 0
+
+
+class Tumbling(TimeAssigner):
+    """Windows of one size behind each other; each row is in one (``Tumbling{Event,Processing}TimeWindows``).
+
+    Use `of`.
+    """
+
+    def __init__(self, size: int, offset: int, stagger: WindowStagger, is_event_time: bool) -> None:
+        super().__init__(is_event_time)
+        self.size = size
+        self.offset = offset
+        self.stagger = stagger
+
+    @classmethod
+    def of(
+        cls,
+        size: Duration,
+        *,
+        offset: Duration = 0,
+        stagger: WindowStagger = WindowStagger.ALIGNED,
+        processing_time: bool = False,
+    ) -> Tumbling:
+        """Return the windows of a size: ``Tumbling.of("1 hour")``.
+
+        Parameters
+        ----------
+        size, offset : str, timedelta or int
+            Windows begin wherever the time since 1970 UTC is the offset plus a multiple of the size: with
+            ``timedelta(hours=-8)`` days begin at midnight in China.
+        stagger : WindowStagger, optional
+            Another one than ``ALIGNED`` in processing time only.
+        processing_time : bool, default False
+            Whether rows are assigned by the clock and not by their event time.
+
+        Raises
+        ------
+        InvalidWindowError
+            For a size that is not positive, and an offset as large as it.
+        InvalidDurationError
+        """
+        size_ms = positive(cls.__name__, "the size", size)
+        offset_ms = _offset(cls.__name__, offset, "the size", size, size_ms)
+        if not isinstance(stagger, WindowStagger):
+            raise InvalidWindowError(cls.__name__, f"its stagger is {stagger!r}", "Give a WindowStagger.")
+        if stagger is not WindowStagger.ALIGNED and not processing_time:
+            raise InvalidWindowError(
+                cls.__name__,
+                f"{stagger} would give rows of one event time different windows",
+                "Give processing_time=True, or leave the stagger out.",
+            )
+        return cls(size_ms, offset_ms, stagger, not processing_time)
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: AssignerContext
+    ) -> tuple[TimeWindow, ...]:
+        """Return the one window that holds the row's time."""
+        time = self.time_of(timestamp, context)
+        shift = self.stagger.offset(context, self.size)
+        start = window_start(time, self.offset + shift, self.size)
+        return (TimeWindow.starting(start, self.size),)
+
+    def __repr__(self) -> str:
+        return f"Tumbling.of({self.size}{_rest(self.offset, self.is_event_time)})"
+
+
+class Sliding(TimeAssigner):
+    """Windows of one size that begin every slide, so that a row is in several (``Sliding*TimeWindows``).
+
+    Where the slide is the longer one, some rows are in none.  Use `of`.
+    """
+
+    def __init__(self, size: int, slide: int, offset: int, is_event_time: bool) -> None:
+        super().__init__(is_event_time)
+        self.size = size
+        self.slide = slide
+        self.offset = offset
+
+    @classmethod
+    def of(
+        cls, size: Duration, slide: Duration, *, offset: Duration = 0, processing_time: bool = False
+    ) -> Sliding:
+        """Return the windows of a size that begin every slide: ``Sliding.of("1 hour", "10 min")``.
+
+        Parameters
+        ----------
+        size, slide, offset : str, timedelta or int
+            As in `Tumbling.of`; the absolute offset is below the slide.
+        processing_time : bool, default False
+
+        Raises
+        ------
+        InvalidWindowError, InvalidDurationError
+        """
+        size_ms, slide_ms = (
+            positive(cls.__name__, what, given) for what, given in (("the size", size), ("the slide", slide))
+        )
+        offset_ms = _offset(cls.__name__, offset, "the slide", slide, slide_ms)
+        return cls(size_ms, slide_ms, offset_ms, not processing_time)
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: AssignerContext
+    ) -> list[TimeWindow]:
+        """Return the windows that hold the row's time, the newest first."""
+        time, size, slide = self.time_of(timestamp, context), self.size, self.slide
+        last = window_start(time, self.offset, slide)
+        return [TimeWindow.starting(start, size) for start in range(last, time - size, -slide)]
+
+    def __repr__(self) -> str:
+        return f"Sliding.of({self.size}, {self.slide}{_rest(self.offset, self.is_event_time)})"
+
+
+class Global(WindowAssigner[GlobalWindow]):
+    """One window for all rows of a key; it never ends (``GlobalWindows``).
+
+    Without a trigger it never fires.  Use `of` or `at_end_of_stream`.
+    """
+
+    is_event_time: bool = True
+    window_serializer = GLOBAL_WINDOW_TYPE
+    _windows: ClassVar[tuple[GlobalWindow, ...]] = (GLOBAL_WINDOW,)
+
+    def __init__(self, at_end: bool = False) -> None:
+        self._at_end = at_end
+
+    @classmethod
+    def of(cls) -> Global:
+        """Return the window, which fires when its trigger says so."""
+        return Global()
+
+    @classmethod
+    def at_end_of_stream(cls) -> Global:
+        """Return the window, which fires once at the end of bounded input."""
+        return Global(at_end=True)
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: AssignerContext
+    ) -> tuple[GlobalWindow, ...]:
+        """Return the one window."""
+        return self._windows
+
+    def default_trigger(self) -> Trigger[Any]:
+        """Return one that never fires, or the one at the end."""
+        return EndOfStreamTrigger() if self._at_end else NeverTrigger()
+
+    def __repr__(self) -> str:
+        return "Global.at_end_of_stream()" if self._at_end else "Global.of()"
+
+
+class Count(Global):
+    """Windows of so many rows of a key (Flink's ``KeyedStream#countWindow``).
+
+    They are the global window with a trigger, and for sliding ones an evictor.  Use `of`.
+    """
+
+    def __init__(self, size: int, slide: int | None) -> None:
+        super().__init__()
+        self.size = size
+        self.slide = slide
+
+    @classmethod
+    def of(cls, size: int | None = None, slide: int | None = None) -> Count:
+        """Return windows of `size` rows: behind each other, or a new one after every `slide` rows.
+
+        A sliding window has the last `size` rows, fewer at first.
+
+        Raises
+        ------
+        InvalidWindowError
+            For a number below 1.
+        """
+        rows = whole(cls.__name__, "the size", size)
+        return cls(rows, None if slide is None else whole(cls.__name__, "the slide", slide))
+
+    def default_trigger(self) -> Trigger[Any]:
+        """Return one that fires after `size` rows and lets them go, or after every `slide` rows."""
+        counting = CountTrigger.of(self.size if self.slide is None else self.slide)
+        return PurgingTrigger.of(counting) if self.slide is None else counting
+
+    def default_evictor(self) -> Evictor[Any] | None:
+        """Return one that keeps the last `size` rows of a sliding window."""
+        return None if self.slide is None else CountEvictor.of(self.size)
+
+    def __repr__(self) -> str:
+        return f"Count.of({self.size})" if self.slide is None else f"Count.of({self.size}, {self.slide})"
+
+
+def window_start(timestamp: int, offset: int, size: int) -> int:
+    """Return the start of the tumbling window that holds a time (``getWindowStartWithOffset``)."""
+    return timestamp - (timestamp - offset) % size
+
+
+def _offset(part: str, offset: Duration, what: str, given: Duration, most_ms: int) -> int:
+    """Return an offset in milliseconds, or refuse one that is as large as what it is an offset in."""
+    offset_ms = milliseconds(offset)
+    if abs(offset_ms) >= most_ms:
+        raise InvalidWindowError(
+            part, f"the offset {offset!r} is as large as {what} {given!r}", "Give an offset below it."
+        )
+    return offset_ms
+
+
+def _rest(offset: int, is_event_time: bool) -> str:
+    return (f", offset={offset}" if offset else "") + ("" if is_event_time else ", processing_time=True")

@@ -1,0 +1,1 @@
+"""Declared aggregates of event-time windows, computed by columns."""

@@ -1,0 +1,402 @@
+"""Triggers made of others, and the one that compares rows: purging, timeout, any, all, delta."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from keyedstate.durations import Duration
+from keyedstate.errors import InvalidWindowError, forgotten_call
+from keyedstate.state import ReducingState, StateDescriptor, StateHandle, ValueState
+from keyedstate.types import INT64, TypeSerializer
+from keyedstate.windows.checks import check_delta, positive
+from keyedstate.windows.triggers import (
+    H,
+    OnMergeContext,
+    Trigger,
+    TriggerContext,
+    TriggerResult,
+    named_within,
+)
+
+
+class PurgingTrigger(Trigger[Any]):
+    """Lets the contents go whenever another trigger fires; use `of`."""
+
+    def __init__(self, nested: Trigger[Any]) -> None:
+        self.nested = nested
+        self.can_merge = nested.can_merge
+
+    @classmethod
+    def of(cls, nested: Trigger[Any]) -> PurgingTrigger:
+        """Return the trigger around another one."""
+        return cls(_trigger(cls.__name__, nested))
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
+    ) -> TriggerResult:
+        """Purge where the other one fires."""
+        return _purging(self.nested.on_element(element, timestamp, window, ctx))
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Purge where the other one fires."""
+        return _purging(self.nested.on_event_time(time, window, ctx))
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Purge where the other one fires."""
+        return _purging(self.nested.on_processing_time(time, window, ctx))
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        """Let the other one merge."""
+        self.nested.on_merge(window, ctx)
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        """Let the other one clear."""
+        self.nested.clear(window, ctx)
+
+    def for_elements(self, element_type: TypeSerializer[Any]) -> PurgingTrigger:
+        """Return it around the other one for rows of a type."""
+        return type(self)(self.nested.for_elements(element_type))
+
+    def __repr__(self) -> str:
+        return f"PurgingTrigger.of({self.nested!r})"
+
+
+class ProcessingTimeoutTrigger(Trigger[Any]):
+    """Fires when another trigger does, or when the clock has gone on for a while; use `of`."""
+
+    def __init__(
+        self,
+        nested: Trigger[Any],
+        timeout: int,
+        reset_timer_on_new_record: bool,
+        should_clear_on_timeout: bool,
+    ) -> None:
+        self.nested = nested
+        self.timeout = timeout
+        self._resets = reset_timer_on_new_record
+        self._clears = should_clear_on_timeout
+        self._due = ValueState("timeout", INT64)
+
+    @classmethod
+    def of(
+        cls,
+        nested: Trigger[Any],
+        timeout: Duration,
+        *,
+        reset_timer_on_new_record: bool = False,
+        should_clear_on_timeout: bool = True,
+    ) -> ProcessingTimeoutTrigger:
+        """Return the trigger around another one.
+
+        Parameters
+        ----------
+        nested : Trigger
+        timeout : str, timedelta or int
+        reset_timer_on_new_record : bool, default False
+            Whether the timeout counts from the last row and not from the first one.
+        should_clear_on_timeout : bool, default True
+            Whether the other trigger begins anew after a timeout.
+
+        Raises
+        ------
+        InvalidWindowError, InvalidDurationError
+        """
+        return cls(
+            _trigger(cls.__name__, nested),
+            positive(cls.__name__, "the timeout", timeout),
+            reset_timer_on_new_record,
+            should_clear_on_timeout,
+        )
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
+    ) -> TriggerResult:
+        """Begin to wait, unless the other one fires."""
+        result = self.nested.on_element(element, timestamp, window, ctx)
+        if result.fires:
+            self.clear(window, ctx)
+            return result
+        state = ctx.state(self._due)
+        # The timer that was waited for stays: the other trigger may have one of the same time.  Nobody
+        # answers to it when it fires.
+        if self._resets or state.value() is None:
+            due = ctx.current_processing_time + self.timeout
+            state.update(due)
+            ctx.register_processing_time_timer(due)
+        return result
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Do what the other one does."""
+        return self._told(self.nested.on_event_time(time, window, ctx), window, ctx)
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Fire at the timeout, and where the other one does."""
+        result = self.nested.on_processing_time(time, window, ctx)
+        if ctx.state(self._due).value() != time:
+            return self._told(result, window, ctx)
+        ctx.state(self._due).clear()
+        if self._clears:
+            self.nested.clear(window, ctx)
+        return TriggerResult.of(True, result.purges)
+
+    def _told(self, result: TriggerResult, window: Any, ctx: TriggerContext) -> TriggerResult:
+        if result.fires and self._clears:
+            self.clear(window, ctx)
+        return result
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        """Wait no more, and let the other one clear."""
+        state = ctx.state(self._due)
+        due: int | None = state.value()
+        if due is not None:
+            ctx.delete_processing_time_timer(due)
+            state.clear()
+        self.nested.clear(window, ctx)
+
+    def for_elements(self, element_type: TypeSerializer[Any]) -> ProcessingTimeoutTrigger:
+        """Return it around the other one for rows of a type."""
+        nested = self.nested.for_elements(element_type)
+        return type(self)(nested, self.timeout, self._resets, self._clears)
+
+    def __repr__(self) -> str:
+        return f"ProcessingTimeoutTrigger.of({self.nested!r}, {self.timeout})"
+
+
+class DeltaTrigger(Trigger[Any]):
+    """Fires when a row is far from the row at which the window fired last; use `of`."""
+
+    def __init__(
+        self,
+        threshold: float,
+        delta_function: Callable[[Any, Any], float],
+        element_type: TypeSerializer[Any] | None = None,
+    ) -> None:
+        self.threshold = threshold
+        self.delta_function = delta_function
+        self._last = None if element_type is None else ValueState("last-element", element_type)
+
+    @classmethod
+    def of(cls, threshold: float, delta_function: Callable[[Any, Any], float]) -> DeltaTrigger:
+        """Return a trigger that fires where ``delta_function(last, row)`` is above the threshold.
+
+        The first row of a window is the first to compare with.
+
+        Raises
+        ------
+        InvalidWindowError
+        """
+        check_delta(cls.__name__, threshold, delta_function)
+        return cls(threshold, delta_function)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
+    ) -> TriggerResult:
+        """Compare."""
+        assert self._last is not None, "for_elements() comes first"
+        state = ctx.state(self._last)
+        last = state.value()
+        if last is None:
+            state.update(element)
+            return TriggerResult.CONTINUE
+        if self.delta_function(last, element) > self.threshold:
+            state.update(element)
+            return TriggerResult.FIRE
+        return TriggerResult.CONTINUE
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        """Forget the row."""
+        assert self._last is not None, "for_elements() comes first"
+        ctx.state(self._last).clear()
+
+    def for_elements(self, element_type: TypeSerializer[Any]) -> DeltaTrigger:
+        """Return it for rows of a type, of which it keeps one."""
+        return type(self)(self.threshold, self.delta_function, element_type)
+
+    def __repr__(self) -> str:
+        return f"DeltaTrigger.of({self.threshold}, {self.delta_function!r})"
+
+
+class _Combined(Trigger[Any]):
+    """Several triggers, each with state of its own, told of every row and timer in their order."""
+
+    def __init__(self, triggers: tuple[Trigger[Any], ...]) -> None:
+        self.triggers = triggers
+        self.can_merge = all(trigger.can_merge for trigger in triggers)
+
+    @classmethod
+    def _checked(cls, triggers: tuple[Trigger[Any], ...]) -> tuple[Trigger[Any], ...]:
+        if len(triggers) < 2:
+            raise InvalidWindowError(
+                cls.__name__,
+                f"it has {len(triggers)} trigger(s)",
+                "Give two at least, or use the one itself.",
+            )
+        return tuple(_trigger(cls.__name__, trigger) for trigger in triggers)
+
+    def _decided(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
+        raise NotImplementedError
+
+    def _asked(
+        self, ctx: TriggerContext, ask: Callable[[Trigger[Any], TriggerContext], TriggerResult]
+    ) -> TriggerResult:
+        results = [ask(trigger, _Own(ctx, number)) for number, trigger in enumerate(self.triggers)]
+        return self._decided(results, ctx)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
+    ) -> TriggerResult:
+        """Ask all, and decide."""
+        return self._asked(ctx, lambda trigger, own: trigger.on_element(element, timestamp, window, own))
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Ask all, and decide."""
+        return self._asked(ctx, lambda trigger, own: trigger.on_event_time(time, window, own))
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Ask all, and decide."""
+        return self._asked(ctx, lambda trigger, own: trigger.on_processing_time(time, window, own))
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        """Let all merge."""
+        for number, trigger in enumerate(self.triggers):
+            trigger.on_merge(window, _OwnOnMerge(ctx, number))
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        """Let all clear."""
+        for number, trigger in enumerate(self.triggers):
+            trigger.clear(window, _Own(ctx, number, clearing=True))
+
+    def for_elements(self, element_type: TypeSerializer[Any]) -> Trigger[Any]:
+        """Return all of them for rows of a type."""
+        return type(self)(tuple(trigger.for_elements(element_type) for trigger in self.triggers))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.of({', '.join(map(repr, self.triggers))})"
+
+
+class AnyTrigger(_Combined):
+    """Fires when one of several triggers does; use `of`.  What the others remember stays."""
+
+    @classmethod
+    def of(cls, *triggers: Trigger[Any]) -> AnyTrigger:
+        """Return the trigger of several."""
+        return cls(cls._checked(triggers))
+
+    def _decided(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
+        return TriggerResult.of(
+            any(result.fires for result in results), any(result.purges for result in results)
+        )
+
+
+class AllTrigger(_Combined):
+    """Fires when each of several triggers has fired since it fired last itself; use `of`.
+
+    It purges where one of them does, but not before it fires.
+    """
+
+    def __init__(self, triggers: tuple[Trigger[Any], ...]) -> None:
+        super().__init__(triggers)
+        #: One bit for each trigger that has fired, and those above for each that wants to purge.
+        self._fired = ReducingState("fired", operator.or_, INT64)
+
+    @classmethod
+    def of(cls, *triggers: Trigger[Any]) -> AllTrigger:
+        """Return the trigger of several."""
+        if len(triggers) > _MOST:
+            raise InvalidWindowError(
+                cls.__name__, f"it has {len(triggers)} triggers", f"Give {_MOST} at most."
+            )
+        return cls(cls._checked(triggers))
+
+    def _decided(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
+        fired = purging = 0
+        for number, result in enumerate(results):
+            fired |= result.fires << number
+            purging |= result.purges << number
+        if not fired and not purging:
+            return TriggerResult.CONTINUE
+        state, number = ctx.state(self._fired), len(results)
+        before = state.get() or 0
+        bits = before | fired | purging << number
+        everyone = (1 << number) - 1
+        if bits & everyone == everyone:
+            state.clear()
+            return TriggerResult.of(True, bits > everyone)
+        if bits != before:
+            state.add(bits)
+        return TriggerResult.CONTINUE
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        """Let all merge; a trigger that fired for one of the windows has fired."""
+        ctx.merge_state(self._fired)
+        super().on_merge(window, ctx)
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        """Let all clear, and forget who fired."""
+        ctx.state(self._fired).clear()
+        super().clear(window, ctx)
+
+
+#: Two bits for each in a number of 64 with a sign.
+_MOST = 31
+
+
+class _Own(TriggerContext):
+    """The context of one of several triggers of a window."""
+
+    def __init__(self, ctx: TriggerContext, number: int, *, clearing: bool = False) -> None:
+        self._ctx = ctx
+        self._prefix = f"{number}."
+        self._clearing = clearing
+
+    @property
+    def current_watermark(self) -> int:
+        return self._ctx.current_watermark
+
+    @property
+    def current_processing_time(self) -> int:
+        return self._ctx.current_processing_time
+
+    def register_event_time_timer(self, time: int) -> None:
+        self._ctx.register_event_time_timer(time)
+
+    def register_processing_time_timer(self, time: int) -> None:
+        self._ctx.register_processing_time_timer(time)
+
+    # A timer of the same time may be another trigger's as well: only the end of the window deletes it.
+
+    def delete_event_time_timer(self, time: int) -> None:
+        if self._clearing:
+            self._ctx.delete_event_time_timer(time)
+
+    def delete_processing_time_timer(self, time: int) -> None:
+        if self._clearing:
+            self._ctx.delete_processing_time_timer(time)
+
+    def state(self, descriptor: StateDescriptor[H] | H) -> H:
+        return self._ctx.state(named_within(self._prefix, descriptor))
+
+
+class _OwnOnMerge(_Own, OnMergeContext):
+    """The same where windows have merged."""
+
+    _ctx: OnMergeContext
+
+    def merge_state(self, descriptor: StateDescriptor[Any] | StateHandle) -> None:
+        self._ctx.merge_state(named_within(self._prefix, descriptor))
+
+
+def _trigger(part: str, given: object) -> Trigger[Any]:
+    if not isinstance(given, Trigger):
+        raise InvalidWindowError(
+            part,
+            f"it is given {given!r}, which is no trigger{forgotten_call(given)}",
+            "Give one such as CountTrigger.of(100).",
+        )
+    return given
+
+
+def _purging(result: TriggerResult) -> TriggerResult:
+    return TriggerResult.FIRE_AND_PURGE if result.fires else result

@@ -1,0 +1,136 @@
+"""Triggers that fire again and again while a window is open, by the watermark or by the clock."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, TypeVar
+
+from keyedstate.durations import Duration
+from keyedstate.state import ReducingState
+from keyedstate.types import INT64
+from keyedstate.windows.checks import positive
+from keyedstate.windows.triggers import OnMergeContext, Trigger, TriggerContext, TriggerResult
+
+T = TypeVar("T", bound="_ContinuousTrigger")
+
+
+class _ContinuousTrigger(Trigger[Any]):
+    """What both share: the next time at which a window fires, kept in state; the earliest of merged ones."""
+
+    can_merge = True
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self._next = ReducingState("fire-time", min, INT64)
+
+    @classmethod
+    def of(cls: type[T], interval: Duration) -> T:
+        """Return the trigger of an interval: ``"10 min"``, a timedelta or milliseconds.
+
+        Raises
+        ------
+        InvalidWindowError, InvalidDurationError
+        """
+        return cls(positive(cls.__name__, "the interval", interval))
+
+    @abstractmethod
+    def _register(self, time: int, ctx: TriggerContext) -> None: ...
+
+    @abstractmethod
+    def _delete(self, time: int, ctx: TriggerContext) -> None: ...
+
+    def _begin(self, now: int, window: Any, ctx: TriggerContext) -> None:
+        """Wait for the first multiple of the interval after a time, unless something is waited for."""
+        if ctx.state(self._next).get() is None:
+            self._wait(now - now % self.interval, window, ctx)
+
+    def _wait(self, time: int, window: Any, ctx: TriggerContext) -> None:
+        """Wait for an interval after a time, or for the window's end where that comes first."""
+        following, end = time + self.interval, window.max_timestamp
+        # An event-time window may have ended long before by the clock; then it has no end to wait for.
+        following = min(following, end) if time < end else following
+        ctx.state(self._next).add(following)
+        self._register(following, ctx)
+
+    def _fire_if_due(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        due = ctx.state(self._next)
+        if due.get() != time:
+            return TriggerResult.CONTINUE
+        due.clear()
+        self._wait(time, window, ctx)
+        return TriggerResult.FIRE
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        """Go on with the earliest time of the windows."""
+        ctx.merge_state(self._next)
+        following = ctx.state(self._next).get()
+        if following is not None:
+            self._register(following, ctx)
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        """Forget the time and delete its timer."""
+        due = ctx.state(self._next)
+        following = due.get()
+        if following is not None:
+            self._delete(following, ctx)
+            due.clear()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.of({self.interval})"
+
+
+class ContinuousEventTimeTrigger(_ContinuousTrigger):
+    """Fires when the watermark passes a multiple of an interval, and at the end of the window; use `of`.
+
+    At the end of bounded input a window fires at the multiple that it waits for and at its end: in between
+    nothing would come to its contents, and timers are not registered any more then.
+    """
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
+    ) -> TriggerResult:
+        """Fire at once where the window has ended, else wait."""
+        end = window.max_timestamp
+        if end <= ctx.current_watermark:
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(end)
+        self._begin(ctx.current_watermark if timestamp is None else timestamp, window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Fire at the window's end and at the time that is waited for."""
+        if time == window.max_timestamp:
+            return TriggerResult.FIRE
+        return self._fire_if_due(time, window, ctx)
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        """Delete both timers and forget the time."""
+        ctx.delete_event_time_timer(window.max_timestamp)
+        super().clear(window, ctx)
+
+    def _register(self, time: int, ctx: TriggerContext) -> None:
+        ctx.register_event_time_timer(time)
+
+    def _delete(self, time: int, ctx: TriggerContext) -> None:
+        ctx.delete_event_time_timer(time)
+
+
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
+    """Fires when the clock passes a multiple of an interval, and at the end of the window; use `of`."""
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
+    ) -> TriggerResult:
+        """Wait for the next multiple."""
+        self._begin(ctx.current_processing_time, window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Fire at the time that is waited for."""
+        return self._fire_if_due(time, window, ctx)
+
+    def _register(self, time: int, ctx: TriggerContext) -> None:
+        ctx.register_processing_time_timer(time)
+
+    def _delete(self, time: int, ctx: TriggerContext) -> None:
+        ctx.delete_processing_time_timer(time)

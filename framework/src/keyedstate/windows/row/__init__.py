@@ -1,0 +1,1 @@
+"""Windows over single rows: every assigner, trigger and evictor, with any function."""

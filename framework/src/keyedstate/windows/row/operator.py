@@ -1,0 +1,413 @@
+"""The window operator: rows into windows, and windows to their function when their trigger says so.
+
+Flink's ``WindowOperator`` and ``EvictingWindowOperator``, rule by rule, over the keyed state and the timers
+of one task.  It works on the backend's current key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from keyedstate.errors import InvalidWindowError, LateMergeError, PerWindowStateError
+from keyedstate.state import (
+    END_OF_TIME,
+    KeyedStateBackend,
+    ListState,
+    MergingStateHandle,
+    StateDescriptor,
+    StateHandle,
+    ValueState,
+)
+from keyedstate.time import Timer, TimerService, TimerServices
+from keyedstate.types import INT64, TypeSerializer, nullable, tuple_of
+from keyedstate.windows.assigners import MergingWindowAssigner
+from keyedstate.windows.definition import WindowDefinition
+from keyedstate.windows.evictors import TimestampedValue
+from keyedstate.windows.function import ProcessWindowFunction, WindowContext
+from keyedstate.windows.row.contents import CONTENTS, WindowContents
+from keyedstate.windows.row.merging import MergingWindowSet
+from keyedstate.windows.triggers import OnMergeContext, Trigger, TriggerResult, named_within
+
+H = TypeVar("H", bound=StateHandle)
+
+#: The names of timers and states in checkpoints, Flink's where it has them.
+TIMERS = "window-timers"
+MERGING_SET = "merging-window-set"
+FIRST_TIME = "window-first-time"
+TRIGGER_STATE = "trigger."
+
+
+def check_state_name(name: str) -> None:
+    """Refuse a state of a window's function that has the name of one that windows keep themselves.
+
+    Raises
+    ------
+    InvalidWindowError
+    """
+    if name in (CONTENTS, MERGING_SET, FIRST_TIME) or name.startswith(TRIGGER_STATE):
+        raise InvalidWindowError(
+            f"the state {name!r}", "windows keep what is theirs under that name", "Give it another name."
+        )
+
+
+class WindowOperator:
+    """Runs windows over the rows of the keys of one task.
+
+    Parameters
+    ----------
+    definition : WindowDefinition
+    contents : WindowContents
+    function : ProcessWindowFunction
+        Called when a window fires.
+    element_type : TypeSerializer
+        Of rows.
+    backend : KeyedStateBackend
+    timers : TimerServices
+    emit : callable
+        Takes the rows that a firing makes.
+    output : callable
+        Takes the name of a side output and a row for it.
+    late : callable
+        Takes a row that came too late for every window that it would belong to.
+    """
+
+    def __init__(
+        self,
+        definition: WindowDefinition,
+        contents: WindowContents,
+        function: ProcessWindowFunction,
+        element_type: TypeSerializer[Any],
+        *,
+        backend: KeyedStateBackend,
+        timers: TimerServices,
+        emit: Callable[[Iterable[Any]], None],
+        output: Callable[[str, Any], None],
+        late: Callable[[Any], None],
+    ) -> None:
+        definition.check_contents(contents)
+        assigner = definition.assigner
+        self._assigner = assigner
+        self._merging = assigner if isinstance(assigner, MergingWindowAssigner) else None
+        self._in_event_time = assigner.is_event_time
+        self._lateness = definition.allowed_lateness
+        self._trigger: Trigger[Any] = definition.trigger.for_elements(element_type)
+        self._evictor = definition.evictor
+        self._contents = contents
+        self._function = function
+        self._emit = emit
+        self._late = late
+        self._service = timers.service(TIMERS, self, assigner.window_serializer)
+        self._ctx = _OperatorContext(self, backend, self._service, assigner.window_serializer, output)
+        self._descriptor: StateDescriptor[Any]
+        if self._evictor is None:
+            self._descriptor = contents.descriptor(element_type)
+        else:
+            self._descriptor = ListState(CONTENTS, tuple_of(element_type, nullable(INT64)))
+        self._mapping: Any = None
+        if self._merging is not None:
+            window = assigner.window_serializer
+            self._mapping = backend.get_state(ListState(MERGING_SET, tuple_of(window, window)))
+
+    # -- rows ---------------------------------------------------------------------------------------------
+
+    def process(self, row: Any, timestamp: int | None) -> None:
+        """Put a row of the current key into its windows.
+
+        Parameters
+        ----------
+        row : tuple
+        timestamp : int or None
+            Its event time in milliseconds since 1970 UTC.
+
+        Raises
+        ------
+        MissingTimestampError, InvalidGapError, LateMergeError
+        """
+        windows = self._assigner.assign_windows(row, timestamp, self._ctx)
+        if self._merging is None:
+            skipped = True
+            for window in windows:
+                if not self._is_late(window):
+                    skipped = False
+                    self._add(row, timestamp, window, window)
+        else:
+            skipped = self._process_merging(self._merging, row, timestamp, windows)
+        # A row that is in no window at all is not late, unless it is late itself.
+        if skipped and self._in_event_time and timestamp is not None:
+            skipped = timestamp + self._lateness <= self._service.current_watermark
+            if skipped:
+                self._late(row)
+
+    def _process_merging(
+        self, assigner: MergingWindowAssigner[Any], row: Any, timestamp: int | None, windows: Iterable[Any]
+    ) -> bool:
+        merging = MergingWindowSet(assigner, self._mapping.get())
+        skipped = True
+        for window in windows:
+            actual = merging.add(window, self._merge)
+            if self._is_late(actual):
+                merging.retire(actual)
+                continue
+            skipped = False
+            self._add(row, timestamp, actual, merging.state_window(actual))
+        self._keep(merging)
+        return skipped
+
+    def _merge(self, made: Any, merged: list[Any], target: Any, others: list[Any]) -> None:
+        """Let a window take over what those that became it have: trigger, timers, contents."""
+        if self._is_over(made):
+            raise LateMergeError(made, self._now)
+        ctx = self._ctx
+        ctx.window, ctx.merged = made, merged
+        self._trigger.on_merge(made, ctx)
+        for window in merged:
+            self._clear_trigger(window)
+        self._contents_at(target).merge_namespaces(target, others)
+
+    def _add(self, row: Any, timestamp: int | None, window: Any, namespace: Any) -> None:
+        self._contents_at(namespace).add(row if self._evictor is None else (row, timestamp))
+        ctx = self._ctx
+        ctx.window = window
+        self._act(self._trigger.on_element(row, timestamp, window, ctx), window, namespace)
+        cleanup = self._cleanup_time(window)
+        if cleanup == END_OF_TIME:
+            return  # nothing comes after the end of time that would miss what the window keeps
+        if self._in_event_time:
+            self._service.register_event_time_timer(window, cleanup)
+        else:
+            self._service.register_processing_time_timer(window, cleanup)
+
+    # -- timers -------------------------------------------------------------------------------------------
+
+    def on_event_time(self, timer: Timer) -> None:
+        """Ask the trigger, and let the window go where its time is over."""
+        self._on_timer(timer, self._trigger.on_event_time, in_event_time=True)
+
+    def on_processing_time(self, timer: Timer) -> None:
+        """Ask the trigger, and let the window go where its time is over."""
+        self._on_timer(timer, self._trigger.on_processing_time, in_event_time=False)
+
+    def _on_timer(
+        self, timer: Timer, ask: Callable[[int, Any, Any], TriggerResult], *, in_event_time: bool
+    ) -> None:
+        window = namespace = timer.namespace
+        merging = None
+        if self._merging is not None:
+            merging = MergingWindowSet(self._merging, self._mapping.get())
+            namespace = merging.state_window(window)
+            if namespace is None:
+                return  # a trigger's timer of a window that is gone or has become another one
+        self._ctx.window = window
+        self._act(ask(timer.time, window, self._ctx), window, namespace)
+        if self.is_cleanup_time(window, timer.time, in_event_time=in_event_time):
+            self._contents_at(namespace).clear()
+            self._clear_trigger(window)
+            self._ctx.window = window
+            self._function.clear(self._ctx)
+            if merging is not None:
+                merging.retire(window)
+                self._keep(merging)
+
+    # -- firing -------------------------------------------------------------------------------------------
+
+    def _act(self, result: TriggerResult, window: Any, namespace: Any) -> None:
+        if result.fires:
+            self._ctx.window = window
+            if self._evictor is None:
+                contents = self._contents.shown(self._contents_at(namespace))
+                if contents is not None:
+                    self._call(contents)
+            else:
+                self._fire_evicting(window, namespace)
+        if result.purges:
+            self._contents_at(namespace).clear()
+
+    def _fire_evicting(self, window: Any, namespace: Any) -> None:
+        evictor, ctx = self._evictor, self._ctx
+        assert evictor is not None
+        held = [TimestampedValue(*element) for element in self._contents_at(namespace).get()]
+        if not held:
+            return
+        # A copy: an evictor may as well delete from the list that it is given.
+        elements = evictor.evict_before(held.copy(), window, ctx)
+        if elements:
+            self._call(self._contents.of_rows([element.value for element in elements]))
+        elements = evictor.evict_after(elements, window, ctx)
+        if elements != held:
+            self._contents_at(namespace).update([tuple(element) for element in elements])
+
+    def _call(self, contents: Any) -> None:
+        made = self._function.process(contents, self._ctx)
+        if made is not None:
+            self._emit(made)
+
+    # -- the life of a window -----------------------------------------------------------------------------
+
+    @property
+    def merges(self) -> bool:
+        """Whether windows may become one."""
+        return self._merging is not None
+
+    def _contents_at(self, namespace: Any) -> Any:
+        return self._ctx.at(self._descriptor, namespace)
+
+    def _cleanup_time(self, window: Any) -> int:
+        end: int = window.max_timestamp
+        return min(end + self._lateness, END_OF_TIME) if self._in_event_time else end
+
+    @property
+    def _now(self) -> int:
+        service = self._service
+        return service.current_watermark if self._in_event_time else service.current_processing_time
+
+    def _is_over(self, window: Any) -> bool:
+        """Return whether the time has come at which a window goes."""
+        return self._cleanup_time(window) <= self._now
+
+    def _is_late(self, window: Any) -> bool:
+        return self._in_event_time and self._is_over(window)
+
+    def _clear_trigger(self, window: Any) -> None:
+        """Remove what the trigger and the operator keep of a window beside its contents."""
+        ctx = self._ctx
+        ctx.window, ctx.clearing = window, True
+        try:
+            self._trigger.clear(window, ctx)
+        finally:
+            ctx.clearing = False
+        cleanup = self._cleanup_time(window)
+        if self._in_event_time:
+            self._service.delete_event_time_timer(window, cleanup)
+        else:
+            self._service.delete_processing_time_timer(window, cleanup)
+
+    def is_cleanup_time(self, window: Any, time: int, *, in_event_time: bool) -> bool:
+        """Return whether a timer of a window is the one at which it goes."""
+        return in_event_time is self._in_event_time and time == self._cleanup_time(window)
+
+    def _keep(self, merging: MergingWindowSet[Any]) -> None:
+        if merging.changed:
+            self._mapping.update(merging.entries)
+
+
+class _OperatorContext(OnMergeContext, WindowContext):
+    """What assigner, trigger, evictor and function are told of the current key and the window at hand."""
+
+    window: Any = None
+    #: The windows that have become it, while it merges.
+    merged: Sequence[Any] = ()
+    #: Whether the window is going, so that a timer at its end may go too.
+    clearing = False
+
+    def __init__(
+        self,
+        operator: WindowOperator,
+        backend: KeyedStateBackend,
+        service: TimerService,
+        serializer: TypeSerializer[Any],
+        output: Callable[[str, Any], None],
+    ) -> None:
+        self._operator = operator
+        self._backend = backend
+        self._current = backend.current
+        self._service = service
+        self._serializer = serializer
+        #: Handles of states with the window as namespace, by the names that they have here.
+        self._handles: dict[str, Any] = {}
+        self._first_time = ValueState(FIRST_TIME, INT64)
+        self._output = output
+
+    @property
+    def key(self) -> Any:
+        return self._current.key
+
+    @property
+    def key_group(self) -> int:
+        group: int = self._current.key_group
+        return group
+
+    @property
+    def current_watermark(self) -> int:
+        return self._service.current_watermark
+
+    @property
+    def current_processing_time(self) -> int:
+        return self._service.current_processing_time
+
+    @property
+    def first_processing_time(self) -> int:
+        state = self._backend.get_state(self._first_time)
+        time: int | None = state.value()
+        if time is None:
+            time = self.current_processing_time
+            state.update(time)
+        return time
+
+    # -- timers -------------------------------------------------------------------------------------------
+
+    def register_event_time_timer(self, time: int) -> None:
+        self._service.register_event_time_timer(self.window, time)
+
+    def register_processing_time_timer(self, time: int) -> None:
+        self._service.register_processing_time_timer(self.window, time)
+
+    # A trigger's timer may be at the time at which the operator has its own, which a window must not lose.
+
+    def delete_event_time_timer(self, time: int) -> None:
+        if self.clearing or not self._operator.is_cleanup_time(self.window, time, in_event_time=True):
+            self._service.delete_event_time_timer(self.window, time)
+
+    def delete_processing_time_timer(self, time: int) -> None:
+        if self.clearing or not self._operator.is_cleanup_time(self.window, time, in_event_time=False):
+            self._service.delete_processing_time_timer(self.window, time)
+
+    # -- states -------------------------------------------------------------------------------------------
+
+    def at(self, descriptor: StateDescriptor[H], namespace: Any) -> H:
+        """Return the handle of a state at a window."""
+        handle: H | None = self._handles.get(descriptor.name)
+        if handle is None:
+            handle = self._backend.get_state(descriptor, namespace, self._serializer)
+            self._handles[descriptor.name] = handle
+        else:
+            handle.set_namespace(namespace)
+        return handle
+
+    def state(self, descriptor: StateDescriptor[H] | H) -> H:
+        handle: H | None = self._handles.get(TRIGGER_STATE + descriptor.name)
+        if handle is None:
+            return self.at(named_within(TRIGGER_STATE, descriptor), self.window)
+        handle.set_namespace(self.window)
+        return handle
+
+    def merge_state(self, descriptor: StateDescriptor[Any] | StateHandle) -> None:
+        handle = self.state(descriptor)
+        if not isinstance(handle, MergingStateHandle):
+            raise InvalidWindowError(
+                f"the trigger's state {descriptor.name!r}",
+                "its kind does not merge",
+                "Use list, reducing or aggregating state.",
+            )
+        handle.merge_namespaces(self.window, self.merged)
+
+    def window_state(self, descriptor: StateDescriptor[H]) -> H:
+        check_state_name(descriptor.name)
+        if isinstance(descriptor, StateHandle):
+            raise InvalidWindowError(
+                f"the state {descriptor.name!r}",
+                "as a class attribute of the function it belongs to the key",
+                "Declare state of a window elsewhere, as in ctx.window_state(ValueState(...)).",
+            )
+        if self._operator.merges:
+            raise PerWindowStateError(descriptor.name)
+        return self.at(descriptor, self.window)
+
+    def global_state(self, descriptor: StateDescriptor[H] | H) -> H:
+        if isinstance(descriptor, StateHandle):
+            return descriptor
+        check_state_name(descriptor.name)
+        return self._backend.get_state(descriptor)
+
+    def output(self, name: str, row: Any) -> None:
+        self._output(name, row)

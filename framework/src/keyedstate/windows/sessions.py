@@ -1,0 +1,92 @@
+"""Session windows: rows of a key with less than a gap between them (Flink's ``*SessionWindows``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from keyedstate.durations import Duration, InvalidDurationError, milliseconds
+from keyedstate.errors import InvalidGapError
+from keyedstate.types import TimeWindow
+from keyedstate.windows.assigners import AssignerContext, MergingWindowAssigner, TimeAssigner
+from keyedstate.windows.checks import function, positive
+
+
+class Session(TimeAssigner, MergingWindowAssigner[TimeWindow]):
+    """Windows that grow with their rows: they end a gap after the last one.
+
+    Each row begins with a window of its own, from its time to a gap later, and windows that intersect or
+    touch become one.  Use `with_gap` or `with_dynamic_gap`.
+    """
+
+    def __init__(self, gap: int | Callable[[Any], Duration], is_event_time: bool) -> None:
+        super().__init__(is_event_time)
+        self._gap = gap
+
+    @classmethod
+    def with_gap(cls, gap: Duration, *, processing_time: bool = False) -> Session:
+        """Return sessions that end after a gap without rows: ``Session.with_gap("30 min")``.
+
+        Raises
+        ------
+        InvalidWindowError, InvalidDurationError
+        """
+        return cls(positive(cls.__name__, "the gap", gap), not processing_time)
+
+    @classmethod
+    def with_dynamic_gap(cls, gap: Callable[[Any], Duration], *, processing_time: bool = False) -> Session:
+        """Return sessions whose gap a function takes from each row (``SessionWindowTimeGapExtractor``).
+
+        Raises
+        ------
+        InvalidWindowError
+        """
+        function(cls.__name__, "the gap", gap)
+        return cls(gap, not processing_time)
+
+    @property
+    def gap(self) -> int | None:
+        """The gap in milliseconds; None where each row has its own."""
+        return self._gap if isinstance(self._gap, int) else None
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: AssignerContext
+    ) -> tuple[TimeWindow, ...]:
+        """Return the window from the row's time to a gap later.
+
+        Raises
+        ------
+        InvalidGapError
+            For a dynamic gap that is not positive.
+        """
+        gap = self._gap
+        length = gap if isinstance(gap, int) else _gap_of(gap(element))
+        return (TimeWindow.starting(self.time_of(timestamp, context), length),)
+
+    def merge_windows(self, windows: Iterable[TimeWindow]) -> Sequence[tuple[TimeWindow, list[TimeWindow]]]:
+        """Return what windows that intersect or touch become (``TimeWindow#mergeWindows``)."""
+        merged: list[tuple[TimeWindow, list[TimeWindow]]] = []
+        for window in sorted(windows):
+            if merged and merged[-1][0].intersects(window):
+                cover, parts = merged[-1]
+                parts.append(window)
+                merged[-1] = (cover.cover(window), parts)
+            else:
+                merged.append((window, [window]))
+        return [(cover, parts) for cover, parts in merged if len(parts) > 1]
+
+    def __repr__(self) -> str:
+        rest = "" if self.is_event_time else ", processing_time=True"
+        if isinstance(self._gap, int):
+            return f"Session.with_gap({self._gap}{rest})"
+        return f"Session.with_dynamic_gap({self._gap!r}{rest})"
+
+
+def _gap_of(given: object) -> int:
+    try:
+        gap = milliseconds(given)
+    except InvalidDurationError:
+        raise InvalidGapError(given) from None
+    if gap <= 0:
+        raise InvalidGapError(given)
+    return gap
