@@ -28,7 +28,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "reference"
 #: What no docstring says of the numbered behaviours: which there are, and why some are not held.
 BEHAVIOURS = ROOT / "scripts" / "behaviours.toml"
 _BEHAVIOUR = re.compile(r"\b([A-Z]{2,5})-(\d{2})(?:(?:\.\.| to [A-Z]{2,5}-)(\d{2}))?\b")
@@ -50,9 +50,9 @@ the chosen one alone, so that none of them has to ask whether it is meant. Every
 
 | Hook | Called | For |
 |---|---|---|
-| `keyedstate_serializers` | in each process | types of state of your own ([types.md](types.md)) |
-| `keyedstate_checkpoint_storage` | in each process, for every URI | file systems ([storage.md](storage.md)) |
-| `keyedstate_metric_reporter` | on the driver | the metrics of epochs ([metrics.md](metrics.md)) |
+| `keyedstate_serializers` | in each process | types of state of your own ([types](types.md)) |
+| `keyedstate_checkpoint_storage` | for every URI | file systems ([storage](../how-to/storage.md)) |
+| `keyedstate_metric_reporter` | on the driver | the metrics of epochs ([metrics](metrics.md)) |
 | `keyedstate_checkpoint_completed`, `..._aborted`, `..._subsumed` | on the driver | following checkpoints |
 
 One of them is enough for a plugin. Where it is no backend, its entry point belongs to the group
@@ -68,7 +68,7 @@ and `plugins.deny` keep out, is passed over; a broken one that is no backend is 
 `keyedstate plugins list` shows every plugin, what it provides, and why it cannot be used.
 
 This is hook API version {newest}; {served}. How to write a backend:
-[writing-a-backend.md](writing-a-backend.md).
+[Writing a backend](../how-to/writing-a-backend.md).
 """
 
 OPTIONS_HEAD = """\
@@ -109,7 +109,7 @@ SECTIONS = {
 
 
 def hooks_page() -> str:
-    """Return docs/hooks.md."""
+    """Return docs/reference/hooks.md."""
     oldest, newest = hooks.HOOK_API
     served = f"plugins for {oldest} to {newest} are accepted" if oldest < newest else "there is no other"
     parts = [
@@ -127,7 +127,7 @@ def hooks_page() -> str:
 
 
 def options_page() -> str:
-    """Return docs/options.md; the plugins of this repository must be installed."""
+    """Return docs/reference/options.md; the plugins of this repository must be installed."""
     registry = PluginRegistry(Configuration())
     parts = [OPTIONS_HEAD.format(spark=SPARK_PREFIX, environment=ENVIRONMENT_PREFIX)]
     parts.append("## keyedstate\n\n" + _table(OPTIONS))
@@ -154,7 +154,7 @@ def _default(option: ConfigOption[Any]) -> str:
 
 
 def behaviours_page() -> str:
-    """Return docs/behaviours.md."""
+    """Return docs/reference/behaviours.md."""
     held = held_behaviours()
     lines = [BEHAVIOURS_HEAD, f"{len(held)} behaviours.\n", "| Behaviour | Tests in |", "|---|---|"]
     lines += [f"| {name} | {', '.join(sorted(held[name]))} |" for name in sorted(held, key=_order)]
@@ -214,7 +214,7 @@ def _order(behaviour: str) -> tuple[str, int]:
 
 
 def command_line_page() -> str:
-    """Return docs/command-line.md: what is written there by hand, and every command with its options."""
+    """Return docs/reference/command-line.md: the hand-written part, then every command with its options."""
     written = (DOCS / "command-line.md").read_text(encoding="utf-8").partition(COMMANDS_MARK)[0]
     return "\n".join([written + COMMANDS_MARK, *commands(app, "keyedstate")])
 
@@ -268,7 +268,7 @@ def main() -> int:
     """Write every page."""
     for name, page in PAGES.items():
         (DOCS / name).write_text(page(), encoding="utf-8")
-        print(f"docs/{name}")
+        print(f"docs/reference/{name}")
     return 0
 
 

@@ -5,7 +5,7 @@ come and go, for three ways to deal with that: each task uses its own executor's
 lacks ("no TCP"); its rows go to the host which keeps the partition ("TCP, none moves"); and the same with
 partitions that move to executors which keep fewer ("TCP"), as keyedstate does, by the function that it uses.
 
-Prints a table in Markdown; ``docs/design/cluster.md`` has one.
+Prints a table in Markdown; ``docs/explanation/cluster.md`` has one.
 """
 
 from __future__ import annotations

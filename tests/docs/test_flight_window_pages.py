@@ -17,7 +17,7 @@ GAP = dt.timedelta(hours=8)
 
 def page(name: str, blocks: int) -> dict[str, Any]:
     """Return what the examples of a page leave behind."""
-    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    text = (DOCS / "how-to" / "recipes" / f"{name}.md").read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     assert len(found) == blocks
     names: dict[str, Any] = {"__name__": name}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operator-state.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "operator-state.md"
 
 #: Uses what the page declares and does not run itself.
 REST = """

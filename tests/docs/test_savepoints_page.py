@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "savepoints.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "savepoints.md"
 
 
 @pytest.mark.spark

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "side-outputs.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "side-outputs.md"
 
 
 def test_the_example_of_the_page_runs():

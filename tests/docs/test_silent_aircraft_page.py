@@ -13,8 +13,8 @@ import pytest
 
 from keyedstate.testing import Harness
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "silent-aircraft.md"
-PICTURE = PAGE.parent / "images" / "silent-aircraft.svg"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "recipes" / "silent-aircraft.md"
+PICTURE = PAGE.parents[2] / "images" / "silent-aircraft.svg"
 WEEKS = 53
 _1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 

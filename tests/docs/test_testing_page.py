@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing-your-function.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "testing-your-function.md"
 
 
 def test_the_examples_of_the_page_are_tests_that_pass(tmp_path, environment_with_pytest_plugin):

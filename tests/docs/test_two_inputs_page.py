@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "two-inputs.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "two-inputs.md"
 
 
 def test_the_examples_of_the_page_run():
@@ -19,5 +19,5 @@ def test_the_examples_of_the_page_run():
 
 
 def test_the_picture_is_one():
-    picture = ElementTree.parse(PAGE.parent / "images" / "interval-join.svg").getroot()
+    picture = ElementTree.parse(PAGE.parents[1] / "images" / "interval-join.svg").getroot()
     assert picture.tag.endswith("svg") and len(picture) > 20

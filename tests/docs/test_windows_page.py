@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "windows.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "windows.md"
 
 
 def test_the_examples_of_the_page_run_from_top_to_bottom():
@@ -20,5 +20,5 @@ def test_the_examples_of_the_page_run_from_top_to_bottom():
 
 
 def test_the_picture_is_one():
-    picture = ElementTree.parse(PAGE.parent / "images" / "windows.svg").getroot()
+    picture = ElementTree.parse(PAGE.parents[1] / "images" / "windows.svg").getroot()
     assert picture.tag.endswith("svg") and len(picture) > 20

@@ -15,7 +15,7 @@ from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing-a-backend.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "writing-a-backend.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 STORE = """
 from keyedstate.ordered import OrderedStore, RowCopy, RowSpace

@@ -269,7 +269,7 @@ def test_an_announced_test_that_fails_is_reported_and_fails_nothing(tmp_path):
     assert ended[0].message == "assert 1 == 2"
 
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "contract-kit.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "contract-kit.md"
 
 
 def test_the_page_says_what_each_capability_is_tested_for():

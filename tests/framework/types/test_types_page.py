@@ -1,4 +1,4 @@
-"""The page docs/types.md says what the code does: every cell of its table is looked up or computed."""
+"""The page docs/reference/types.md says what the code does: every cell of its table is computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from keyedstate import types
 from keyedstate.types import serializer as serializer_module
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "types.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "types.md").read_text(encoding="utf-8")
 CODE = re.compile(r"`([^`]+)`")
 
 
@@ -23,7 +23,7 @@ def namespace() -> dict[str, Any]:
     """Return the names that the cells use: the package, and the classes of the page's example."""
     [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names = dict(vars(types), dt=dt, uuid=uuid, np=np, pd=pd, UTC=dt.timezone.utc, __name__=__name__)
-    exec(compile(example, "docs/types.md", "exec", dont_inherit=True), names)
+    exec(compile(example, "docs/reference/types.md", "exec", dont_inherit=True), names)
     return names
 
 

@@ -1,6 +1,6 @@
 """Testing without Spark and without Java: the harness for process functions, the contract kit for backends.
 
-`Harness` runs a process function; its page is ``docs/testing-your-function.md``::
+`Harness` runs a process function; its page is ``docs/how-to/testing-your-function.md``::
 
     with Harness(PageViews(), key="user", schema="user string", output="user string, views long") as harness:
         assert harness.process({"user": "ann"}) == [("ann", 1)]

@@ -26,7 +26,7 @@ P7. An epoch without any attempt was never evaluated (a ``foreachBatch`` functio
 P8. Clean-up deletes attempts of an epoch when a checkpoint of it or of a later one exists, and before that
     those of superseded runs which can no longer finish (`keyedstate.checkpoint.protocol.retention`).
 
-``docs/design/epoch-protocol.md`` has the reasons.
+``docs/explanation/epoch-protocol.md`` has the reasons.
 """
 
 from __future__ import annotations

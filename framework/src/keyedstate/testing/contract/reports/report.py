@@ -72,7 +72,7 @@ class Report:
         return [outcome for outcome in self.outcomes if outcome.ending is ending]
 
     def document(self) -> dict[str, Any]:
-        """Return everything in types that JSON has; ``docs/contract-kit.md`` explains the keys."""
+        """Return everything in types that JSON has; ``docs/how-to/contract-kit.md`` explains the keys."""
         description = self.backend.description
         return {
             "format": FORMAT,
