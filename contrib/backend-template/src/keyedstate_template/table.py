@@ -43,7 +43,6 @@ class TemplateTable(StateTable[K, N, V], ExpiryCleanup):
 
     @property
     def meta(self) -> StateMeta:
-        """What is known of the state."""
         return self._meta
 
     def replace_meta(self, meta: StateMeta) -> None:
@@ -64,39 +63,31 @@ class TemplateTable(StateTable[K, N, V], ExpiryCleanup):
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups that the table owns."""
         return self._key_groups
 
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Return the value, or None."""
         return self._groups[key_group].get((namespace, key))
 
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
-        """Return whether there is an entry, also one that holds None."""
         return (namespace, key) in self._groups[key_group]
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
-        """Write a value."""
         self._groups[key_group][namespace, key] = value
 
     def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        """Write a value and return the old one, or None."""
         old = self.get(key_group, key, namespace)
         self.put(key_group, key, namespace, value)
         return old
 
     def remove(self, key_group: int, key: K, namespace: N) -> None:
-        """Remove the entry if there is one."""
         self._groups[key_group].pop((namespace, key), None)
 
     def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Remove the entry and return its value, or None."""
         return self._groups[key_group].pop((namespace, key), None)
 
     def transform(
         self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
     ) -> None:
-        """Put what the function makes of the old value; it is called first, since it may raise."""
         self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
 
     def __len__(self) -> int:
@@ -107,13 +98,11 @@ class TemplateTable(StateTable[K, N, V], ExpiryCleanup):
         return (key for key, other in self.keys_and_namespaces() if other == namespace)
 
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
-        """Yield every address."""
         for entries in self._groups.values():
             for namespace, key in entries:
                 yield key, namespace
 
     def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
-        """Return a visitor."""
         return _Visitor(self, min(batch_size, self._visitor_step))
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
@@ -121,7 +110,6 @@ class TemplateTable(StateTable[K, N, V], ExpiryCleanup):
         return _View(self)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        """Add entries of one key group."""
         for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
             self.put(key_group, key, namespace, value)
 

@@ -97,23 +97,19 @@ class LmdbSpace(RowSpace):
         return self._store.environment.begin(self._database)
 
     def get(self, key: bytes) -> bytes | None:
-        """Look one key up."""
         with self._reading() as transaction:
             found: bytes | None = transaction.get(key)
             return found
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Look several keys up in one transaction."""
         with self._reading() as transaction:
             return list(map(transaction.get, keys))
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a range."""
         with self._reading() as transaction:
             yield from _scan(transaction, start, end)
 
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Write rows in one transaction."""
         try:
             with self._store.environment.begin(self._database, write=True) as transaction:
                 for key, value in rows.items():
@@ -136,11 +132,9 @@ class _Copy(RowCopy):
         self._transaction: Any = transaction
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Look several keys up."""
         return list(map(self._transaction.get, keys))
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a range."""
         return _scan(self._transaction, start, end)
 
     def release(self) -> None:

@@ -35,7 +35,6 @@ class SqliteStore(OrderedStore):
         return SqliteSpace(self._connection, table, lambda: _connected(self._path))
 
     def close(self) -> None:
-        """Close the connection of the owner."""
         self._connection.close()
 
 
@@ -50,7 +49,6 @@ class _Reader(RowReader):
         self._table = table
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Ask for several keys with one statement."""
         found: dict[bytes, bytes] = {}
         for start in range(0, len(keys), _ROWS_AT_ONCE):
             part = keys[start : start + _ROWS_AT_ONCE]
@@ -61,7 +59,6 @@ class _Reader(RowReader):
         return list(map(found.get, keys))
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a range; blobs are compared byte by byte."""
         bound = "" if end is None else " AND key < ?"
         query = f"SELECT key, value FROM {self._table} WHERE key >= ?{bound} ORDER BY key"
         cursor = self._connection.execute(query, (start,) if end is None else (start, end))
@@ -80,12 +77,10 @@ class SqliteSpace(_Reader, RowSpace):
         self._get = f"SELECT value FROM {table} WHERE key = ?"
 
     def get(self, key: bytes) -> bytes | None:
-        """Look one key up."""
         row = self._connection.execute(self._get, (key,)).fetchone()
         return None if row is None else row[0]
 
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Write rows in one transaction."""
         with self._connection:
             self._connection.execute("BEGIN")
             self._connection.executemany(

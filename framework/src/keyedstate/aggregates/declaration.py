@@ -100,7 +100,6 @@ class SingleValue(BoundAggregate):
         self.result_type = type.arrow_type
 
     def results(self, parts: list[Part]) -> pa.Array:
-        """Return the accumulators as a column."""
         return self.serializer.to_arrow(parts[0])
 
 

@@ -98,7 +98,6 @@ class Aggregation(VectorizedProcessFunction):
         return pa.schema([*keys, *results])
 
     def open(self, ctx: Context) -> None:
-        """Begin with no rows."""
         #: The keys of the batches so far, and what the state holds of those of the last one.
         self._touched: list[GroupedRows] = []
         self._now: list[pa.Array] = []
@@ -109,7 +108,6 @@ class Aggregation(VectorizedProcessFunction):
         return self.accumulators.column_table if self._by_columns else None
 
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
-        """Bring rows into the state."""
         table = self.column_table
         if table is None:
             rows = batch.groups

@@ -100,7 +100,6 @@ class UserDefined(BoundAggregate):
         self._result = result
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
-        """Return a new accumulator with the values of each key."""
         order = pa.array(rows.rows_by_key)
         lists = [
             type.from_arrow(column.take(order)) for type, column in zip(self._values, columns, strict=True)
@@ -110,7 +109,6 @@ class UserDefined(BoundAggregate):
         return [[add_all(values[start:end], create()) for start, end in pairwise(rows.bounds.tolist())]]
 
     def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
-        """Return what the function merges."""
         return [merged(stored[0], new[0], self._both)]
 
     def _both(self, stored: Any, new: Any) -> Any:
@@ -118,6 +116,5 @@ class UserDefined(BoundAggregate):
         return self.function.merge(self._accumulator.copy(stored), new)
 
     def results(self, parts: list[Part]) -> pa.Array:
-        """Return the function's results."""
         get, create = self.function.get_result, self.function.create_accumulator
         return self._result.to_arrow([get(create() if one is None else one) for one in parts[0]])

@@ -141,7 +141,6 @@ class GatheredChanges(TableChanges[K, N, V]):
         self._release = release
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        """Return the key groups that have changes."""
         return [key_group for key_group in sorted(self._groups) if key_group in key_groups]
 
     def __len__(self) -> int:
@@ -149,7 +148,6 @@ class GatheredChanges(TableChanges[K, N, V]):
         return sum(len(group.written) + len(group.removed) for group in self._groups.values())
 
     def written(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
-        """Yield slices of the gathered entries."""
         group = self._groups.get(key_group)
         if group is not None:
             batch = group.written
@@ -158,7 +156,6 @@ class GatheredChanges(TableChanges[K, N, V]):
                 yield EntryBatch(batch.namespaces[part], batch.keys[part], batch.values[part])
 
     def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[K, N]]:
-        """Yield slices of the gathered addresses."""
         group = self._groups.get(key_group)
         if group is not None:
             batch = group.removed
@@ -167,7 +164,6 @@ class GatheredChanges(TableChanges[K, N, V]):
                 yield AddressBatch(batch.namespaces[part], batch.keys[part])
 
     def release(self) -> None:
-        """Free everything."""
         self._groups = {}
         release, self._release = self._release, lambda: None
         release()

@@ -74,7 +74,6 @@ class FullRestoreOperation(RestoreOperation):
         self._create_table = create_table
 
     def restore(self) -> dict[str, AnyStateTable]:
-        """Read only the key groups of the instance's range out of every handle."""
         tables: dict[str, AnyStateTable] = {}
         for handle in self._handles:
             wanted = handle.key_groups.intersection(self._context.key_groups)

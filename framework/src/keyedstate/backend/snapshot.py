@@ -69,7 +69,6 @@ class FullSnapshotStrategy(SnapshotStrategy):
         self._key_groups = context.key_groups
 
     def prepare(self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]) -> Snapshot:
-        """Capture every table by its own snapshot."""
         captured: list[tuple[StateMeta, TableSnapshot[Any, Any, Any]]] = []
         snapshot = _FullSnapshot(self._key_groups, captured)
         try:

@@ -172,7 +172,6 @@ class JoinedRow(ProcessJoinFunction):
         self.of_right = _taking([column.place for column in columns if column.of_right])
 
     def process(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any]:
-        """Return the row."""
         return [self.of_left(left) + self.of_right(right)]
 
 
@@ -243,7 +242,6 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         return [MapState(f"{name}-buffer", INT64, list_of(infer(input_.schema))) for name, input_ in sides]
 
     def open(self, ctx: Context) -> None:
-        """Register both buffers and the clean-up timers, and open the function of pairs."""
         function = self._function
         for descriptor in declared_states(function):
             descriptor.bind(function, ctx.state(descriptor))
@@ -256,15 +254,12 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         function.open()
 
     def close(self) -> None:
-        """Close the function of pairs."""
         self._function.close()
 
     def process1(self, row: Any, ctx: Context) -> Iterable[Any] | None:
-        """Join a row of the left input with those of the right one that have come."""
         return self._process(row, ctx, of_right=False)
 
     def process2(self, row: Any, ctx: Context) -> Iterable[Any] | None:
-        """Join a row of the right input with those of the left one that have come."""
         return self._process(row, ctx, of_right=True)
 
     def _process(self, row: Any, ctx: Context, *, of_right: bool) -> Iterable[Any] | None:

@@ -56,7 +56,6 @@ class LaidOverEntries(TableSnapshot[Any, Any, Any]):
         self._marked = Mark in set(map(type, values))
 
     def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of one key group."""
         if self._order is None:
             self._order = np.argsort(self._groups, kind="stable")
             self._groups = self._groups[self._order]
@@ -84,13 +83,11 @@ class LaidOverEntries(TableSnapshot[Any, Any, Any]):
             yield EntryBatch(*_split(keys[some], self._by_key), values[some])
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        """Return the key groups that have rows, or what was laid over them."""
         stored = groups_with_rows(self._codec.layout, self._copy, key_groups)
         laid_over = (group for group in self._groups.tolist() if group in key_groups)
         return sorted({*stored, *laid_over})
 
     def release(self) -> None:
-        """Release the copy, and what was laid over it."""
         self._keys, self._values, self._groups, self._order = [], [], self._groups[:0], None
         self._copy.release()
 
@@ -137,7 +134,6 @@ class TouchedChanges(TableChanges[Any, Any, Any]):
         return sum(map(len, self._places))
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        """Return the key groups that have changes."""
         return [group for group in np.unique(self._groups).tolist() if group in key_groups]
 
     def _parts(self, kind: int, key_group: int, size: int) -> Iterator[list[int]]:
@@ -148,7 +144,6 @@ class TouchedChanges(TableChanges[Any, Any, Any]):
             yield places[start : min(start + size, last)].tolist()
 
     def written(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of one key group that were written."""
         for part in self._parts(0, key_group, size):
             keys = [self._keys[place] for place in part]
             values = [self._values[place] for place in part]
@@ -165,12 +160,10 @@ class TouchedChanges(TableChanges[Any, Any, Any]):
             values[place] = value
 
     def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[Any, Any]]:
-        """Yield the addresses of one key group that were removed."""
         for part in self._parts(1, key_group, size):
             yield AddressBatch(*_split([self._keys[place] for place in part], self._by_key))
 
     def release(self) -> None:
-        """Release everything."""
         self._keys, self._values = [], []
         self._places = [places[:0] for places in self._places]
         if self._copy is not None:

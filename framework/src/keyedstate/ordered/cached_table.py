@@ -66,13 +66,11 @@ class CachedValueTable(ValueTable[K, N, V]):
         self.cache = EntryCache(memory, meta, self._write_rows)
 
     def adopt(self, meta: StateMeta) -> None:
-        """Read and write with other serializers from now on."""
         super().adopt(meta)
         #: Whether a key alone says which entry it is.
         self._by_key = isinstance(meta.namespace_serializer, VoidSerializer)
 
     def replace_meta(self, meta: StateMeta) -> None:
-        """Adopt serializers that read and write the bytes that are there, as other objects maybe."""
         self.write_back()
         self.cache.clear()
         super().replace_meta(meta)
@@ -85,7 +83,6 @@ class CachedValueTable(ValueTable[K, N, V]):
         of_namespaces: Callable[[Any], Any] | None,
         of_values: Callable[[Any], Any] | None,
     ) -> None:
-        """Write every entry anew."""
         self.write_back()
         self.cache.clear()
         super().rewrite(meta, of_keys, of_namespaces, of_values)
@@ -129,7 +126,6 @@ class CachedValueTable(ValueTable[K, N, V]):
     # -- one entry ------------------------------------------------------------------------------------------
 
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Return the value, or None."""
         cached: Any = key if self._by_key else (namespace, key)
         found = self.cache.young.get(cached)
         if found is None:
@@ -137,7 +133,6 @@ class CachedValueTable(ValueTable[K, N, V]):
         return None if found.__class__ is Mark else found
 
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
-        """Return whether there is an entry, also one that holds None."""
         cached: Any = key if self._by_key else (namespace, key)
         found = self.cache.young.get(cached)
         if found is None:
@@ -145,7 +140,6 @@ class CachedValueTable(ValueTable[K, N, V]):
         return found is not ABSENT_ENTRY
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
-        """Write a value in the place of what was there."""
         # All in one place, since it is called for each row of an input.
         cached: Any = key if self._by_key else (namespace, key)
         new: Any = NONE_VALUE if value is None else value
@@ -161,7 +155,6 @@ class CachedValueTable(ValueTable[K, N, V]):
             cache.fit()
 
     def remove(self, key_group: int, key: K, namespace: N) -> None:
-        """Remove the entry if there is one."""
         cached: Any = key if self._by_key else (namespace, key)
         if self._note(key_group, key, namespace, cached, False):
             cache = self.cache
@@ -191,13 +184,11 @@ class CachedValueTable(ValueTable[K, N, V]):
         return existed
 
     def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        """Write a value and return the one it replaces, or None."""
         old = self.get(key_group, key, namespace)
         self.put(key_group, key, namespace, value)
         return old
 
     def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Remove the entry and return its value, or None."""
         old = self.get(key_group, key, namespace)
         self.remove(key_group, key, namespace)
         return old
@@ -205,13 +196,11 @@ class CachedValueTable(ValueTable[K, N, V]):
     def transform(
         self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
     ) -> None:
-        """Write what the function makes of the old value; it is called first, since it may raise."""
         self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
 
     # -- several entries ------------------------------------------------------------------------------------
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
-        """Look several keys up at once."""
         cached = self._cached(keys, namespace)
         found = self._find_many(key_groups, cached)
         if Mark in set(map(type, found)):
@@ -247,7 +236,6 @@ class CachedValueTable(ValueTable[K, N, V]):
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
-        """Write several keys; of a repeated one the last value counts."""
         new: list[Any] = list(values)
         cached = self._cached(keys, namespace)
         if len(new) != len(cached):
@@ -257,7 +245,6 @@ class CachedValueTable(ValueTable[K, N, V]):
         self._set_many(list(key_groups), cached, new, True)
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
-        """Remove several keys."""
         cached = self._cached(keys, namespace)
         self._set_many(list(key_groups), cached, [ABSENT_ENTRY] * len(cached), False)
 
@@ -291,12 +278,10 @@ class CachedValueTable(ValueTable[K, N, V]):
     # -- all entries ----------------------------------------------------------------------------------------
 
     def write_back(self) -> None:
-        """Write all that is held in memory to the space."""
         self.cache.write_back()
         self.buffer.flush()
 
     def holds(self, entries: int | None) -> None:
-        """Learn how many entries there are, where rows came in another way; None where nobody knows."""
         self.touched.count = entries
 
     def __len__(self) -> int:
@@ -324,13 +309,11 @@ class CachedValueTable(ValueTable[K, N, V]):
     # -- snapshots, restores, changes -----------------------------------------------------------------------
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
-        """Capture a consistent copy of the rows, and what has to be laid over it."""
         dirty = self.cache.dirty
         laid_over = (list(dirty), list(dirty.values()), self.cache.peek_many(list(dirty)))
         return LaidOverEntries(self._reading_codec(), self._by_key, self.buffer.copy(), *laid_over)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        """Add entries that the table does not hold yet."""
         cached: list[Any] = (
             list(batch.keys) if self._by_key else list(zip(batch.namespaces, batch.keys, strict=True))
         )
@@ -343,13 +326,11 @@ class CachedValueTable(ValueTable[K, N, V]):
         self._insert(key_group, batch)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Count every change from now on to an epoch."""
         self.touched.begin(epoch)
         # Others may have come that want their part of the memory.
         self.cache.fit()
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        """Capture the changed keys with their values, and a copy of the rows of those that are not cached."""
         codes = self.touched.codes_since(epoch)
         cached = list(codes)
         values = self.cache.peek_many(cached)
@@ -358,7 +339,6 @@ class CachedValueTable(ValueTable[K, N, V]):
         return TouchedChanges(self._reading_codec(), self._by_key, copy, cached, numbers, values)
 
     def forget_changes(self, epoch: int) -> None:
-        """Free what is known of the changes up to and including an epoch."""
         self.touched.forget(epoch)
 
 

@@ -4,8 +4,6 @@ None is the empty value of a row, for no serializer writes nothing.  With a time
 value, element and value of a map begin with its timestamp (`keyedstate.backend.Expiry`).
 """
 
-# ruff: noqa: D102 - overriding methods are documented in EntryCodec.
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

@@ -26,17 +26,14 @@ class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
     """Several rows per entry."""
 
     def exist(self, addresses: Sequence[bytes]) -> list[bool]:
-        """Look up which addresses have a row."""
         return [any(True for _ in self.buffer.scan(address)) for address in addresses]
 
     def read(self, address: bytes) -> Any:
-        """Return the whole entry, or None."""
         if self.presence.known(address) is False:
             return None
         return next((entry[3] for entry in self.codec.entries(self.buffer.scan(address))), None)
 
     def delete_rows(self, address: bytes) -> None:
-        """Remove the rows of an address."""
         for row in [row for row, _ in self.buffer.scan(address)]:
             self.buffer.put(row, None, address)
 
@@ -143,7 +140,6 @@ class MapTable(_GroupedTable[K, N, MapCodec]):
         return TimedStoredMap(self, address) if self.codec.timed else StoredMap(self, address)
 
     def get_for_update(self, key_group: int, key: K, namespace: N) -> Any:
-        """Return the stored map, which is written through."""
         return self.get(key_group, key, namespace)
 
 
@@ -254,7 +250,6 @@ class TimedStoredMap(StoredMap):
         self.update({key: value})
 
     def update(self, entries: Mapping[Any, Any]) -> None:  # type: ignore[override]
-        """Write several entries, whose times follow."""
         self._given.update(entries)
 
     def write_stamps(self, stamps: Mapping[Any, int]) -> None:

@@ -40,7 +40,6 @@ class _Reader(RowReader):
         self._most = limit - 1
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values under several keys."""
         most = self._most
         if all(len(key) <= most for key in keys):
             return self._rows.get_many(keys)
@@ -110,7 +109,6 @@ class LongKeySpace(_Reader, RowSpace):
         self._parts = 0
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value under a key."""
         if len(key) <= self._most:
             return self._space.get(key)
         place = self._place(key, self._space.get)
@@ -142,7 +140,6 @@ class LongKeySpace(_Reader, RowSpace):
             self._unlink(key)
 
     def copy(self) -> RowCopy:
-        """Return a consistent copy."""
         return _Copy(self._space.copy(), self._limit)
 
     def _linked(self, key: bytes, batch: dict[bytes, bytes | None]) -> bytes:

@@ -169,12 +169,10 @@ class TimeLayout(RowLayout):
         return self._last_bytes
 
     def address(self, key_group: int, key: Any, namespace: Any) -> bytes:
-        """Return the key of a timer's row."""
         prefix = self.time_prefix(key_group, self.time_of(namespace))
         return prefix + self._rest_of(namespace) + self._key_to_bytes(key)
 
     def addresses(self, key_groups: list[int], keys: list[Any], namespace: Any) -> list[bytes]:
-        """Return the keys of the rows of several timers of one time and namespace."""
         middle = (self.time_of(namespace) + _SIGN).to_bytes(_TIME_BYTES, "big") + self._rest_of(namespace)
         groups, made = self._groups, self._key.to_bytes_many(keys)
         return [groups[group] + middle + key for group, key in zip(key_groups, made, strict=True)]
@@ -182,7 +180,6 @@ class TimeLayout(RowLayout):
     def each_address(
         self, key_groups: Sequence[int], keys: Sequence[Any], namespaces: Sequence[Any]
     ) -> list[bytes]:
-        """Return the keys of the rows of several timers."""
         groups, made, size = self._groups, self._key.to_bytes_many(list(keys)), _TIME_BYTES
         times = np.fromiter(map(self.time_of, namespaces), np.int64, len(namespaces)).view(np.uint64)
         data = (times ^ np.uint64(_SIGN)).astype(">u8").tobytes()
@@ -199,7 +196,6 @@ class TimeLayout(RowLayout):
         ]
 
     def parse(self, row: bytes) -> tuple[Any, Any, int]:
-        """Return the key and the namespace of a row's key, and where in it they end."""
         source = DataInputView(row)
         source.skip(self._width)
         read = source.read_long()
@@ -208,7 +204,6 @@ class TimeLayout(RowLayout):
         return self._key.deserialize(source), namespace, source.position
 
     def parse_many(self, rows: list[bytes]) -> tuple[list[Any], list[Any]]:
-        """Return the keys and the namespaces of the keys of several rows."""
         start = self._width + _TIME_BYTES
         if not rows or min(map(len, rows)) < start:
             return super().parse_many(rows)

@@ -29,7 +29,6 @@ class CopiedEntries(TableSnapshot[Any, Any, Any]):
         self._copy = copy
 
     def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of one key group."""
         prefix = self._codec.layout.group_prefix(key_group)
         entries = self._codec.entries(self._copy.scan(prefix, end_of(prefix)))
         while found := list(islice(entries, size)):
@@ -37,11 +36,9 @@ class CopiedEntries(TableSnapshot[Any, Any, Any]):
             yield EntryBatch(namespaces, keys, values)
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        """Return the key groups that have rows."""
         return groups_with_rows(self._codec.layout, self._copy, key_groups)
 
     def release(self) -> None:
-        """Release the copy."""
         self._copy.release()
 
 
@@ -79,18 +76,15 @@ class CopiedChanges(TableChanges[Any, Any, Any]):
         return self._count
 
     def written(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of one key group that were written."""
         for part in _parts(self._written.get(key_group, []), size):
             namespaces, keys = self._parsed(part)
             yield EntryBatch(namespaces, keys, self._codec.read_many(self._copy, part))
 
     def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[Any, Any]]:
-        """Yield the addresses of one key group that were removed."""
         for part in _parts(self._removed.get(key_group, []), size):
             yield AddressBatch(*self._parsed(part))
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        """Return the key groups that have changes."""
         return [group for group in sorted({*self._written, *self._removed}) if group in key_groups]
 
     def _parsed(self, addresses: list[bytes]) -> tuple[list[Any], list[Any]]:
@@ -98,7 +92,6 @@ class CopiedChanges(TableChanges[Any, Any, Any]):
         return namespaces, keys
 
     def release(self) -> None:
-        """Release the copy."""
         self._written, self._removed = {}, {}
         self._copy.release()
 
@@ -136,7 +129,6 @@ class OrderedVisitor(IncrementalVisitor[Any, Any, Any]):
         self._next: bytes | None = b""
 
     def next_entries(self) -> Sequence[StateEntry[Any, Any, Any]]:
-        """Return the next entries as they are now."""
         if self._next is None:
             return []
         found = list(islice(self._entries(self._next), self._batch_size))
@@ -147,9 +139,7 @@ class OrderedVisitor(IncrementalVisitor[Any, Any, Any]):
         ]
 
     def update(self, entry: StateEntry[Any, Any, Any], value: Any) -> None:
-        """Write a new value."""
         self._table.put(entry.key_group, entry.key, entry.namespace, value)
 
     def remove(self, entry: StateEntry[Any, Any, Any]) -> None:
-        """Remove the entry."""
         self._table.remove(entry.key_group, entry.key, entry.namespace)

@@ -91,32 +91,26 @@ class OrderedTable(
     # -- one entry ------------------------------------------------------------------------------------------
 
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Return the value, or None."""
         return self.read(self._address(key_group, key, namespace))
 
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
-        """Return whether there is an entry, also one that holds None."""
         address = self._address(key_group, key, namespace)
         known = self.presence.known(address)
         return self.exist([address])[0] if known is None else known
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
-        """Write a value in the place of what was there."""
         self._replace(self._address(key_group, key, namespace), value)
 
     def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        """Write a value and return the one it replaces, or None."""
         address = self._address(key_group, key, namespace)
         old = self.read(address)
         self._replace(address, value)
         return old
 
     def remove(self, key_group: int, key: K, namespace: N) -> None:
-        """Remove the entry if there is one."""
         self._delete(self._address(key_group, key, namespace))
 
     def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Remove the entry and return its value, or None."""
         address = self._address(key_group, key, namespace)
         old = self.read(address)
         self._delete(address)
@@ -125,7 +119,6 @@ class OrderedTable(
     def transform(
         self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
     ) -> None:
-        """Write what the function makes of the old value; it is called first, since it may raise."""
         address = self._address(key_group, key, namespace)
         self._replace(address, function(self.read(address), value))
 
@@ -148,12 +141,10 @@ class OrderedTable(
 
     @property
     def meta(self) -> StateMeta:
-        """What is known of the state."""
         return self._meta
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups that the table owns."""
         return self._key_groups
 
     def holds(self, entries: int | None) -> None:
@@ -171,11 +162,9 @@ class OrderedTable(
         return sum(1 for _ in self._addresses())
 
     def keys(self, namespace: N) -> Iterator[K]:
-        """Yield the keys of one namespace; this looks at every entry."""
         return (key for key, other in self._addresses() if other == namespace)
 
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
-        """Yield every address."""
         return self._addresses()
 
     def _addresses(self) -> Iterator[tuple[K, N]]:
@@ -214,11 +203,9 @@ class OrderedTable(
         return codec_of(self._meta.duplicate(), self._max_parallelism)  # type: ignore[return-value]
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
-        """Capture the present entries in a consistent copy of the rows."""
         return CopiedEntries(self._reading_codec(), self.buffer.copy())
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        """Add entries that the table does not hold yet."""
         if self.presence.tracks:
             addresses = [
                 self._address(key_group, key, namespace)
@@ -237,15 +224,12 @@ class OrderedTable(
         self.buffer.put_many(rows)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Count every change from now on to an epoch."""
         self.presence.begin(epoch)
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        """Capture the changed addresses, and a copy of the rows for their values."""
         return CopiedChanges(self._reading_codec(), self.buffer.copy(), *self.presence.since(epoch))
 
     def forget_changes(self, epoch: int) -> None:
-        """Free what is known of the changes up to and including an epoch."""
         self.presence.forget(epoch)
 
     def drop_expired(self) -> None:
@@ -279,7 +263,6 @@ class OrderedTable(
     # -- other serializers -------------------------------------------------------------------------
 
     def replace_meta(self, meta: StateMeta) -> None:
-        """Adopt serializers that read and write the bytes that are there."""
         self.adopt(meta)
 
     def rewrite(
@@ -289,7 +272,6 @@ class OrderedTable(
         of_namespaces: Callable[[Any], Any] | None,
         of_values: Callable[[Any], Any] | None,
     ) -> None:
-        """Write every entry anew; all of them are converted once before, so that an error changes nothing."""
         old, snapshot = self._meta, self.snapshot()
         try:
             for writes in (False, True):
@@ -321,13 +303,11 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
     """Value, reducing and aggregating state: a row per entry."""
 
     def adopt(self, meta: StateMeta) -> None:
-        """Read and write with other serializers from now on."""
         super().adopt(meta)
         self._encode, self._decode = self.codec.encode, self.codec.decode
         self._from_bytes = meta.value_serializer.from_bytes
 
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Return the value, or None."""
         # All in one place, since it is called for each row of an input.
         address = self._address(key_group, key, namespace)
         data: Any = self.buffer.pending.get(address, ABSENT)
@@ -339,15 +319,12 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
         return sum(1 for _ in self.buffer.scan_all())
 
     def exist(self, addresses: Sequence[bytes]) -> list[bool]:
-        """Look up which addresses have a row."""
         return [data is not None for data in self.buffer.get_many(addresses)]
 
     def read(self, address: bytes) -> V | None:
-        """Return the value, or None."""
         return self._decode(self.buffer.get(address))  # type: ignore[no-any-return]
 
     def delete_rows(self, address: bytes) -> None:
-        """Remove the row."""
         self.buffer.put(address, None)
 
     def _replace(self, address: bytes, value: V) -> None:
@@ -360,14 +337,12 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
         self.buffer.put_columns(rows, self.codec.encode_many(list(batch.values)))
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
-        """Look several keys up at once."""
         rows = self.codec.layout.addresses(list(key_groups), list(keys), namespace)
         return self.codec.decode_many(self.buffer.get_many(rows))
 
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
-        """Write several keys as one batch."""
         rows = self.codec.layout.addresses(list(key_groups), list(keys), namespace)
         data = self.codec.encode_many(list(values))
         if len(data) != len(rows):
@@ -376,7 +351,6 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
         self.buffer.put_columns(rows, data)
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
-        """Remove several keys as one batch."""
         rows = self.codec.layout.addresses(list(key_groups), list(keys), namespace)
         self.presence.note_many(rows, False)
         self.buffer.put_many(dict.fromkeys(rows))

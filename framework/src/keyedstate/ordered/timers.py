@@ -20,7 +20,6 @@ class OrderedTimerTable(ValueTable[Any, Any, Any], TimerTable):
     """A row per timer: key group, time with its sign bit flipped, namespace, key; its value says nothing."""
 
     def adopt(self, meta: StateMeta) -> None:
-        """Read and write with other serializers from now on."""
         super().adopt(meta)
         layout = self.codec.layout
         assert isinstance(layout, TimeLayout), "that of a table of timers"
@@ -36,7 +35,6 @@ class OrderedTimerTable(ValueTable[Any, Any, Any], TimerTable):
         until: int | None = None,
         after: tuple[Any, Any] | None = None,
     ) -> AddressBatch[Any, Any]:
-        """Scan the first rows of a key group within bounds."""
         layout = self._layout
         start = layout.group_prefix(key_group) if since is None else layout.time_prefix(key_group, since)
         if after is not None:
@@ -50,7 +48,6 @@ class OrderedTimerTable(ValueTable[Any, Any, Any], TimerTable):
     def add_timers(
         self, key_groups: Sequence[int], keys: Sequence[Any], namespaces: Sequence[Any]
     ) -> list[bool]:
-        """Write those of which there is no row."""
         rows = self._layout.each_address(key_groups, keys, namespaces)
         new = [not found for found in self.exist(rows)]
         if not all(new):
@@ -62,7 +59,6 @@ class OrderedTimerTable(ValueTable[Any, Any, Any], TimerTable):
     def remove_timers(
         self, key_groups: Sequence[int], keys: Sequence[Any], namespaces: Sequence[Any]
     ) -> None:
-        """Remove the rows."""
         rows = self._layout.each_address(key_groups, keys, namespaces)
         self.presence.note_changed(rows, False)
         self.buffer.put_many(dict.fromkeys(rows))

@@ -52,7 +52,6 @@ class HeapTimerQueue(TimerQueue):
             self._make_heap()
 
     def write_back(self) -> None:
-        """Write into the table what has changed since the last time."""
         self._look_at_all()
         table, stored = self._table, self._stored
         assert table is not None, "a queue in memory alone has nothing to write to"
@@ -89,7 +88,6 @@ class HeapTimerQueue(TimerQueue):
     # -- changes ------------------------------------------------------------------------------------------
 
     def add(self, time: int, namespace: Any, key: Any, key_group: int) -> bool:
-        """Add a timer, unless it is there; return whether the earliest time is a new one by that."""
         place = time, namespace
         if place in self._noted:
             self._look_at(place)
@@ -110,7 +108,6 @@ class HeapTimerQueue(TimerQueue):
         return not known and self._heap[0][1] == self._numbers
 
     def add_at(self, time: int, namespace: Any, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
-        """Add the timers of many keys at one time: the columns, which must stay as they are, are noted."""
         if not keys:
             return
         place = time, namespace
@@ -156,7 +153,6 @@ class HeapTimerQueue(TimerQueue):
                 fresh.update(added)
 
     def remove(self, time: int, namespace: Any, key: Any, key_group: int) -> bool:
-        """Remove a timer; return whether it was there."""
         return self._take((time, namespace), key) is not None
 
     def _take(self, place: Place, key: Any) -> int | None:
@@ -190,14 +186,9 @@ class HeapTimerQueue(TimerQueue):
     # -- in the order of time -----------------------------------------------------------------------------
 
     def first_time(self) -> int | None:
-        """Return the time of the earliest timer, or None where there is none."""
         return self._heap[0][0] if self._heap else None
 
     def poll(self, until: int) -> Iterator[tuple[int, Any, Any, int]]:
-        """Remove and yield each timer up to a time: its time, namespace, key and key group.
-
-        What is added meanwhile counts, and so does what is removed.  Whoever stops early may call again.
-        """
         take = self._take
         # Places that are being taken, with the keys that are left; above each an earlier one, whose timers
         # were added meanwhile.
@@ -221,7 +212,6 @@ class HeapTimerQueue(TimerQueue):
                 begun.pop()
 
     def poll_together(self, until: int) -> Iterator[DueTimers]:
-        """Remove and yield the timers up to a time, those of one time and namespace at once."""
         while self._heap and self._heap[0][0] <= until:
             time, _, namespace = self._heap[0]
             due = self.take_at((time, namespace))

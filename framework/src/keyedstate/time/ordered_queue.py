@@ -68,7 +68,6 @@ class OrderedTimerQueue(TimerQueue):
     # -- the table ----------------------------------------------------------------------------------------
 
     def write_back(self) -> None:
-        """Write what has changed since the last time."""
         stored = self._stored
         if stored.gone:
             self._timers.remove_timers(*self._columns(stored.gone))
@@ -109,7 +108,6 @@ class OrderedTimerQueue(TimerQueue):
     # -- changes ------------------------------------------------------------------------------------------
 
     def add(self, time: int, namespace: Any, key: Any, key_group: int) -> bool:
-        """Add a timer, unless it is there; return whether the earliest time is a new one by that."""
         first = self._new.first_time()
         if first is None or time < first:
             first = self._stored.first_time(time)
@@ -118,12 +116,10 @@ class OrderedTimerQueue(TimerQueue):
         return first is None
 
     def add_at(self, time: int, namespace: Any, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
-        """Add the timers of many keys at one time."""
         self._new.add_at(time, namespace, keys, key_groups)
         self._note_changes(len(keys))
 
     def remove(self, time: int, namespace: Any, key: Any, key_group: int) -> bool:
-        """Remove a timer; return whether it was there."""
         was_new = self._new.remove(time, namespace, key, key_group)
         place = time, namespace
         gone = self._stored.gone.get(place)
@@ -138,13 +134,11 @@ class OrderedTimerQueue(TimerQueue):
     # -- in the order of time -----------------------------------------------------------------------------
 
     def first_time(self) -> int | None:
-        """Return the time of the earliest timer, or None where there is none."""
         new = self._new.first_time()
         stored = self._stored.first_time() if new is None else self._stored.first_time(new)
         return new if stored is None else stored
 
     def poll(self, until: int) -> Iterator[tuple[int, Any, Any, int]]:
-        """Remove and yield each timer up to a time: its time, namespace, key and key group."""
         new, stored = self._new, self._stored
         while True:
             first, first_new = stored.first_time(until), new.first_time()
@@ -165,7 +159,6 @@ class OrderedTimerQueue(TimerQueue):
             yield taken
 
     def poll_together(self, until: int) -> Iterator[DueTimers]:
-        """Remove and yield the timers up to a time, those of one time and namespace at once."""
         new, stored = self._new, self._stored
         while True:
             first, first_new = stored.first_time(until), new.first_time()

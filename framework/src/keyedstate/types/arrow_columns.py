@@ -1,7 +1,5 @@
 """The columnar face that the built-in serializers share: chunks, dictionaries, nulls and errors."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from abc import abstractmethod

@@ -122,7 +122,6 @@ class TimeAssigner(WindowAssigner[TimeWindow]):
         self.is_event_time = is_event_time
 
     def default_trigger(self) -> Trigger[Any]:
-        """Return the trigger that fires when the window ends."""
         return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
 
     def time_of(self, timestamp: int | None, context: AssignerContext) -> int:
@@ -215,7 +214,6 @@ class Tumbling(TimeAssigner):
     def assign_windows(
         self, element: Any, timestamp: int | None, context: AssignerContext
     ) -> tuple[TimeWindow, ...]:
-        """Return the one window that holds the row's time."""
         time = self.time_of(timestamp, context)
         shift = self.stagger.offset(context, self.size)
         start = window_start(time, self.offset + shift, self.size)
@@ -262,7 +260,6 @@ class Sliding(TimeAssigner):
     def assign_windows(
         self, element: Any, timestamp: int | None, context: AssignerContext
     ) -> list[TimeWindow]:
-        """Return the windows that hold the row's time, the newest first."""
         time, size, slide = self.time_of(timestamp, context), self.size, self.slide
         last = window_start(time, self.offset, slide)
         return [TimeWindow.starting(start, size) for start in range(last, time - size, -slide)]
@@ -297,11 +294,9 @@ class Global(WindowAssigner[GlobalWindow]):
     def assign_windows(
         self, element: Any, timestamp: int | None, context: AssignerContext
     ) -> tuple[GlobalWindow, ...]:
-        """Return the one window."""
         return self._windows
 
     def default_trigger(self) -> Trigger[Any]:
-        """Return one that never fires, or the one at the end."""
         return EndOfStreamTrigger() if self._at_end else NeverTrigger()
 
     def __repr__(self) -> str:

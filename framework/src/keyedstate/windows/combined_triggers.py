@@ -36,27 +36,21 @@ class PurgingTrigger(Trigger[Any]):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Purge where the other one fires."""
         return _purging(self.nested.on_element(element, timestamp, window, ctx))
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Purge where the other one fires."""
         return _purging(self.nested.on_event_time(time, window, ctx))
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Purge where the other one fires."""
         return _purging(self.nested.on_processing_time(time, window, ctx))
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Let the other one merge."""
         self.nested.on_merge(window, ctx)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Let the other one clear."""
         self.nested.clear(window, ctx)
 
     def for_elements(self, element_type: TypeSerializer[Any]) -> PurgingTrigger:
-        """Return it around the other one for rows of a type."""
         return type(self)(self.nested.for_elements(element_type))
 
     def __repr__(self) -> str:
@@ -113,7 +107,6 @@ class ProcessingTimeoutTrigger(Trigger[Any]):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Begin to wait, unless the other one fires."""
         result = self.nested.on_element(element, timestamp, window, ctx)
         if result.fires:
             self.clear(window, ctx)
@@ -128,11 +121,9 @@ class ProcessingTimeoutTrigger(Trigger[Any]):
         return result
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Do what the other one does."""
         return self._told(self.nested.on_event_time(time, window, ctx), window, ctx)
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Fire at the timeout, and where the other one does."""
         result = self.nested.on_processing_time(time, window, ctx)
         if ctx.state(self._due).value() != time:
             return self._told(result, window, ctx)
@@ -147,7 +138,6 @@ class ProcessingTimeoutTrigger(Trigger[Any]):
         return result
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Wait no more, and let the other one clear."""
         state = ctx.state(self._due)
         due: int | None = state.value()
         if due is not None:
@@ -156,7 +146,6 @@ class ProcessingTimeoutTrigger(Trigger[Any]):
         self.nested.clear(window, ctx)
 
     def for_elements(self, element_type: TypeSerializer[Any]) -> ProcessingTimeoutTrigger:
-        """Return it around the other one for rows of a type."""
         nested = self.nested.for_elements(element_type)
         return type(self)(nested, self.timeout, self._resets, self._clears)
 
@@ -193,7 +182,6 @@ class DeltaTrigger(Trigger[Any]):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Compare."""
         assert self._last is not None, "for_elements() comes first"
         state = ctx.state(self._last)
         last = state.value()
@@ -206,12 +194,10 @@ class DeltaTrigger(Trigger[Any]):
         return TriggerResult.CONTINUE
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Forget the row."""
         assert self._last is not None, "for_elements() comes first"
         ctx.state(self._last).clear()
 
     def for_elements(self, element_type: TypeSerializer[Any]) -> DeltaTrigger:
-        """Return it for rows of a type, of which it keeps one."""
         return type(self)(self.threshold, self.delta_function, element_type)
 
     def __repr__(self) -> str:
@@ -247,29 +233,23 @@ class _Combined(Trigger[Any]):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Ask all, and decide."""
         return self._asked(ctx, lambda trigger, own: trigger.on_element(element, timestamp, window, own))
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Ask all, and decide."""
         return self._asked(ctx, lambda trigger, own: trigger.on_event_time(time, window, own))
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Ask all, and decide."""
         return self._asked(ctx, lambda trigger, own: trigger.on_processing_time(time, window, own))
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Let all merge."""
         for number, trigger in enumerate(self.triggers):
             trigger.on_merge(window, _OwnOnMerge(ctx, number))
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Let all clear."""
         for number, trigger in enumerate(self.triggers):
             trigger.clear(window, _Own(ctx, number, clearing=True))
 
     def for_elements(self, element_type: TypeSerializer[Any]) -> Trigger[Any]:
-        """Return all of them for rows of a type."""
         return type(self)(tuple(trigger.for_elements(element_type) for trigger in self.triggers))
 
     def __repr__(self) -> str:
@@ -334,7 +314,6 @@ class AllTrigger(_Combined):
         super().on_merge(window, ctx)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Let all clear, and forget who fired."""
         ctx.state(self._fired).clear()
         super().clear(window, ctx)
 

@@ -61,14 +61,12 @@ class _ContinuousTrigger(Trigger[Any]):
         return TriggerResult.FIRE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Go on with the earliest time of the windows."""
         ctx.merge_state(self._next)
         following = ctx.state(self._next).get()
         if following is not None:
             self._register(following, ctx)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Forget the time and delete its timer."""
         due = ctx.state(self._next)
         following = due.get()
         if following is not None:
@@ -89,7 +87,6 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Fire at once where the window has ended, else wait."""
         end = window.max_timestamp
         if end <= ctx.current_watermark:
             return TriggerResult.FIRE
@@ -98,13 +95,11 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Fire at the window's end and at the time that is waited for."""
         if time == window.max_timestamp:
             return TriggerResult.FIRE
         return self._fire_if_due(time, window, ctx)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Delete both timers and forget the time."""
         ctx.delete_event_time_timer(window.max_timestamp)
         super().clear(window, ctx)
 
@@ -121,12 +116,10 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Wait for the next multiple."""
         self._begin(ctx.current_processing_time, window, ctx)
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Fire at the time that is waited for."""
         return self._fire_if_due(time, window, ctx)
 
     def _register(self, time: int, ctx: TriggerContext) -> None:

@@ -74,13 +74,11 @@ class _OnceEvictor(Evictor[Any]):
     def evict_before(
         self, elements: Sequence[TimestampedValue], window: Any, ctx: EvictorContext
     ) -> Sequence[TimestampedValue]:
-        """Leave rows out, unless that is to be done after the function."""
         return elements if self._after else self._kept(elements)
 
     def evict_after(
         self, elements: Sequence[TimestampedValue], window: Any, ctx: EvictorContext
     ) -> Sequence[TimestampedValue]:
-        """Leave rows out, where that is to be done after the function."""
         return self._kept(elements) if self._after else elements
 
 

@@ -163,7 +163,6 @@ class EventTimeTrigger(Trigger[Any]):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Fire at once where the window has ended."""
         end = window.max_timestamp
         if end <= ctx.current_watermark:
             return TriggerResult.FIRE
@@ -171,7 +170,6 @@ class EventTimeTrigger(Trigger[Any]):
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Fire at the window's end."""
         return TriggerResult.FIRE if time == window.max_timestamp else TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
@@ -180,7 +178,6 @@ class EventTimeTrigger(Trigger[Any]):
             ctx.register_event_time_timer(window.max_timestamp)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Delete the timer."""
         ctx.delete_event_time_timer(window.max_timestamp)
 
 
@@ -192,21 +189,17 @@ class ProcessingTimeTrigger(Trigger[Any]):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Wait for the end."""
         ctx.register_processing_time_timer(window.max_timestamp)
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Fire at the window's end."""
         return TriggerResult.FIRE if time == window.max_timestamp else TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Wait for the end of the merged window, where that is not past."""
         if window.max_timestamp > ctx.current_processing_time:
             ctx.register_processing_time_timer(window.max_timestamp)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Delete the timer."""
         ctx.delete_processing_time_timer(window.max_timestamp)
 
 
@@ -233,7 +226,6 @@ class CountTrigger(Trigger[Any]):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Count, and fire where there are enough."""
         rows = ctx.state(self._rows)
         counted = (rows.get() or 0) + 1
         if counted >= self.count:
@@ -247,7 +239,6 @@ class CountTrigger(Trigger[Any]):
         ctx.merge_state(self._rows)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Forget the count."""
         ctx.state(self._rows).clear()
 
     def __repr__(self) -> str:
@@ -262,7 +253,6 @@ class NeverTrigger(Trigger[Any]):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Go on."""
         return TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
@@ -280,20 +270,16 @@ class EndOfStreamTrigger(Trigger[Any]):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Wait for the last watermark."""
         ctx.register_event_time_timer(END_OF_TIME)
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Fire at the last watermark."""
         return TriggerResult.FIRE_AND_PURGE if time == END_OF_TIME else TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Wait for the last watermark."""
         ctx.register_event_time_timer(END_OF_TIME)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Delete the timer."""
         ctx.delete_event_time_timer(END_OF_TIME)
 
 

@@ -165,7 +165,6 @@ class ColumnsSnapshot(TableSnapshot[Any, Any, Any]):
         self._entries: ByKeyGroup | None = None
 
     def batches(self, key_group: int, size: int) -> Iterator[ArrowEntryBatch]:
-        """Yield the entries that a key group had."""
         if self._entries is None and self._addresses is not None:
             # Not when the snapshot is taken: it looks at all entries.
             slots = np.flatnonzero(self._live)
@@ -213,16 +212,13 @@ class ColumnsChanges(TableChanges[Any, Any, Any]):
         return self._count
 
     def written(self, key_group: int, size: int) -> Iterator[ArrowEntryBatch]:
-        """Yield the entries of one key group that were written."""
         return iter(()) if self._written is None else self._written.batches(key_group, size)
 
     def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[Any, Any]]:
-        """Yield the addresses of one key group whose entries were removed."""
         if self._removed is not None:
             for batch in self._removed.batches(key_group, size):
                 yield AddressBatch(batch.namespaces, batch.keys)
 
     def release(self) -> None:
-        """Free everything."""
         self._written = self._removed = None
         self._count = 0

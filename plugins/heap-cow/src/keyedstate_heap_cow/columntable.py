@@ -112,11 +112,9 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
 
     @property
     def meta(self) -> StateMeta:
-        """What is known of the state."""
         return self._meta
 
     def replace_meta(self, meta: StateMeta) -> None:
-        """Adopt new serializers; whole numbers may have become floats."""
         types = [field.type for field in meta.value_serializer.arrow_type]
         self._fields = [
             Column(field.values.astype(column_dtype(type_), copy=False), field.present)
@@ -126,7 +124,6 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups that the table owns."""
         return self._key_groups
 
     def __len__(self) -> int:
@@ -298,12 +295,10 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         return struct_of(self._meta.value_serializer.arrow_type, columns, missing)
 
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Return the value, made anew."""
         value: V | None = self._values_at(self._find((key_group,), (key,), namespace))[0]
         return value
 
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
-        """Return whether there is an entry, also one that holds None."""
         slot = int(self._find((key_group,), (key,), namespace)[0])
         return slot >= 0 and bool(self._live[slot] != GONE)
 
@@ -312,21 +307,17 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         return self.get_many_for_update((key_group,), (key,), namespace)[0]
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
-        """Write the fields of the value."""
         self.put_many((key_group,), (key,), namespace, (value,))
 
     def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        """Put, and return the value that was there, or None."""
         old = self.get(key_group, key, namespace)
         self.put(key_group, key, namespace, value)
         return old
 
     def remove(self, key_group: int, key: K, namespace: N) -> None:
-        """Remove the entry if there is one."""
         self.remove_many((key_group,), (key,), namespace)
 
     def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Remove the entry and return its value, or None where there was none."""
         old = self.get(key_group, key, namespace)
         self.remove(key_group, key, namespace)
         return old
@@ -334,20 +325,17 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
     def transform(
         self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
     ) -> None:
-        """Put what the function makes of the old value and the new one."""
         self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
 
     # -- many entries -------------------------------------------------------------------------------------
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
-        """Return the values of several keys, made anew."""
         groups, wanted = _equally_long(key_groups, keys)
         return self._values_at(self._find(groups, wanted, namespace))
 
     def get_many_for_update(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
     ) -> list[V | None]:
-        """Return the values of several keys, and count them as changed."""
         groups, wanted = _equally_long(key_groups, keys)
         slots = self._find(groups, wanted, namespace)
         there = np.unique(slots[slots >= 0])
@@ -359,7 +347,6 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
-        """Write several keys; the last one of a repeated key counts."""
         groups, wanted = _equally_long(key_groups, keys)
         given = list(values)
         if len(given) != len(wanted):
@@ -382,12 +369,10 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         self.write(slots, *_columns_of(values))
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
-        """Remove several keys."""
         slots = self._find(*_equally_long(key_groups, keys), namespace)
         self.take_out(np.unique(slots[slots >= 0]))
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        """Add entries of one key group: columns as they are, lists as columns."""
         if not len(batch):
             return
         if isinstance(batch, ArrowEntryBatch):
@@ -411,13 +396,11 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
     # -- all entries --------------------------------------------------------------------------------------
 
     def keys(self, namespace: N) -> Iterator[K]:
-        """Yield the keys of one namespace as they are when the first one is asked for."""
         for key, other in self.keys_and_namespaces():
             if other == namespace:
                 yield key
 
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
-        """Yield every address as it is when the first one is asked for."""
         snapshot = self.snapshot()
         try:
             for group in self._key_groups:
@@ -454,13 +437,11 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
     # -- changes ------------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
-        """Count every change from now on to an epoch."""
         if self._epoch is not None and epoch <= self._epoch:
             raise ValueError(f"epoch {epoch} cannot follow epoch {self._epoch}; epochs ascend")
         self._epoch = epoch
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        """Gather the entries that were written, with their values, and those that were removed."""
         found = [slots for at, written in self._written.items() if at > epoch for slots in written]
         written = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
         written = written[self._live[written] != GONE]
@@ -477,7 +458,6 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         return ColumnsChanges(self._addresses(), written, values, removed)
 
     def forget_changes(self, epoch: int) -> None:
-        """Forget them, but for those of the epoch that is running."""
         for noted in (self._written, self._removed):
             for known in [known for known in noted if known <= epoch and known != self._epoch]:
                 del noted[known]
@@ -501,23 +481,19 @@ class _Located(LocatedEntries):
 
     @property
     def exist(self) -> npt.NDArray[np.bool_]:
-        """Which of the entries the table holds."""
         self._check()
         there: npt.NDArray[np.bool_] = self._table.live(self.slots) != GONE
         return there
 
     def read(self) -> list[Column]:
-        """Return the fields of the values."""
         self._check()
         return self._table.read(self.slots)
 
     def write(self, columns: Sequence[Column]) -> None:
-        """Replace the values of all entries."""
         self._check()
         self._table.write(self.slots, columns, None)
 
     def remove(self) -> None:
-        """Remove those that the table holds."""
         self._check()
         self._table.take_out(self.slots)
 
@@ -545,15 +521,12 @@ class _Visitor(IncrementalVisitor[K, N, V]):
             snapshot.release()
 
     def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
-        """Return the next entries."""
         return next(self._steps, ())
 
     def update(self, entry: StateEntry[K, N, V], value: V) -> None:
-        """Write a new value for an entry of the last step."""
         self._table.put(entry.key_group, entry.key, entry.namespace, value)
 
     def remove(self, entry: StateEntry[K, N, V]) -> None:
-        """Remove an entry of the last step."""
         self._table.remove(entry.key_group, entry.key, entry.namespace)
 
 

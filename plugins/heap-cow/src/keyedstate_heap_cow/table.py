@@ -96,16 +96,13 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
 
     @property
     def meta(self) -> StateMeta:
-        """What is known of the state."""
         return self._meta
 
     def replace_meta(self, meta: StateMeta) -> None:
-        """Adopt new serializers; the entries are objects, so none is touched."""
         self._meta = meta
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups that the table owns."""
         return self._key_groups
 
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
@@ -119,46 +116,38 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         return value
 
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
-        """Return whether there is an entry, also one that holds None."""
         found: bool = self._maps[key_group - self._first].contains(key, namespace)
         return found
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
-        """Keep the object itself under the address."""
         self._maps[key_group - self._first].put(key, namespace, value)
 
     def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        """Put, and return the object that was there (or its copy), or None."""
         old: V | None = self._maps[key_group - self._first].put_and_get_old(key, namespace, value)
         return old
 
     def remove(self, key_group: int, key: K, namespace: N) -> None:
-        """Remove the entry if there is one."""
         self._maps[key_group - self._first].remove(key, namespace)
 
     def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Remove the entry and return its object (or its copy), or None where there was none."""
         old: V | None = self._maps[key_group - self._first].remove_and_get_old(key, namespace)
         return old
 
     def transform(
         self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
     ) -> None:
-        """Put what the function makes of the old object and the value."""
         self._maps[key_group - self._first].transform(key, namespace, value, function)
 
     def __len__(self) -> int:
         return sum(map(len, self._maps))
 
     def keys(self, namespace: N) -> Iterator[K]:
-        """Yield the keys of one namespace; fails fast where an entry comes or goes meanwhile."""
         for group in self._maps:
             for key, other, _ in group:
                 if other == namespace:
                     yield key
 
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
-        """Yield every address; fails fast where an entry comes or goes meanwhile."""
         for group in self._maps:
             for key, namespace, _ in group:
                 yield key, namespace
@@ -178,7 +167,6 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         return _Snapshot(self._maps, self._first)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin an epoch in every map."""
         for group in self._maps:
             group.begin_epoch(epoch)
 
@@ -206,23 +194,19 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         return GatheredChanges(changes, release)
 
     def forget_changes(self, epoch: int) -> None:
-        """Forget them in every map."""
         for group in self._maps:
             group.forget_changes(epoch)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        """Add entries of one key group, with room made for all of them first."""
         self._maps[key_group - self._first].restore_entries(batch.namespaces, batch.keys, batch.values)
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
-        """Look up several keys at once, so that the waits for memory fall together."""
         found: list[V | None] = self._module.get_many(self._maps, self._first, key_groups, keys, namespace)
         return found
 
     def get_many_for_update(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
     ) -> list[V | None]:
-        """Look up several keys at once, for changing what is found."""
         found: list[V | None] = self._module.get_many_for_update(
             self._maps, self._first, key_groups, keys, namespace
         )
@@ -231,11 +215,9 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
-        """Put several keys at once."""
         self._module.put_many(self._maps, self._first, key_groups, keys, namespace, values)
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
-        """Remove several keys at once."""
         self._module.remove_many(self._maps, self._first, key_groups, keys, namespace)
 
 
@@ -252,14 +234,12 @@ class _Snapshot(TableSnapshot[K, N, V]):
             raise
 
     def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
-        """Yield the entries that the map of one key group had."""
         taken = self._taken.get(key_group)
         if taken is not None:
             for namespaces, keys, values in taken.batches(size):
                 yield EntryBatch(namespaces, keys, values)
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        """Return the key groups that had entries."""
         return [key_group for key_group in self._taken if key_group in key_groups]
 
     def release(self) -> None:
@@ -279,7 +259,6 @@ class _Visitor(IncrementalVisitor[K, N, V]):
         self._group, self._walk = next(self._walks)
 
     def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
-        """Return the next entries of the current map, or the first ones of the next map that has any."""
         while True:
             while self._walk.has_next():
                 shown = self._walk.next_batch()
@@ -291,9 +270,7 @@ class _Visitor(IncrementalVisitor[K, N, V]):
             self._group, self._walk = following
 
     def update(self, entry: StateEntry[K, N, V], value: V) -> None:
-        """Write a new value for an entry of the last step."""
         self._table.put(entry.key_group, entry.key, entry.namespace, value)
 
     def remove(self, entry: StateEntry[K, N, V]) -> None:
-        """Remove an entry of the last step."""
         self._table.remove(entry.key_group, entry.key, entry.namespace)

@@ -49,16 +49,13 @@ class NestedMapTable(StateTable[K, N, V]):
 
     @property
     def meta(self) -> StateMeta:
-        """What is known of the state."""
         return self._meta
 
     def replace_meta(self, meta: StateMeta) -> None:
-        """Adopt new serializers; the entries are objects, so none is touched."""
         self._meta = meta
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups that the table owns."""
         return self._key_groups
 
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
@@ -67,11 +64,9 @@ class NestedMapTable(StateTable[K, N, V]):
         return None if entries is None else entries.get(key)
 
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
-        """Return whether there is an entry, also one that holds None."""
         return key in self._groups[key_group - self._first].get(namespace, ())
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
-        """Keep the object itself under the address."""
         group = self._groups[key_group - self._first]
         entries = group.get(namespace)
         if entries is None:
@@ -80,17 +75,14 @@ class NestedMapTable(StateTable[K, N, V]):
             entries[key] = value
 
     def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        """Put, and return the object that was there, or None."""
         old = self.get(key_group, key, namespace)
         self.put(key_group, key, namespace, value)
         return old
 
     def remove(self, key_group: int, key: K, namespace: N) -> None:
-        """Remove the entry if there is one."""
         self.remove_and_get_old(key_group, key, namespace)
 
     def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Remove the entry and return its object, or None where there was none."""
         group = self._groups[key_group - self._first]
         entries = group.get(namespace)
         if entries is None:
@@ -103,19 +95,16 @@ class NestedMapTable(StateTable[K, N, V]):
     def transform(
         self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
     ) -> None:
-        """Put what the function makes of the old object and the value."""
         self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
 
     def __len__(self) -> int:
         return sum(len(entries) for group in self._groups for entries in group.values())
 
     def keys(self, namespace: N) -> Iterator[K]:
-        """Yield the keys of one namespace; fails fast as a dict does."""
         for group in self._groups:
             yield from group.get(namespace, ())
 
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
-        """Yield every address; fails fast as a dict does."""
         for group in self._groups:
             for namespace, entries in group.items():
                 for key in entries:
@@ -136,7 +125,6 @@ class NestedMapTable(StateTable[K, N, V]):
         return _View(self._group)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        """Add entries of one key group."""
         group = self._groups[key_group - self._first]
         entries: dict[K, V] = {}
         current: object = _ABSENT
@@ -149,7 +137,6 @@ class NestedMapTable(StateTable[K, N, V]):
     # In bulk the namespace is looked up once per key group that comes, and not once per key.
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
-        """Look up several keys."""
         column = list(key_groups)
         nothing: dict[K, V] = {}
         found = {number: self._group(number).get(namespace, nothing) for number in set(column)}
@@ -158,13 +145,11 @@ class NestedMapTable(StateTable[K, N, V]):
     def get_many_for_update(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
     ) -> list[V | None]:
-        """Look up several keys; what is found are the stored objects."""
         return self.get_many(key_groups, keys, namespace)
 
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
-        """Put several keys."""
         column = list(key_groups)
         found = {number: self._group(number).setdefault(namespace, {}) for number in set(column)}
         try:
@@ -175,7 +160,6 @@ class NestedMapTable(StateTable[K, N, V]):
             raise
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
-        """Remove several keys."""
         column = list(key_groups)
         found = {number: self._group(number).get(namespace, {}) for number in set(column)}
         try:

@@ -69,7 +69,6 @@ class UnwritableDatabaseError(RocksError):
 
     @staticmethod
     def what(path: str) -> str:
-        """Return what has happened."""
         return f"the RocksDB database {path} cannot be written"
 
 
@@ -83,7 +82,6 @@ class UnreadableDatabaseError(RocksError):
 
     @staticmethod
     def what(path: str) -> str:
-        """Return what has happened."""
         return f"the RocksDB database {path} cannot be read"
 
 

@@ -55,7 +55,6 @@ class RocksRestoreOperation(RestoreOperation):
         self._cut = False
 
     def restore(self) -> dict[str, AnyStateTable]:
-        """Return the restored tables; only key groups of the instance's range are in them."""
         context = self._context
         base = choose_base(self._native, context.key_groups, context.options[RESTORE_OVERLAP.name])
         if base is not None:

@@ -35,7 +35,6 @@ class RocksSnapshotStrategy(NativeSnapshotStrategy):
         self._full = FullSnapshotStrategy(context)
 
     def prepare(self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]) -> Snapshot:
-        """Capture every table by its own copy."""
         return self._full.prepare(checkpoint_id, tables)
 
     def figures(self) -> Mapping[str, int]:
@@ -81,9 +80,7 @@ class RocksNativeSnapshot(NativeSnapshot):
         ]
 
     def stored(self, origins: Mapping[str, str]) -> None:
-        """Remember where the table files are."""
         self._store.know_origins(origins)
 
     def release(self) -> None:
-        """Delete the links."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -170,7 +170,6 @@ class RocksStore(OrderedStore):
             self._compaction = None
 
     def close(self) -> None:
-        """Give up all handles."""
         if self._compaction is not None:
             self._stopping.set()
             self.database.cancel_all_background(False)
@@ -200,7 +199,6 @@ class RocksSpace(RowSpace):
         self._get = rows.get
 
     def get(self, key: bytes) -> bytes | None:
-        """Look one key up."""
         try:
             return self._get(key)
         except NOT_OF_ROCKSDB:
@@ -209,13 +207,11 @@ class RocksSpace(RowSpace):
             raise unreadable(self._path, error) from error
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Look several keys up at once."""
         wanted = keys if type(keys) is list else list(keys)
         with reading(self._path):
             return cast("list[bytes | None]", self.rows.get(wanted)) if wanted else []
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a range."""
         with reading(self._path):
             yield from _items(self.rows, start, end)
 
@@ -232,7 +228,6 @@ class RocksSpace(RowSpace):
         self._write(batch)
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Write a batch out of columns."""
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(self._handle)
         # `put` returns None: a loop without a step of Python for each row.
@@ -328,7 +323,6 @@ class _Copy(RowCopy):
         self._path = path
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Look keys up one by one."""
         rows = self._held()
         found: list[bytes | None] = []
         with reading(self._path):
@@ -339,7 +333,6 @@ class _Copy(RowCopy):
         return found
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a range."""
         rows = self._held()
         rows.seek(start)
         while rows.valid():

@@ -259,16 +259,13 @@ class ChainHandle(StateHandle):
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups of the base."""
         return self._base.key_groups
 
     @property
     def states(self) -> Sequence[StateMeta]:
-        """The states after the last delta."""
         return tuple(self._states.values())
 
     def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
-        """Return the key groups that have entries in the base, or changes."""
         if self._handed_out.setdefault(state, set()) or state not in self._overlays:
             self._make_overlays(state)
         changed = (key_group for key_group in self._overlays[state] if key_group in key_groups)

@@ -139,20 +139,16 @@ class StoredNativeHandle(NativeHandle):
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups of the base."""
         return self._base.key_groups
 
     @property
     def states(self) -> Sequence[StateMeta]:
-        """The states after the last delta."""
         return self._states
 
     def fetch(self, folder: Path) -> None:
-        """Copy all files into a folder."""
         fetch(self._storage, self._base, folder)
 
     def changes(self) -> Iterator[EntryChange]:
-        """Yield what the deltas have changed."""
         return read_changes(self._storage, self._deltas, self._states)
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:

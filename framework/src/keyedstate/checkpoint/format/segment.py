@@ -368,7 +368,6 @@ class SegmentHandle(StateHandle):
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups that the file covers."""
         return self._key_groups
 
     @property
@@ -398,11 +397,9 @@ class SegmentHandle(StateHandle):
         return self._metas
 
     def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
-        """Return the key groups that have entries of a state."""
         return [key_group for key_group in self._rows.get(state, ()) if key_group in key_groups]
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of one state and key group, verified; nothing where there are none."""
         for columns in self.columns(state, key_group):
             meta = self._meta_of_states()[state]
             if isinstance(meta.value_serializer, AccumulatorsSerializer):

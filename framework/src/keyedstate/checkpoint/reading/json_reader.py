@@ -1,7 +1,5 @@
 """All keyed states of an operator in one table; with values of different types, these are read as JSON."""
 
-# ruff: noqa: D102 - overriding methods are documented in StateReader.
-
 from __future__ import annotations
 
 import base64

@@ -6,8 +6,6 @@ strings, structs for tuples, rows and dataclasses, lists, maps.  A time to live 
 into columns of its own.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in StateReader.
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

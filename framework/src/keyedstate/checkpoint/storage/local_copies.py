@@ -201,11 +201,9 @@ class CopyingStorage(CheckpointStorage):
     described: Mapping[str, SegmentFile | StoredNativeFile] = field(default_factory=dict)
 
     def child(self, *parts: str) -> CheckpointStorage:
-        """Return the storage whose root is a folder below this one; it has no copies."""
         return _without_copies(self).child(*parts)
 
     def open_output(self, path: str) -> OutputFile:
-        """Begin a new file and its copy."""
         output = super().open_output(path)
         return output if self.copies is None else _CopiedOutput(output, self.copies.begin(path))
 

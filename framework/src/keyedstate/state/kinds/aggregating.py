@@ -127,7 +127,6 @@ class AggregatingState(StateDescriptor[AggregatingStateHandle[IN, ACC, OUT]]):
     def create_handle(
         self, table: AnyStateTable, context: KeyContext
     ) -> AggregatingStateHandle[IN, ACC, OUT]:
-        """Return the handle over a table of this state."""
         return AggregatingStateHandle(self.name, table, context, self.serializer, self.function)
 
 

@@ -178,5 +178,4 @@ class ListState(StateDescriptor[ListStateHandle[T]]):
         super().__init__(name, list_of(type), ttl)
 
     def create_handle(self, table: AnyStateTable, context: KeyContext) -> ListStateHandle[T]:
-        """Return the handle over a table of this state."""
         return ListStateHandle(self.name, table, context, self.plain_serializer)

@@ -401,5 +401,4 @@ class MapState(StateDescriptor[MapStateHandle[K, V]]):
         super().__init__(name, map_of(key_type, value_type), ttl)
 
     def create_handle(self, table: AnyStateTable, context: KeyContext) -> MapStateHandle[K, V]:
-        """Return the handle over a table of this state."""
         return MapStateHandle(self.name, table, context, self.plain_serializer)

@@ -97,7 +97,6 @@ class ReducingState(StateDescriptor[ReducingStateHandle[T]]):
         self.function = function
 
     def create_handle(self, table: AnyStateTable, context: KeyContext) -> ReducingStateHandle[T]:
-        """Return the handle over a table of this state."""
         return ReducingStateHandle(self.name, table, context, self.serializer, self.function)
 
 

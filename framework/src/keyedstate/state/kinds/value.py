@@ -200,5 +200,4 @@ class ValueState(StateDescriptor[ValueStateHandle[T]]):
         self.default = default
 
     def create_handle(self, table: AnyStateTable, context: KeyContext) -> ValueStateHandle[T]:
-        """Return the handle over a table of this state."""
         return ValueStateHandle(self.name, table, context, self.serializer, self.default)

@@ -186,7 +186,6 @@ class BroadcastState(OperatorStateDescriptor[BroadcastStateHandle[K, V]]):
     def create_handle(
         self, meta: OperatorStateMeta, content: Any, side: BroadcastSide
     ) -> BroadcastStateHandle[K, V]:
-        """Return the handle over the map."""
         return BroadcastStateHandle(self.name, content, meta.key_serializer, meta.value_serializer, side)
 
     def __repr__(self) -> str:

@@ -113,14 +113,12 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
     # -- epochs -------------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin to note the touched addresses anew."""
         running = next(reversed(self._epochs), None)
         if running is not None and epoch <= running:
             raise ValueError(f"epoch {epoch} cannot begin after epoch {running}; epochs ascend")
         self._current = self._epochs[epoch] = [{} for _ in self._table.key_groups]
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        """Look up what the touched addresses hold now."""
         wanted = [noted for number, noted in self._epochs.items() if number > epoch]
         groups: dict[int, GroupChanges[K, N, V]] = {}
         for key_group in self._table.key_groups:
@@ -149,7 +147,6 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         return GroupChanges(EntryBatch(*written), AddressBatch(*removed))
 
     def forget_changes(self, epoch: int) -> None:
-        """Drop the addresses of those epochs, but not of the running one."""
         running = next(reversed(self._epochs), None)
         for number in [number for number in self._epochs if number <= epoch and number != running]:
             del self._epochs[number]
@@ -168,41 +165,34 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
     # -- changes --------------------------------------------------------------------------------------------
 
     def get_for_update(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Note the address and return the value."""
         self._touch(key_group, key, namespace)
         return self._table.get_for_update(key_group, key, namespace)
 
     def get_many_for_update(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
     ) -> list[V | None]:
-        """Note the addresses and return the values."""
         groups, found = self._touch_many(key_groups, keys, namespace)
         return self._table.get_many_for_update(groups, found, namespace)
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
-        """Note the address and write."""
         self._touch(key_group, key, namespace)
         self._table.put(key_group, key, namespace, value)
 
     def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        """Note the address, write, and return the old value."""
         self._touch(key_group, key, namespace)
         return self._table.put_and_get_old(key_group, key, namespace, value)
 
     def remove(self, key_group: int, key: K, namespace: N) -> None:
-        """Note the address and remove."""
         self._touch(key_group, key, namespace)
         self._table.remove(key_group, key, namespace)
 
     def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Note the address, remove, and return the old value."""
         self._touch(key_group, key, namespace)
         return self._table.remove_and_get_old(key_group, key, namespace)
 
     def transform(
         self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
     ) -> None:
-        """Note the address and transform; a function that raises has changed nothing."""
         first = self._touch(key_group, key, namespace)
         try:
             self._table.transform(key_group, key, namespace, value, function)
@@ -214,23 +204,19 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
-        """Note the addresses and write."""
         groups, found = self._touch_many(key_groups, keys, namespace)
         self._table.put_many(groups, found, namespace, values)
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
-        """Note the addresses and remove."""
         groups, found = self._touch_many(key_groups, keys, namespace)
         self._table.remove_many(groups, found, namespace)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        """Note the addresses and add the entries."""
         for namespace, key in zip(batch.namespaces, batch.keys, strict=True):
             self._touch(key_group, key, namespace)
         self._table.restore_entries(key_group, batch)
 
     def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
-        """Return a visitor whose changes are noted."""
         return _TouchingVisitor(self, self._table.visitor(batch_size))
 
     def _touch_many(
@@ -245,43 +231,34 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
 
     @property
     def meta(self) -> StateMeta:
-        """What is known of the state."""
         return self._table.meta
 
     def replace_meta(self, meta: StateMeta) -> None:
-        """Hand the serializers on."""
         self._table.replace_meta(meta)
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups that the table owns."""
         return self._table.key_groups
 
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Return the value, or None."""
         return self._table.get(key_group, key, namespace)
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
-        """Return the values of several keys."""
         return self._table.get_many(key_groups, keys, namespace)
 
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
-        """Return whether there is an entry."""
         return self._table.contains(key_group, key, namespace)
 
     def __len__(self) -> int:
         return len(self._table)
 
     def keys(self, namespace: N) -> Iterator[K]:
-        """Yield the keys of one namespace."""
         return self._table.keys(namespace)
 
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
-        """Yield every address."""
         return self._table.keys_and_namespaces()
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
-        """Capture the present entries."""
         return self._table.snapshot()
 
 

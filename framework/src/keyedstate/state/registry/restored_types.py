@@ -98,7 +98,6 @@ class _ConvertedHandle(StateHandle):
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups of the snapshot."""
         return self._handle.key_groups
 
     @property
@@ -107,11 +106,9 @@ class _ConvertedHandle(StateHandle):
         return self._states
 
     def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
-        """Return the key groups that may have entries of a state."""
         return self._handle.occupied(state, key_groups)
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of one state and key group."""
         convert = self._conversions.get(state)
         for batch in self._handle.entries(state, key_group):
             if convert is None:

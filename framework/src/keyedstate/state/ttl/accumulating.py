@@ -32,7 +32,6 @@ class _TimedAccumulation(AccumulatingStateHandle):
     _expiry: StateExpiry
 
     def get_internal(self) -> Any:
-        """Return what is stored and lives, or None; what is expired is removed."""
         self._expiry.accessed()
         context = self._context
         return self._shown(context.key_group, context.key)
@@ -59,7 +58,6 @@ class _TimedAccumulation(AccumulatingStateHandle):
         return [None if stored is None else stored[1] for stored in found]
 
     def update_internal(self, stored: Any) -> None:
-        """Overwrite what is stored, which begins to live; None is the same as `clear`."""
         if stored is None:
             self.clear()
             return
@@ -68,7 +66,6 @@ class _TimedAccumulation(AccumulatingStateHandle):
         self._write_many([context.key_group], [context.key], [(self._expiry.time.stamp, stored)])
 
     def add(self, value: Any) -> None:
-        """Fold a value into what lives of the state, which begins to live anew; None is `clear`."""
         super().add(value)
         if value is None:
             return
@@ -124,11 +121,9 @@ class TtlReducingStateHandle(_TimedAccumulation, ReducingStateHandle[T]):
         self._fold, self._accumulate = self._accumulate, _timed(self._accumulate, expiry)
 
     def get(self) -> T | None:
-        """Return the reduced value, or None where nothing was added or it is expired."""
         return cast("T | None", self.get_internal())
 
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[T | None]:
-        """Return what `get` returns for each of several keys."""
         return self._shown_many(keys, key_groups)
 
     def _merged(self, merged: T, stored: T) -> T:
@@ -152,12 +147,10 @@ class TtlAggregatingStateHandle(_TimedAccumulation, AggregatingStateHandle[IN, A
         self._accumulate = _timed(self._accumulate, expiry)
 
     def get(self) -> OUT | None:
-        """Return the result of the accumulator, or None where nothing was added or it is expired."""
         accumulator = self.get_internal()
         return None if accumulator is None else self._function.get_result(accumulator)
 
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[OUT | None]:
-        """Return what `get` returns for each of several keys."""
         result = self._function.get_result
         return [None if found is None else result(found) for found in self._shown_many(keys, key_groups)]
 

@@ -30,7 +30,6 @@ class TtlListStateHandle(ListStateHandle[T]):
         self._expiry = expiry
 
     def get(self) -> list[T]:
-        """Return the elements that live as a list of the caller's own; an empty one where there is none."""
         self._expiry.accessed()
         context = self._context
         stored = self._table.get(context.key_group, context.key, self._namespace)
@@ -41,7 +40,6 @@ class TtlListStateHandle(ListStateHandle[T]):
         return self._shown(context.key_group, context.key, stored)
 
     def get_internal(self) -> list[T] | None:
-        """Return the elements that live, or None where there is none."""
         return self.get() or None
 
     @property
@@ -64,7 +62,6 @@ class TtlListStateHandle(ListStateHandle[T]):
         return living
 
     def add(self, value: T) -> None:
-        """Append one element, which begins to live."""
         if not self._is_element(value):
             raise self._refusal([value])
         self._expiry.accessed()
@@ -78,7 +75,6 @@ class TtlListStateHandle(ListStateHandle[T]):
             self._written(context.key_group, context.key)
 
     def add_all(self, values: Iterable[T]) -> None:
-        """Append several elements, which begin to live; all of them or, where one is refused, none."""
         new = self._checked(values)
         if not new:
             return
@@ -96,7 +92,6 @@ class TtlListStateHandle(ListStateHandle[T]):
         self._written(group, key)
 
     def update(self, values: Iterable[T]) -> None:
-        """Replace the list by other elements, which begin to live; no element is the same as `clear`."""
         new = self._checked(values)
         if not new:
             self.clear()
@@ -107,11 +102,9 @@ class TtlListStateHandle(ListStateHandle[T]):
         self._written(context.key_group, context.key)
 
     def update_internal(self, stored: list[T] | None) -> None:
-        """Overwrite the list with elements that begin to live; None is the same as `clear`."""
         self.update(stored or [])
 
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[list[T]]:
-        """Return what `get` returns for each of several keys."""
         self._expiry.accessed()
         keys, groups = self._context.locate(keys, key_groups)
         found = self._table.get_many(groups, keys, self._namespace)
@@ -127,7 +120,6 @@ class TtlListStateHandle(ListStateHandle[T]):
     def add_many(
         self, keys: Iterable[Any], values: Iterable[T], key_groups: Sequence[int] | None = None
     ) -> None:
-        """Append one element to the list of each of several keys; a key may come more than once."""
         keys, groups = self._context.locate(keys, key_groups)
         column = self._checked(self._column(values, keys))
         self._expiry.accessed()
@@ -137,7 +129,6 @@ class TtlListStateHandle(ListStateHandle[T]):
     def update_many(
         self, keys: Iterable[Any], lists: Iterable[Iterable[T]], key_groups: Sequence[int] | None = None
     ) -> None:
-        """Replace the lists of several keys, as `update` would one after the other."""
         keys, groups = self._context.locate(keys, key_groups)
         column = [self._checked(values) for values in self._column(lists, keys, "lists")]
         self._expiry.accessed()

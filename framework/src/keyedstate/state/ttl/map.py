@@ -94,7 +94,6 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         return True
 
     def put(self, key: K, value: V | None) -> None:
-        """Set the value under a map key, which begins to live."""
         if not self._is_key(key) or (value is not None and not self._is_value(value)):
             self._check_entry(key, value)
         if self._canonical is not None:
@@ -117,13 +116,11 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
     # -- several entries ----------------------------------------------------------------------------------
 
     def get_all(self, keys: Iterable[K]) -> dict[K, V | None]:
-        """Return the entries of those among several map keys that are there and live, in their order."""
         wanted = self._map_keys(keys)
         entries = self._raw()
         return {} if entries is None else self._shown(entries, [key for key in wanted if key in entries])
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        """Set several, which begin to live; either all of them or, where one is refused, none."""
         new = self._checked(entries)
         if not new:
             return
@@ -165,15 +162,12 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         return _TtlMapStateIterator(self._name, self._table, address, self._check_entry, self._expiry)
 
     def items(self) -> Iterator[tuple[K, V | None]]:
-        """Iterate over the entries that live as pairs."""
         return iter(self._readable().items())
 
     def keys(self) -> Iterator[K]:
-        """Iterate over the map keys of the entries that live."""
         return iter(self._readable())
 
     def values(self) -> Iterator[V | None]:
-        """Iterate over the values of the entries that live."""
         return iter(self._readable().values())
 
     # -- many keys ----------------------------------------------------------------------------------------
@@ -181,7 +175,6 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
     def get_many(
         self, keys: Iterable[Any], key_groups: Sequence[int] | None = None
     ) -> list[dict[K, V | None]]:
-        """Return the whole map, as far as it lives, of each of several keys."""
         keys, groups = self._context.locate(keys, key_groups)
         self._expiry.accessed()
         context = self._context
@@ -201,7 +194,6 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         values: Iterable[V | None],
         key_groups: Sequence[int] | None = None,
     ) -> None:
-        """Set one entry, which begins to live, in the map of each of several keys."""
         keys, groups = self._context.locate(keys, key_groups)
         map_column = self._column(map_keys, keys, "map keys")
         column = self._column(values, keys)

@@ -51,7 +51,6 @@ class TtlValueStateHandle(ValueStateHandle[T]):
         return cast(T, None if default is None else self._serializer.copy(default))
 
     def update(self, value: T | None) -> None:
-        """Set the value, which begins to live; None is the same as `clear`."""
         if value is None:
             self.clear()
             return

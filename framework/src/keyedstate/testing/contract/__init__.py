@@ -1,6 +1,6 @@
 """The whole contract of a backend."""
 
-# ruff: noqa: D102, E402 - the name of a test says what it is about, and pytest is asked for before it is imported.
+# ruff: noqa: E402 - pytest is asked for before it is imported.
 
 from __future__ import annotations
 

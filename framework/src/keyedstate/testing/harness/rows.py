@@ -114,7 +114,6 @@ class KeyedInputRows(InputRows):
         return self._schema
 
     def to_batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """Return rows as one batch; raises as `InputRows.to_batch`."""
         return self._with_fields(super().to_batch(rows))
 
     def _with_fields(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -3,8 +3,6 @@
 A 32-bit count, then the elements as their own types write them (``LongPrimitiveArraySerializer`` and others).
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

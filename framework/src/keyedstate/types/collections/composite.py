@@ -1,7 +1,5 @@
 """What lists, sets, maps, tuples and nullables share: parts, with their snapshots, columns and verdicts."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """Maps, in the layout of Flink's ``MapSerializer``: a 32-bit count, then key, null flag byte and value."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import reprlib

@@ -1,7 +1,5 @@
 """Values that may be None, in the layout of Flink's ``NullableSerializer`` without padding."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence

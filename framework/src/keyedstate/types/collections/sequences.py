@@ -4,8 +4,6 @@ Sources: Flink's ``ListSerializer`` (a 32-bit count, then the elements) and ``Se
 then for each element a null flag byte and the element).
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Values, lists and maps with the times from which their time to live counts (Flink's ``TtlSerializer``)."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from array import array

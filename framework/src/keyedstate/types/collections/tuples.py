@@ -1,7 +1,5 @@
 """Tuples, in the layout of Flink's ``TupleSerializer``: the fields one after another, none of them null."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The binary layout and the evolution are those of rows.  The values are no named 
 key in each epoch, and Python's cycle collector lets go of plain tuples of numbers, never of named ones.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

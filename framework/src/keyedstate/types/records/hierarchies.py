@@ -4,8 +4,6 @@ Flink's ``PojoSerializer`` finds unregistered subclasses as it meets them; here 
 checkpoint has the fields of every class in it before the first value is written.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -205,7 +203,6 @@ class HierarchySerializer(CompositeSerializer[Any]):
     # -- evolution ----------------------------------------------------------------------------------
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
-        """Follow SER-03: tags of the checkpoint stay, new subclasses are appended, none may be missing."""
         other = refuse_other_class(self.base, old)
         if other is not None:
             return other

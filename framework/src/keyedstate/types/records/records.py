@@ -5,8 +5,6 @@ own bytes follow, 8 the same with a tag of one byte instead of the name (SER-04)
 order of their names, each behind a byte that is 1 for None.  So the order of declaration does not matter.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import dataclasses

@@ -5,8 +5,6 @@ insertion, and one bit for each field that is None, the highest bit of the first
 that are not None.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import struct

@@ -1,7 +1,5 @@
 """What rows and records share: fields with names, an Arrow struct, and evolution field by field."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from abc import abstractmethod

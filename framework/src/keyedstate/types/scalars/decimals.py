@@ -1,7 +1,5 @@
 """Decimal numbers of a declared precision and scale, in the layout of Flink's ``DecimalDataSerializer``."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import decimal as pydecimal

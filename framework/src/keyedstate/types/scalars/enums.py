@@ -1,7 +1,5 @@
 """Constants of Python enums, in the layout of Flink's ``EnumSerializer``: a 32-bit position."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import enum

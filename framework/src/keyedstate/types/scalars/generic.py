@@ -4,8 +4,6 @@ They cannot evolve, no other tool reads them, and they are slow: a dataclass is 
 The option ``types.generic`` forbids them.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import pickle

@@ -4,8 +4,6 @@ Sources: Flink's ``BooleanSerializer``, ``ByteSerializer``, ``ShortSerializer``,
 ``LongSerializer``, ``FloatSerializer`` and ``DoubleSerializer``.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import contextlib

@@ -1,7 +1,5 @@
 """Single NumPy numbers, in the big-endian layouts of Java's numbers of the same width."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

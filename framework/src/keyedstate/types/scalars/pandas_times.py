@@ -3,8 +3,6 @@
 pandas is imported when the first value is read, and not before.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import importlib

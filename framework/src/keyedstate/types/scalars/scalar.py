@@ -1,7 +1,5 @@
 """What the serializers of single immutable Python objects share: one exact class and helpful errors."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from abc import abstractmethod

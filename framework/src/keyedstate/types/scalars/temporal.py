@@ -7,8 +7,6 @@ minute, second and nanoseconds (``LocalTimeSerializer``).  A duration is Spark's
 number of microseconds.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import datetime as dt

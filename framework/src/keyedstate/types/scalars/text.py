@@ -3,8 +3,6 @@
 Sources: Flink's ``StringValue.writeString`` and ``BytePrimitiveArraySerializer``.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import sys

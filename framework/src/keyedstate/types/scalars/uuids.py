@@ -1,7 +1,5 @@
 """UUIDs, in the layout of Flink's ``UuidSerializer``: sixteen bytes, the most significant first."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 import uuid

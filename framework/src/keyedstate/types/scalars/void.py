@@ -1,7 +1,5 @@
 """The namespace of state that has none, after Flink's ``VoidNamespace``."""
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from collections.abc import Sequence

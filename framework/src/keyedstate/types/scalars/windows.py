@@ -3,8 +3,6 @@
 They are types of their own so that whoever reads a checkpoint knows them, also where no window runs.
 """
 
-# ruff: noqa: D102 - overriding methods are documented in TypeSerializer and the bases that declare them.
-
 from __future__ import annotations
 
 from collections.abc import Sequence

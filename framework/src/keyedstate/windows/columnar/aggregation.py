@@ -138,7 +138,6 @@ class WindowedAggregation(ColumnarWindows):
         self._slide = assigner.slide if isinstance(assigner, Sliding) else assigner.size
 
     def open(self, ctx: Context) -> None:
-        """Register the state of windows."""
         descriptor = ValueState(CONTENTS, self._aggregation.accumulator_type)
         self._contents = ctx._backend.get_state(descriptor, TimeWindow(0, 0), TIME_WINDOW)
         self._aggregation.accumulators = self._contents
@@ -268,7 +267,6 @@ class WindowedAggregation(ColumnarWindows):
     # -- timers -------------------------------------------------------------------------------------------
 
     def on_timers(self, timers: TimerBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
-        """Yield what windows give that have ended, and let those go that are over."""
         times = timers.times
         ends = np.flatnonzero(np.diff(times, append=times[-1] - 1)) + 1
         first = 0
@@ -333,7 +331,6 @@ class _AggregatedWindow(ProcessWindowFunction):
         self._schema = schema
 
     def process(self, elements: Any, ctx: WindowContext) -> Iterable[Any]:
-        """Return the row of the window."""
         columns = [
             nullable(infer(field.type)).to_arrow([row[place] for row in elements])
             for place, field in enumerate(self._schema)

@@ -59,7 +59,6 @@ class ColumnarWindows(VectorizedProcessFunction):
     # -- rows ---------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
-        """Bring rows into the state of their windows; yield what late ones make of windows that fired."""
         times, missing = event_time_array(batch.column(self._time_column))
         rows: Times = np.arange(len(times))
         if missing is not None:

@@ -91,7 +91,6 @@ class SessionAggregation(ColumnarWindows):
         self._parts = len(parts)
 
     def open(self, ctx: Context) -> None:
-        """Register the state of sessions."""
         self._sessions = ctx._backend.get_state(ValueState(CONTENTS, self._type), 0, INT64)
 
     # -- rows ---------------------------------------------------------------------------------------------
@@ -241,7 +240,6 @@ class SessionAggregation(ColumnarWindows):
     # -- timers -------------------------------------------------------------------------------------------
 
     def on_timers(self, timers: TimerBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
-        """Yield what sessions give that have ended, and let those go that are over."""
         # A key has several timers where an earlier session came later.
         groups_of = dict(zip(timers.keys, timers.key_groups, strict=True))
         keys, groups = list(groups_of), list(groups_of.values())

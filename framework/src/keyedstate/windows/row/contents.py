@@ -43,15 +43,12 @@ class AllRows(WindowContents):
     """Every row; the function is given a list in the order in which they came."""
 
     def descriptor(self, element_type: TypeSerializer[Any]) -> StateDescriptor[Any]:
-        """Return a list state."""
         return ListState(CONTENTS, element_type)
 
     def of_rows(self, rows: list[Any]) -> list[Any]:
-        """Return the rows."""
         return rows
 
     def shown(self, state: Any) -> list[Any] | None:
-        """Return the rows."""
         return state.get() or None
 
 
@@ -69,11 +66,9 @@ class ReducedRows(WindowContents):
         self._reduce = reduce
 
     def descriptor(self, element_type: TypeSerializer[Any]) -> StateDescriptor[Any]:
-        """Return a reducing state."""
         return ReducingState(CONTENTS, self._reduce, element_type)
 
     def of_rows(self, rows: list[Any]) -> Any:
-        """Return the rows as one."""
         reduced = rows[0]
         for row in rows[1:]:
             reduced = self._reduce(reduced, row)
@@ -103,9 +98,7 @@ class AggregatedRows(WindowContents):
         self.can_merge = type(function).merge is not AggregateFunction.merge
 
     def descriptor(self, element_type: TypeSerializer[Any]) -> StateDescriptor[Any]:
-        """Return an aggregating state."""
         return self._descriptor
 
     def of_rows(self, rows: list[Any]) -> Any:
-        """Return the result of the rows."""
         return self._function.get_result(self._function.add_all(rows, self._function.create_accumulator()))

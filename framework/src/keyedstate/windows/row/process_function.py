@@ -53,7 +53,6 @@ class WindowedFunction(KeyedProcessFunction):
     def for_rows(
         self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
     ) -> WindowedFunction:
-        """Return the function for rows of these columns."""
         bound = copy.copy(self)
         bound._schema = schema
         if isinstance(self._function, WindowRow):
@@ -67,7 +66,6 @@ class WindowedFunction(KeyedProcessFunction):
         return [self._contents.descriptor(infer(self._schema)), *declared_states(self._function)]
 
     def open(self, ctx: Context) -> None:
-        """Bind the states of the window's function and begin with no output."""
         if self._schema is None:
             raise InvalidFunctionError(
                 type(self).__name__,
@@ -95,7 +93,6 @@ class WindowedFunction(KeyedProcessFunction):
         ctx._timers.service(TIMERS, self, self.definition.assigner.window_serializer)
 
     def process(self, row: Any, ctx: Context) -> Iterable[Any]:
-        """Put a row into its windows and return what these give."""
         try:
             self._operator.process(row, ctx.timestamp)
         except MissingTimestampError:
@@ -118,7 +115,6 @@ class WindowedFunction(KeyedProcessFunction):
         return self._taken()
 
     def close(self) -> None:
-        """Close the window's function."""
         self._function.close()
 
     # -- output -------------------------------------------------------------------------------------------
@@ -159,7 +155,6 @@ class WindowRow(ProcessWindowFunction):
         return bound
 
     def process(self, elements: Any, ctx: WindowContext) -> Iterable[Any]:
-        """Return the row."""
         key = (ctx.key,) if self._single_key else ctx.key
         bounds = window_bounds(ctx.window) if self._bounded else ()
         if self._places is not None:

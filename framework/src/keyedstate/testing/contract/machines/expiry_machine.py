@@ -1,7 +1,5 @@
 """The state machine of the time to live: clocks, clean-ups and merged namespaces against a plain model."""
 
-# ruff: noqa: D102 - the name of a test or rule says what it is about.
-
 from __future__ import annotations
 
 from typing import Any

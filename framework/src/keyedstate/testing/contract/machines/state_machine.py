@@ -1,7 +1,5 @@
 """The state machine of the contract kit: every kind of state against plain dicts."""
 
-# ruff: noqa: D102 - the name of a test or rule says what it is about.
-
 from __future__ import annotations
 
 import copy

@@ -1,7 +1,5 @@
 """What the tables of every backend must do about values changed in place and changes since an epoch."""
 
-# ruff: noqa: D102 - the name of a test says what it is about.
-
 from __future__ import annotations
 
 import random

@@ -1,7 +1,5 @@
 """What a table must do that gives and takes values by columns: what others do, and the same by columns."""
 
-# ruff: noqa: D102 - the name of a test or rule says what it is about.
-
 from __future__ import annotations
 
 import datetime as dt

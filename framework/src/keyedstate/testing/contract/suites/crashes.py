@@ -1,7 +1,5 @@
 """What must survive a killed process, and what must not survive a damaged file."""
 
-# ruff: noqa: D102 - the name of a test says what it is about.
-
 from __future__ import annotations
 
 import json
@@ -157,7 +155,6 @@ class FullDisk(SnapshotSink):
         """Do nothing."""
 
     def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
-        """Read the entries and forget them."""
         if not self._left:
             raise FullDiskError("no space left on device")
         self._left -= 1

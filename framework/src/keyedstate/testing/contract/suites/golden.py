@@ -5,8 +5,6 @@ published checkpoint.  ``scripts/make_golden_files.py`` made each of them once; 
 since what they prove is that files of that time are read today.
 """
 
-# ruff: noqa: D102 - the name of a test says what it is about.
-
 from __future__ import annotations
 
 import datetime as dt

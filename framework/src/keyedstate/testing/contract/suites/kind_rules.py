@@ -1,7 +1,5 @@
 """What one kind of state must do beside what all do: its own methods, its null rules, its bulk methods."""
 
-# ruff: noqa: D102 - the name of a test says what it is about.
-
 from __future__ import annotations
 
 import random

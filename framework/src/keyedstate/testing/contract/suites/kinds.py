@@ -1,7 +1,5 @@
 """What every kind of state must do over a backend, through the keyed backend that a job uses."""
 
-# ruff: noqa: D102 - the name of a test says what it is about.
-
 from __future__ import annotations
 
 import math

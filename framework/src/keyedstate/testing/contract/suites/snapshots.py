@@ -1,7 +1,5 @@
 """What the snapshots and restores of every backend must do."""
 
-# ruff: noqa: D102 - the name of a test says what it is about.
-
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
