@@ -11,7 +11,7 @@ import pytest
 
 from keyedstate import errors
 from keyedstate.config import Configuration
-from keyedstate.errors import KeyedStateError, UnknownOptionError
+from keyedstate.errors import KeyedStateError, UnknownOptionError, kernel
 
 EXAMPLES: list[KeyedStateError] = [
     errors.KeyedStateError("plain"),
@@ -31,7 +31,7 @@ EXAMPLES: list[KeyedStateError] = [
 
 
 def test_every_error_of_the_kernel_has_an_example_here():
-    classes = {value for value in vars(errors).values() if inspect.isclass(value)}
+    classes = {value for value in vars(kernel).values() if inspect.isclass(value)}
     assert {type(error) for error in EXAMPLES} == {cls for cls in classes if issubclass(cls, KeyedStateError)}
 
 

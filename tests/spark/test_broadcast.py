@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from keyedstate import types
+from keyedstate import errors, types
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
 from keyedstate.errors import BroadcastFrameError, InvalidFunctionError
 from keyedstate.runtime import BroadcastContext, Context, KeyedBroadcastProcessFunction, KeyedProcessFunction
@@ -514,7 +514,7 @@ def test_a_function_and_a_frame_with_different_sides_are_refused(spark: SparkSes
         frame.broadcast(spark.range(1)).process(OneSided(), SCHEMA)
     with pytest.raises(InvalidFunctionError, match="its broadcast state 'factors' could never be written"):
         frame.process(Lone(), SCHEMA)
-    with pytest.raises(types.GenericTypeForbiddenError, match="'objects'"):
+    with pytest.raises(errors.GenericTypeForbiddenError, match="'objects'"):
         keyed(spark.range(3), "id", config={"types.generic": "forbid"}).process(Pickled(), SCHEMA)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate import types
+from keyedstate import errors, types
 from keyedstate.backend import SnapshotSink, StateMeta
 from keyedstate.errors import (
     InvalidDescriptorError,
@@ -109,7 +109,7 @@ def test_another_type_at_a_second_look_up_is_refused(backend, first, second, par
 
 def test_pickled_values_are_refused_where_that_is_forbidden():
     backend = OperatorStateBackend(generic_types=False)
-    with pytest.raises(types.GenericTypeForbiddenError, match="'s'"):
+    with pytest.raises(errors.GenericTypeForbiddenError, match="'s'"):
         backend.get_state(OperatorListState("s", types.pickled()))
     assert backend.metas() == []
 
@@ -143,7 +143,7 @@ def test_an_impossible_declaration_is_refused_at_once(make):
 
 
 def test_a_broadcast_map_has_keys_that_a_dict_can_have():
-    with pytest.raises(types.UnsupportedTypeError, match="the key of a map"):
+    with pytest.raises(errors.UnsupportedTypeError, match="the key of a map"):
         BroadcastState("s", WORDS, types.INT64)
 
 

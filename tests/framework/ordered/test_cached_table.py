@@ -274,7 +274,7 @@ def test_only_what_nobody_changes_and_what_comes_back_as_it_was_is_cached(
 def test_entries_that_expire_leave_the_rows_also_where_they_never_left_the_cache() -> None:
     """TTL-17."""
     now = [0]
-    timed = types.ttl.TtlSerializer(types.INT64, "processing")
+    timed = types.TtlSerializer(types.INT64, "processing")
     expiry = Expiry(100, lambda: now[0], lambda stored: stored if stored[0] + 100 > now[0] else None)
     meta = StateMeta("timed", StateKind.VALUE, types.INT64, types.VOID, timed, expiry=expiry)
     table, space = table_of(meta, 1 << 20)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keyedstate import types
+from keyedstate import errors, types
 from keyedstate.errors import StateConversionError, StateMigrationError
 from keyedstate.state import ListState, MapState, ValueState
 
@@ -246,7 +246,7 @@ def test_a_generic_state_is_refused_where_the_option_forbids_it_and_kept_all_the
     backend.get_state(state).update([{"a": 1}])
     strict = instances.open([instances.snapshot(backend)], generic_types=False)
     with pytest.raises(
-        types.GenericTypeForbiddenError, match=r"the state 's'.*in its element.*types\.generic"
+        errors.GenericTypeForbiddenError, match=r"the state 's'.*in its element.*types\.generic"
     ):
         strict.get_state(state)
     strict.get_state(ValueState("other", types.record_of(V1)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate import types
+from keyedstate import errors, types
 from keyedstate.backend import Capability, EntryBatch, SnapshotSink, StateKind, StateMeta
 from keyedstate.errors import SnapshotCancelledError
 from keyedstate.state import (
@@ -67,9 +67,11 @@ def test_a_serializer_of_a_newer_version_or_an_unknown_type_is_refused(part):
     """SER-06."""
     meta = StateMeta("s", StateKind.VALUE, types.INT64, types.VOID, types.INT64).to_json()
     newer = {**meta, part: {**meta[part], "version": 2}}
-    with pytest.raises(types.UnknownSerializerError, match=r"has version 2; .* up to 1\. Upgrade keyedstate"):
+    with pytest.raises(
+        errors.UnknownSerializerError, match=r"has version 2; .* up to 1\. Upgrade keyedstate"
+    ):
         StateMeta.from_json(newer)
-    with pytest.raises(types.UnknownSerializerError, match=r"'int46'\. Did you mean 'int64'"):
+    with pytest.raises(errors.UnknownSerializerError, match=r"'int46'\. Did you mean 'int64'"):
         StateMeta.from_json({**meta, part: {"type": "int46", "version": 1}})
 
 

@@ -23,7 +23,8 @@ import sys
 from keyedstate import types
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.state import ValueState
-from keyedstate.testing import Harness, HarnessSnapshot, InputRowError
+from keyedstate.testing import Harness, HarnessSnapshot
+from keyedstate.errors import InputRowError
 
 
 class Counts(KeyedProcessFunction):
@@ -89,7 +90,7 @@ import pytest
 from keyedstate import types
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.state import ValueState
-from keyedstate.testing import HarnessClosedError
+from keyedstate.errors import HarnessClosedError
 
 harnesses = []
 

@@ -14,7 +14,7 @@ HONEST = """
 from dataclasses import replace
 
 from keyedstate.backend import Capability, EntryBatch, ExpiryCleanup, FullRestoreOperation, Level
-from keyedstate.checkpoint import CheckpointError
+from keyedstate.errors import CheckpointError
 from keyedstate.hooks import hookimpl
 from keyedstate_nested_map import plugin as honest
 from keyedstate_nested_map.table import NestedMapTable

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from keyedstate import types
+from keyedstate import errors, types
 from keyedstate.backend import EntryChange
 from keyedstate.errors import (
     InvalidDescriptorError,
@@ -281,7 +281,7 @@ def test_bulk_calls_refuse_what_does_not_fit_before_any_timer_is_registered(inst
         register(["a", "b"], None, ["n", 3], 1)
     with pytest.raises(InvalidTimerNamespaceError):
         register(["a", "b"], None, 3, 1)
-    with pytest.raises(types.ValueTypeError):
+    with pytest.raises(errors.ValueTypeError):
         register(["a", 5], None, "n", 1)
     assert instance.timers.num_event_time_timers() == 0
     register([], None, "n", 1)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from keyedstate import types
+from keyedstate import errors, types
 from keyedstate.errors import UnsupportedTypeError
 from keyedstate.types import Compatibility, Outcome, SerializerSnapshot, TypeSerializer
 
@@ -222,7 +222,7 @@ def test_a_restored_record_is_a_named_tuple_and_keeps_what_the_new_class_would_d
     assert (value.name, value.count, value.level) == ("a", 1, "HIGH")
     assert value.as_dict() == {"name": "a", "count": 1, "level": "HIGH"}
     assert reader.to_bytes(value) == old.to_bytes(V1("a", 1, Level.HIGH))
-    with pytest.raises(types.ValueTypeError):
+    with pytest.raises(errors.ValueTypeError):
         reader.check(V1("a", 1))
 
 
@@ -631,10 +631,10 @@ def test_the_json_faces_stay_readable() -> None:
 )
 def test_a_snapshot_of_a_newer_version_is_refused(serializer: TypeSerializer[Any]) -> None:
     document = {**serializer.snapshot().to_json(), "version": 2}
-    with pytest.raises(types.UnknownSerializerError, match=r"version 2.*up to 1.*Upgrade"):
+    with pytest.raises(errors.UnknownSerializerError, match=r"version 2.*up to 1.*Upgrade"):
         SerializerSnapshot.from_json(document)
     nested = {"type": "list", "version": 1, "element": document}
-    with pytest.raises(types.UnknownSerializerError, match=r"version 2.*up to 1.*Upgrade"):
+    with pytest.raises(errors.UnknownSerializerError, match=r"version 2.*up to 1.*Upgrade"):
         SerializerSnapshot.from_json(nested)
 
 
@@ -668,7 +668,7 @@ RECORD = {"type": "record", "version": 1, "class": "C", "names": ["a"], "fields"
     ids=range(19),
 )
 def test_a_malformed_snapshot_is_refused_and_loads_no_class(document: Any) -> None:
-    with pytest.raises(types.InvalidSnapshotError):
+    with pytest.raises(errors.InvalidSnapshotError):
         SerializerSnapshot.from_json(document).restore_serializer()
 
 

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keyedstate import types
+from keyedstate import errors, types
 from keyedstate.errors import CorruptDataError
 from keyedstate.types import SerializerSnapshot, TypeSerializer
 
@@ -255,7 +255,7 @@ def test_is_value_says_what_check_says(
         assert written_out(value) is serializer.is_value(value)
         try:
             serializer.check(value)
-        except types.ValueTypeError:
+        except errors.ValueTypeError:
             assert not serializer.is_value(value)
         else:
             assert serializer.is_value(value)

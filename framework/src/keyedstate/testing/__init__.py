@@ -24,32 +24,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keyedstate.errors import (
-        FunctionCopyError,
-        HarnessClosedError,
-        HarnessSchemaError,
-        HarnessSettingError,
-        InputRowError,
-        SnapshotMismatchError,
-        StateNotRegisteredError,
-    )
     from keyedstate.testing.contract import BackendContract
     from keyedstate.testing.harness import Harness, HarnessSnapshot, SecondInput
     from keyedstate.testing.instances import Instance, open_instance
 
 __all__ = [
     "BackendContract",
-    "FunctionCopyError",
     "Harness",
-    "HarnessClosedError",
-    "HarnessSchemaError",
-    "HarnessSettingError",
     "HarnessSnapshot",
-    "InputRowError",
     "Instance",
     "SecondInput",
-    "SnapshotMismatchError",
-    "StateNotRegisteredError",
     "open_instance",
 ]
 
