@@ -32,8 +32,8 @@ from keyedstate.checkpoint import (
     find_restore_point,
     handles_for,
 )
-from keyedstate.checkpoint.reading.state_location import StoredState
 from keyedstate.checkpoint.reading.state_reader import reader_of
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.config import Configuration
 from keyedstate.errors import CheckpointError
 from keyedstate.keygroups import KeyGroupRange

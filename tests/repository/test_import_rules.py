@@ -51,6 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     for level, rooms in enumerate(ORDER)
     for room in rooms
 }
+#: The floors of rooms that have an order of their own: a floor may import earlier ones.
+FLOORS = {"checkpoint": ("storage", "format", "protocol", "savepoint", "reading")}
 #: All of the framework that a plugin, ours or a stranger's, may know.
 PLUGIN_MAY_IMPORT = {
     "hooks",
@@ -125,6 +127,19 @@ def framework_faults(source: Path) -> list[str]:
     return faults
 
 
+def floor_faults(source: Path, room: str, floors: tuple[str, ...]) -> list[str]:
+    """Return the imports of one room that go from a floor to a later one, or to the room's own front."""
+    faults = []
+    for found in imports(source):
+        names = found.file.relative_to(source).with_suffix("").parts
+        if names[:2] != ("keyedstate", room) or names[2] not in floors:
+            continue
+        target = found.module.split(".")
+        if target[:2] == ["keyedstate", room] and target[2] not in floors[: floors.index(names[2]) + 1]:
+            faults.append(str(found))
+    return faults
+
+
 def plugin_faults(source: Path, others: set[str]) -> list[str]:
     """Return the imports of a plugin that reach into the framework's inside or into another plugin."""
     faults = []
@@ -147,6 +162,13 @@ def test_the_framework_imports_in_one_direction_only():
 def test_every_part_of_the_framework_has_its_place_in_the_order():
     parts = {path.stem for path in (FRAMEWORK / "keyedstate").iterdir() if path.suffix in {"", ".py"}}
     assert parts - {"__init__", "__pycache__"} <= MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize(("room", "floors"), FLOORS.items(), ids=FLOORS)
+def test_a_floor_of_a_room_imports_earlier_floors_only(room: str, floors: tuple[str, ...]):
+    folders = {path.name for path in (FRAMEWORK / "keyedstate" / room).iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} == set(floors)
+    assert floor_faults(FRAMEWORK, room, floors) == []
 
 
 def test_the_framework_imports_no_plugin():
@@ -205,6 +227,13 @@ def test_an_import_of_a_lower_layer_the_root_or_a_neighbour_is_no_fault(tmp_path
         "from keyedstate.backend.table import StateTable\n",
     )
     assert framework_faults(source) == []
+
+
+def test_an_import_of_a_later_floor_is_seen(tmp_path: Path):
+    lines = ["from keyedstate.checkpoint.storage import retry", "from keyedstate.checkpoint import protocol"]
+    source = _source(tmp_path, "keyedstate/checkpoint/format/manifest.py", "\n".join(lines))
+    (fault,) = floor_faults(source, "checkpoint", FLOORS["checkpoint"])
+    assert fault.endswith("keyedstate.checkpoint.protocol")
 
 
 def test_a_plugin_that_reaches_inside_or_into_another_plugin_is_seen(tmp_path: Path):

@@ -14,7 +14,7 @@ from keyedstate.checkpoint import (
     SavepointWriter,
     StoredState,
 )
-from keyedstate.checkpoint.format.canonical import write_whole
+from keyedstate.checkpoint.savepoint.canonical import write_whole
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint.savepoint import SparkPosition
 from keyedstate.errors import CorruptSegmentError, NotASavepointError, SavepointTargetError

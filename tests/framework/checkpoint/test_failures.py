@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyedstate.checkpoint.protocol.failures import FailureManager, FailureReason
+from keyedstate.checkpoint.format.snapshot_report import FailureReason
+from keyedstate.checkpoint.protocol.failures import FailureManager
 
 DECLINED = FailureReason.DECLINED
 

@@ -22,8 +22,8 @@ from keyedstate.checkpoint import (
     claim,
     find_restore_point,
 )
+from keyedstate.checkpoint.protocol.local_copies import LocalCopies
 from keyedstate.checkpoint.storage import local_copies
-from keyedstate.checkpoint.storage.local_copies import LocalCopies
 from keyedstate.errors import StorageError
 
 
@@ -210,7 +210,7 @@ def test_a_copy_that_a_killed_process_was_writing_is_swept(machine: Machine) -> 
 _BEGIN_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from keyedstate.checkpoint.storage.local_copies_folder import CopiesFolder
+from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder
 CopiesFolder(Path(sys.argv[1]), sys.argv[2]).create(1, "data/left.seg")
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -18,8 +18,8 @@ from keyedstate.checkpoint import (
     SavepointWriter,
     delete_savepoint,
 )
-from keyedstate.checkpoint.format.canonical import write_whole
 from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.checkpoint.savepoint.canonical import write_whole
 from keyedstate.checkpoint.savepoint.savepoint import SparkPosition
 from keyedstate.errors import (
     CorruptManifestError,

@@ -11,8 +11,8 @@ import pytest
 
 from keyedstate.backend import StateKind, StateMeta
 from keyedstate.checkpoint import CheckpointCoordinator, CheckpointMetadata, CheckpointStorage
-from keyedstate.checkpoint.reading.state_location import StoredState, operators_in
 from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
+from keyedstate.checkpoint.savepoint.state_location import StoredState, operators_in
 from keyedstate.checkpoint.storage.retry import RetryPolicy
 from keyedstate.errors import (
     CorruptManifestError,

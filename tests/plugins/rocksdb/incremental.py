@@ -20,8 +20,8 @@ from keyedstate.checkpoint import (
     handles_for,
 )
 from keyedstate.checkpoint.format.manifest import Owner
+from keyedstate.checkpoint.protocol.local_copies import LocalCopies
 from keyedstate.checkpoint.protocol.retention import prune
-from keyedstate.checkpoint.storage.local_copies import LocalCopies
 from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from keyedstate import types
 from keyedstate.checkpoint import Writing, handles_for
-from keyedstate.checkpoint.format.canonical import write_whole
+from keyedstate.checkpoint.savepoint.canonical import write_whole
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.app import app
 from keyedstate.errors import CheckpointError, CorruptSegmentError

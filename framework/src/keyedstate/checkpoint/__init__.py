@@ -23,19 +23,19 @@ from keyedstate.checkpoint.format.operator_state import (
     write_operator_state,
 )
 from keyedstate.checkpoint.format.segment import SegmentFile, SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.snapshot_report import BaseReport, FailureReason
 from keyedstate.checkpoint.protocol.coordinator import (
     Acknowledgement,
     CheckpointCoordinator,
     CheckpointListener,
 )
-from keyedstate.checkpoint.protocol.failures import FailureManager, FailureReason
-from keyedstate.checkpoint.protocol.full_snapshots import BaseReport, BaseRules, Writing, failures_so_far
+from keyedstate.checkpoint.protocol.failures import FailureManager
+from keyedstate.checkpoint.protocol.full_snapshots import BaseRules, Writing, failures_so_far
 from keyedstate.checkpoint.protocol.leases import Hold, hold
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder
 from keyedstate.checkpoint.protocol.owner import write_attempt
 from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
-from keyedstate.checkpoint.reading.state_location import StoredState
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
 from keyedstate.checkpoint.savepoint.savepoint import (
     Savepoint,
@@ -44,6 +44,7 @@ from keyedstate.checkpoint.savepoint.savepoint import (
     delete_savepoint,
     describe_savepoint,
 )
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
 from keyedstate.checkpoint.storage.transfer import CopiedFile, FileCopy, TransferCancelledError, transfer
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from keyedstate.checkpoint.storage.local_copies import DEFAULT_FOLDER
-from keyedstate.checkpoint.storage.local_copies_folder import CopiesFolder
+from keyedstate.checkpoint.protocol.local_copies import DEFAULT_FOLDER
+from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder
 from keyedstate.working_folder import remove_own_folders, sweep_working_folders
 
 #: Folders that Spark makes, from the place that `spark.local.dir` names to the one that executors use.

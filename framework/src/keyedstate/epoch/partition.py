@@ -38,7 +38,7 @@ from keyedstate.checkpoint import (
     read_operator_state,
     write_attempt,
 )
-from keyedstate.checkpoint.storage.local_copies import with_local_copies
+from keyedstate.checkpoint.protocol.local_copies import with_local_copies
 from keyedstate.config import CLOCK_MAX_SKEW
 from keyedstate.epoch.configuration import (
     backend_in_task,

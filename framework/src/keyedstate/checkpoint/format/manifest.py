@@ -14,7 +14,7 @@ from typing import Any
 from keyedstate.checkpoint.format.native_base import NativeBase
 from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment_format import SegmentFile
-from keyedstate.checkpoint.protocol.full_snapshots import BaseReport
+from keyedstate.checkpoint.format.snapshot_report import BaseReport
 from keyedstate.errors import IncompleteEpochError, UnsafeNameError
 from keyedstate.keygroups import KeyGroupRange
 

@@ -20,9 +20,9 @@ from keyedstate.backend import (
     RestoredOperatorState,
     SnapshotSink,
 )
+from keyedstate.checkpoint.format.redistribution import Share, redistribute
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.format.segment_format import SegmentFile
-from keyedstate.checkpoint.protocol.redistribution import Share, redistribute
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.snapshot_report import FailureReason
 from keyedstate.checkpoint.protocol import retention
 from keyedstate.checkpoint.protocol.background import Background
-from keyedstate.checkpoint.protocol.failures import FailureReason
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.owner import check_writer, exclusive
 from keyedstate.config import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT, ConfigOption

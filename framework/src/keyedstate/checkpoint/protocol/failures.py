@@ -2,44 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
-
-class FailureReason(Enum):
-    """Why a checkpoint, or a base that is written in the background, did not come about.
-
-    The value is what logs and hooks are given.  Exactly five reasons count as failures, Flink's; the others
-    are ways in which something ends in normal operation, or that are reported as failures of their own.
-    """
-
-    IO = "the storage failed"
-    ASYNCHRONOUS = "writing it in the background failed"
-    DECLINED = "a task declined it"
-    EXPIRED = "it was not finished within its time"
-    FINALIZATION = "it could not be published"
-    SUBSUMED = "a newer one took its place"
-    SUPERSEDED_RUN = "a newer run of the query has begun"
-    TASK_FAILURE = "a task failed, which Spark repeats"
-    CANCELLED = "it was cancelled"
-    NOT_TRIGGERED = "it could not begin"
-    MINIMUM_PAUSE = "the one before ended too short a time ago"
-    SHUTDOWN = "the query ended"
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is a failure in the sense of the tolerated number."""
-        return self in _COUNTED
-
-
-_COUNTED = frozenset(
-    {
-        FailureReason.IO,
-        FailureReason.ASYNCHRONOUS,
-        FailureReason.DECLINED,
-        FailureReason.EXPIRED,
-        FailureReason.FINALIZATION,
-    }
-)
+from keyedstate.checkpoint.format.snapshot_report import FailureReason
 
 
 class FailureManager:

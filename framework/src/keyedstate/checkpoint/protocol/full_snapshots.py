@@ -8,11 +8,12 @@ that fails loses nothing, and the chain as it was goes on.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from keyedstate.checkpoint.protocol.failures import FailureManager, FailureReason
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.snapshot_report import BaseReport
+from keyedstate.checkpoint.protocol.failures import FailureManager
 from keyedstate.config import (
     CHECKPOINT_BASE_MIN_PAUSE,
     CHECKPOINT_BASE_TIMEOUT,
@@ -23,71 +24,8 @@ from keyedstate.config import (
     Configuration,
 )
 
-if TYPE_CHECKING:
-    from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
-
 #: A chain of so many times the wanted length or weight gets a base whatever else would put it off.
 _OVERDUE = 3
-
-
-@dataclass(frozen=True)
-class BaseReport:
-    """What became of one base.
-
-    Attributes
-    ----------
-    epoch : int
-        It holds the state after this epoch.
-    background : bool
-        Whether it was written beside the work.
-    failure : FailureReason or None
-        Why it failed; None where it was completed.
-    error : str
-        The error in words; empty where it was completed.
-    sync_ms, async_ms : float
-        How long it held the task up; how long it was then written.
-    bytes, entries : int
-        Of what was written; 0 where it failed.
-    ended_ms : int
-        When, in milliseconds since 1970 UTC, by the clock of the task.
-    """
-
-    epoch: int
-    background: bool
-    failure: FailureReason | None
-    error: str
-    sync_ms: float
-    async_ms: float
-    bytes: int
-    entries: int
-    ended_ms: int
-
-    @property
-    def failed(self) -> bool:
-        """Whether it was not completed."""
-        return self.failure is not None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face."""
-        return {
-            "epoch": self.epoch,
-            "background": self.background,
-            "failure": None if self.failure is None else self.failure.name,
-            "error": self.error,
-            "sync_ms": self.sync_ms,
-            "async_ms": self.async_ms,
-            "bytes": self.bytes,
-            "entries": self.entries,
-            "ended_ms": self.ended_ms,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> BaseReport:
-        """Rebuild from the JSON face; KeyError where a field is missing or unknown."""
-        fields = {name: document[name] for name in cls.__dataclass_fields__}
-        if fields["failure"] is not None:
-            fields["failure"] = FailureReason[fields["failure"]]
-        return cls(**fields)
 
 
 class Writing(enum.Enum):

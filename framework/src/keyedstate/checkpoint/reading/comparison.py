@@ -20,7 +20,7 @@ from keyedstate.backend import (
     StateMeta,
 )
 from keyedstate.checkpoint import SegmentHandle, handles_for
-from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import TimedDict, TimedList, TypeSerializer

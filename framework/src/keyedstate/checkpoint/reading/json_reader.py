@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.backend import StateMeta
-from keyedstate.checkpoint.reading.state_location import StoredState
 from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, KeyedStateReader, StateReader, StateSlice
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.keygroups import KeyGroupRange
 
 

@@ -22,7 +22,7 @@ from keyedstate.backend import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorSt
 from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.recovery import handles_for
-from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.errors import CheckpointError, UnknownStateError, UnreadableStateError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import (

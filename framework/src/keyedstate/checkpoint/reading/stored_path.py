@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Savepoint
 from keyedstate.checkpoint.protocol.operator_folder import METADATA
-from keyedstate.checkpoint.reading.state_location import operators_in
+from keyedstate.checkpoint.savepoint.state_location import operators_in
 from keyedstate.errors import NoStoredStateError, NotASavepointError, UnknownOperatorError, UnsafeNameError
 
 _SAVEPOINT, _UNFINISHED = "_savepoint", "_unfinished"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from keyedstate.checkpoint import AttemptFile, AttemptManifest, CheckpointMetadata, Owner, SegmentFile
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER
-from keyedstate.checkpoint.reading.state_location import StoredState
 from keyedstate.checkpoint.reading.stored_path import StoredOperator
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.errors import CheckpointError, CorruptManifestError, FormatVersionError
 
 

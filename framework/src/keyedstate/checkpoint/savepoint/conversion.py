@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from keyedstate.checkpoint.format.canonical import CopyProgress, bytes_of, write_whole
-from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_whole
 from keyedstate.checkpoint.savepoint.savepoint import Progress, Savepoint, SavepointWriter
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.checkpoint.storage.filesystem import Place
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata, Owner, SavepointOrigin, TaskIdentity
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder
-from keyedstate.checkpoint.reading.state_location import StoredState
 from keyedstate.checkpoint.savepoint.savepoint import Savepoint, delete_savepoint
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.config import (
     RESTORE_ALLOW_NEW,

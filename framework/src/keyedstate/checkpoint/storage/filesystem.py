@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,7 +27,14 @@ import pyarrow.fs as pafs
 
 from keyedstate.checkpoint.storage import local_disk
 from keyedstate.checkpoint.storage.retry import DEFAULT, RetryPolicy, is_transient
-from keyedstate.checkpoint.storage.schemes import open_filesystem, reason_of, scheme_of, without_password
+from keyedstate.checkpoint.storage.schemes import (
+    is_python,
+    open_filesystem,
+    publishes_with_close,
+    reason_of,
+    scheme_of,
+    without_password,
+)
 from keyedstate.config import CHECKPOINT_PERMISSIONS, Configuration
 from keyedstate.errors import MissingFileError, StorageError, UnsafePathError
 
@@ -38,9 +44,6 @@ R = TypeVar("R")
 #: Where something is stored: a local path, a URI, or a storage whose root it is.
 Place: TypeAlias = "str | os.PathLike[str] | CheckpointStorage"
 
-#: Names of pyarrow's file systems, and of those of fsspec inside one, that are object stores.
-_OBJECT_STORES = ("s3", "gcs", "abfs")
-_FSSPEC_OBJECT_STORE = re.compile(r"py::fsspec\+\W*(?:s3|s3a|gs|gcs|abfs|abfss|adl|az|oss|oci)\b")
 _WRITE_BUFFER_BYTES = 1 << 20
 #: A file that is written elsewhere than on a local disk is held up to this size, and sent in one request.
 _HELD_OUTPUT_BYTES = 8 << 20
@@ -165,7 +168,7 @@ class CheckpointStorage:
         if self.is_local:
             how = self.permissions
             self._run("write", path, lambda: local_disk.write_atomic(target, data, how, durable=durable))
-        elif _publishes_with_close(self.filesystem):
+        elif publishes_with_close(self.filesystem):
             self._run("write", path, lambda: self._write(target, data))
         else:
             self._run("write", path, lambda: self._write_and_move(target, data))
@@ -326,7 +329,7 @@ class CheckpointStorage:
             raise MissingFileError(self.location(path), operation) from error
         except Exception as error:
             # The file system of a plugin may raise whatever its client raises.
-            if not isinstance(error, (OSError, pa.ArrowException)) and not _is_python(self.filesystem):
+            if not isinstance(error, (OSError, pa.ArrowException)) and not is_python(self.filesystem):
                 raise
             reason, transient = reason_of(error), is_transient(error)
             if transient and not once and self.retry.retries:
@@ -475,21 +478,6 @@ class InputFile:
         if stream is not None:
             with contextlib.suppress(Exception):
                 stream.close()
-
-
-def _publishes_with_close(filesystem: pafs.FileSystem) -> bool:
-    """Return whether a file that is being written is invisible until its stream is closed."""
-    if isinstance(filesystem, pafs.SubTreeFileSystem):
-        return _publishes_with_close(filesystem.base_fs)
-    return (
-        filesystem.type_name in _OBJECT_STORES or _FSSPEC_OBJECT_STORE.match(filesystem.type_name) is not None
-    )
-
-
-def _is_python(filesystem: pafs.FileSystem) -> bool:
-    if isinstance(filesystem, pafs.SubTreeFileSystem):
-        return _is_python(filesystem.base_fs)
-    return isinstance(filesystem, pafs.PyFileSystem)
 
 
 def _stored_file(info: pafs.FileInfo) -> StoredFile:

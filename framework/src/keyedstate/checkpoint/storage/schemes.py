@@ -14,6 +14,9 @@ from keyedstate.plugins import Provider
 
 HOOK = "keyedstate_checkpoint_storage"
 KNOWN_SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
+#: Names of pyarrow's file systems, and of those of fsspec inside one, that are object stores.
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+_FSSPEC_OBJECT_STORE = re.compile(r"py::fsspec\+\W*(?:s3|s3a|gs|gcs|abfs|abfss|adl|az|oss|oci)\b")
 # At least two characters: a single letter is a drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _PASSWORD = re.compile(
@@ -36,6 +39,22 @@ def reason_of(error: BaseException) -> str:
     """Return an error's own words on one line, without passwords."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(without_password(text).split()).rstrip(".")
+
+
+def publishes_with_close(filesystem: pafs.FileSystem) -> bool:
+    """Return whether a file that is being written is invisible until its stream is closed."""
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return publishes_with_close(filesystem.base_fs)
+    return (
+        filesystem.type_name in _OBJECT_STORES or _FSSPEC_OBJECT_STORE.match(filesystem.type_name) is not None
+    )
+
+
+def is_python(filesystem: pafs.FileSystem) -> bool:
+    """Return whether a file system is one of a plugin, written in Python."""
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return is_python(filesystem.base_fs)
+    return isinstance(filesystem, pafs.PyFileSystem)
 
 
 def open_filesystem(uri: str, config: Configuration) -> tuple[pafs.FileSystem, str]:

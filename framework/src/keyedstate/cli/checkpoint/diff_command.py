@@ -17,9 +17,9 @@ from keyedstate.checkpoint.reading.comparison import (
     compare,
 )
 from keyedstate.checkpoint.reading.json_values import json_value, shown_value
-from keyedstate.checkpoint.reading.state_location import StoredState
 from keyedstate.checkpoint.reading.stored_path import Place
 from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.cli.checkpoint.leases import Holding
 from keyedstate.cli.checkpoint.options import Uid
 from keyedstate.cli.output import Format, console, print_json, progress, table

@@ -13,10 +13,10 @@ import typer
 
 from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.reading.export_files import ExportFile, ExportFormat
-from keyedstate.checkpoint.reading.state_location import StoredState
 from keyedstate.checkpoint.reading.state_reader import StateReader, reader_of
 from keyedstate.checkpoint.reading.stored_path import split
 from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.cli.checkpoint.leases import Holding
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table

@@ -8,9 +8,9 @@ from dataclasses import replace
 from types import TracebackType
 
 from keyedstate.checkpoint import CheckpointStorage, Hold, hold
-from keyedstate.checkpoint.reading.state_location import StoredState
 from keyedstate.checkpoint.reading.stored_path import StoredOperator, operator_folder
 from keyedstate.checkpoint.reading.survey import Checkpoint
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.errors import CheckpointGoneError
 
 #: A killed command keeps files for so long.

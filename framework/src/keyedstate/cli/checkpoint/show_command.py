@@ -12,7 +12,6 @@ from rich.console import Console
 
 from keyedstate.checkpoint import AttemptManifest, CheckpointMetadata, CheckpointStorage
 from keyedstate.checkpoint.reading.json_values import time_of
-from keyedstate.checkpoint.reading.state_location import StoredState
 from keyedstate.checkpoint.reading.stored_path import Place
 from keyedstate.checkpoint.reading.survey import (
     backends_of,
@@ -22,6 +21,7 @@ from keyedstate.checkpoint.reading.survey import (
     files_of,
     survey,
 )
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, shown_bytes, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage

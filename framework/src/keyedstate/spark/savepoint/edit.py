@@ -21,8 +21,8 @@ from keyedstate.checkpoint import (
     Savepoint,
     SavepointWriter,
 )
-from keyedstate.checkpoint.format.canonical import write_whole
-from keyedstate.checkpoint.reading.state_location import StoredState
+from keyedstate.checkpoint.savepoint.canonical import write_whole
+from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.epoch.configuration import frozen
 from keyedstate.errors import BootstrapError, StateFrameError, UnknownOperatorError, UnknownStateError

@@ -25,9 +25,9 @@ from keyedstate.checkpoint import (
     find_restore_point,
     hold,
 )
-from keyedstate.checkpoint.format.canonical import CopyProgress, bytes_of, write_whole
-from keyedstate.checkpoint.reading.state_location import operators_in
+from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_whole
 from keyedstate.checkpoint.savepoint.savepoint import Progress
+from keyedstate.checkpoint.savepoint.state_location import operators_in
 from keyedstate.checkpoint.storage.filesystem import OutputFile, Place
 from keyedstate.errors import (
     CheckpointError,

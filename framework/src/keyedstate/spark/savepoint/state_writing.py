@@ -27,9 +27,9 @@ from keyedstate.checkpoint import (
     SegmentWriter,
     handles_for,
 )
-from keyedstate.checkpoint.format.canonical import copy_segment
 from keyedstate.checkpoint.format.segment import canonical_column, canonical_values
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
+from keyedstate.checkpoint.savepoint.canonical import copy_segment
 from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.epoch.configuration import configuration_in_task, storage_in_task
 from keyedstate.errors import StateFrameError

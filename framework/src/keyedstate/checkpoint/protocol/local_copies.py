@@ -5,7 +5,7 @@ takes a local copy only if it is exactly the file that the checkpoint's manifest
 verified before one is used, and what does not fit is deleted and read from the storage.  So a copy may be
 lost, damaged or left behind by a crash at any moment.
 
-Where they are stored, and what may be deleted there: `keyedstate.checkpoint.storage.local_copies_folder`.
+Where they are stored, and what may be deleted there: `keyedstate.checkpoint.protocol.local_copies_folder`.
 
 Follows Flink's ``TaskLocalStateStoreImpl``, ``DuplicatingCheckpointOutputStream`` and
 ``PrioritizedOperatorSubtaskState``.
@@ -30,9 +30,9 @@ import pyarrow as pa
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.format.native_base import StoredNativeFile
 from keyedstate.checkpoint.format.segment_format import SegmentFile, read_index
+from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder, delete
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
-from keyedstate.checkpoint.storage.local_copies_folder import CopiesFolder, delete
 from keyedstate.config import CHECKPOINT_LOCAL_COPIES, CHECKPOINT_LOCAL_COPIES_DIR, Configuration
 from keyedstate.errors import CheckpointError, CorruptSegmentError, StorageError
 

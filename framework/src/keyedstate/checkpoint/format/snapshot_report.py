@@ -1,0 +1,105 @@
+"""What became of one full snapshot, as manifests carry it: when, how long, how much, and why it failed."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class FailureReason(enum.Enum):
+    """Why a checkpoint, or a base that is written in the background, did not come about.
+
+    The value is what logs and hooks are given.  Exactly five reasons count as failures, Flink's; the others
+    are ways in which something ends in normal operation, or that are reported as failures of their own.
+    """
+
+    IO = "the storage failed"
+    ASYNCHRONOUS = "writing it in the background failed"
+    DECLINED = "a task declined it"
+    EXPIRED = "it was not finished within its time"
+    FINALIZATION = "it could not be published"
+    SUBSUMED = "a newer one took its place"
+    SUPERSEDED_RUN = "a newer run of the query has begun"
+    TASK_FAILURE = "a task failed, which Spark repeats"
+    CANCELLED = "it was cancelled"
+    NOT_TRIGGERED = "it could not begin"
+    MINIMUM_PAUSE = "the one before ended too short a time ago"
+    SHUTDOWN = "the query ended"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a failure in the sense of the tolerated number."""
+        return self in _COUNTED
+
+
+_COUNTED = frozenset(
+    {
+        FailureReason.IO,
+        FailureReason.ASYNCHRONOUS,
+        FailureReason.DECLINED,
+        FailureReason.EXPIRED,
+        FailureReason.FINALIZATION,
+    }
+)
+
+
+@dataclass(frozen=True)
+class BaseReport:
+    """What became of one base.
+
+    Attributes
+    ----------
+    epoch : int
+        It holds the state after this epoch.
+    background : bool
+        Whether it was written beside the work.
+    failure : FailureReason or None
+        Why it failed; None where it was completed.
+    error : str
+        The error in words; empty where it was completed.
+    sync_ms, async_ms : float
+        How long it held the task up; how long it was then written.
+    bytes, entries : int
+        Of what was written; 0 where it failed.
+    ended_ms : int
+        When, in milliseconds since 1970 UTC, by the clock of the task.
+    """
+
+    epoch: int
+    background: bool
+    failure: FailureReason | None
+    error: str
+    sync_ms: float
+    async_ms: float
+    bytes: int
+    entries: int
+    ended_ms: int
+
+    @property
+    def failed(self) -> bool:
+        """Whether it was not completed."""
+        return self.failure is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON face."""
+        return {
+            "epoch": self.epoch,
+            "background": self.background,
+            "failure": None if self.failure is None else self.failure.name,
+            "error": self.error,
+            "sync_ms": self.sync_ms,
+            "async_ms": self.async_ms,
+            "bytes": self.bytes,
+            "entries": self.entries,
+            "ended_ms": self.ended_ms,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> BaseReport:
+        """Rebuild from the JSON face; KeyError where a field is missing or unknown."""
+        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        if fields["failure"] is not None:
+            fields["failure"] = FailureReason[fields["failure"]]
+        return cls(**fields)
