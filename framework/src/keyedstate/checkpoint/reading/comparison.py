@@ -19,7 +19,8 @@ from keyedstate.backend import (
     StateHandle,
     StateMeta,
 )
-from keyedstate.checkpoint import SegmentHandle, handles_for
+from keyedstate.checkpoint.format.segment import SegmentHandle
+from keyedstate.checkpoint.protocol.recovery import handles_for
 from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
-from keyedstate.checkpoint import CheckpointStorage, OutputFile
 from keyedstate.checkpoint.reading.json_values import json_value
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, OutputFile
 from keyedstate.errors import KeyedStateError
 
 #: Rows that are written at once: the streams of small key groups would make poor row groups.

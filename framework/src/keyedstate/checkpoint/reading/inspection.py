@@ -8,14 +8,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from keyedstate.checkpoint import AttemptManifest, CheckpointStorage, SegmentFile, SegmentHandle
+from keyedstate.checkpoint.format.manifest import AttemptManifest
 from keyedstate.checkpoint.format.native_base import owner_path
+from keyedstate.checkpoint.format.segment import SegmentFile, SegmentHandle
 from keyedstate.checkpoint.protocol.leases import held_data_files
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, data_paths
 from keyedstate.checkpoint.reading.stored_path import StoredOperator
 from keyedstate.checkpoint.reading.survey import NATIVE, Checkpoint, Status, Survey, files_of, survey
 from keyedstate.checkpoint.savepoint.savepoint import SPARK, Savepoint
-from keyedstate.checkpoint.storage.filesystem import StoredFile
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, StoredFile
 from keyedstate.errors import (
     CheckpointError,
     CorruptManifestError,

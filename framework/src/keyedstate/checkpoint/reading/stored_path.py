@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Savepoint
-from keyedstate.checkpoint.protocol.operator_folder import METADATA
+from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder
+from keyedstate.checkpoint.savepoint.savepoint import Savepoint
 from keyedstate.checkpoint.savepoint.state_location import operators_in
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import NoStoredStateError, NotASavepointError, UnknownOperatorError, UnsafeNameError
 
 _SAVEPOINT, _UNFINISHED = "_savepoint", "_unfinished"

@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from keyedstate.checkpoint import AttemptFile, AttemptManifest, CheckpointMetadata, Owner, SegmentFile
-from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner
+from keyedstate.checkpoint.format.segment import SegmentFile
+from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, AttemptFile
 from keyedstate.checkpoint.reading.stored_path import StoredOperator
 from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.errors import CheckpointError, CorruptManifestError, FormatVersionError
