@@ -22,8 +22,8 @@ from keyedstate.checkpoint import (
     claim,
     find_restore_point,
 )
+from keyedstate.checkpoint.protocol import local_copies
 from keyedstate.checkpoint.protocol.local_copies import LocalCopies
-from keyedstate.checkpoint.storage import local_copies
 from keyedstate.errors import StorageError
 
 
