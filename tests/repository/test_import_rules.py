@@ -70,7 +70,6 @@ KERNEL_LINE_LIMITS = {
     "hooks.py": 130,
     "plugins.py": 500,
     "config.py": 700,
-    "errors.py": 300,
     "backend/*.py": 220,
 }
 
