@@ -17,7 +17,7 @@ WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
 .PHONY: help setup java demo test test-fast test-model test-protocol soak faults chaos bench bench-state bench-segment bench-types bench-checkpoint \
         bench-rocksdb bench-timers bench-keygroups bench-window bench-join bench-transport contract lint format \
-        types docs coverage tox matrix clean
+        types docs site site-serve coverage tox matrix clean
 
 help: ## what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -122,6 +122,13 @@ types: $(ENVIRONMENT) ## mypy --strict
 docs: $(ENVIRONMENT) ## links, anchors, commands and Python examples of the documentation
 	$(BIN)/python scripts/check_docs.py
 
+# What builds the site is nothing that the framework needs: an environment of its own.
+site: $(ENVIRONMENT) ## the documentation as a site, into build/site
+	$(BIN)/tox run -e site
+
+site-serve: $(ENVIRONMENT) ## the site on a port of this machine, built again with every change
+	$(BIN)/tox run -e site -- serve
+
 tox: setup ## every tox environment that this machine has an interpreter for
 	$(WITH_JAVA) $(BIN)/tox run $(ARGS)
 
@@ -129,7 +136,7 @@ matrix: setup ## Python x PySpark x backend only
 	$(WITH_JAVA) $(BIN)/tox run -m matrix $(ARGS)
 
 clean: ## remove .venv, .tox and everything built
-	rm -rf .venv .tox demo-work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* reports
+	rm -rf .venv .tox build demo-work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* reports
 	find framework plugins contrib tests scripts -name __pycache__ -prune -exec rm -rf {} +
 	find framework plugins contrib \( -name build -o -name '*.egg-info' \) -prune -exec rm -rf {} +
 	find plugins \( -name '*.so' -o -name not_compiled.json \) -delete

@@ -1,4 +1,4 @@
-"""Write what of the documentation follows from the source: hooks, options, behaviours, and commands.
+"""Write what of the documentation follows from the source: hooks, options, behaviours, commands, names.
 
 `python scripts/generate_docs.py` writes them; a test compares what is committed with what this makes.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ast
 import enum
+import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -96,6 +98,29 @@ BEHAVIOURS_HEAD = """\
 The reference of keyed-state semantics that this project follows numbers its behaviours. A test that holds one
 of them names it in its docstring; this page counts them. What a number means stands in the test.
 """
+
+API_HEAD = """\
+# {module}
+
+<!-- Made by scripts/generate_docs.py out of the names that the module exports: change those. -->
+
+{first}
+"""
+
+#: The modules whose names a user, or the author of a backend, may import.
+PUBLIC_MODULES = (
+    "keyedstate.spark",
+    "keyedstate.runtime",
+    "keyedstate.state",
+    "keyedstate.types",
+    "keyedstate.aggregates",
+    "keyedstate.windows",
+    "keyedstate.joins",
+    "keyedstate.testing",
+    "keyedstate.backend",
+    "keyedstate.ordered",
+    "keyedstate.errors",
+)
 
 #: Where the part of command-line.md begins that is made here.
 COMMANDS_MARK = "<!-- From here on made by scripts/generate_docs.py out of the commands: change those. -->\n"
@@ -256,7 +281,17 @@ def _spelled(parameter: str, kind: Any, info: ArgumentInfo | OptionInfo) -> str:
     return name if kind is bool else f"{name} {info.metavar or parameter.upper()}"
 
 
-PAGES = {
+def api_page(module: str) -> str:
+    """Return the page of a public module: a directive for each name, which the site replaces by its text."""
+    names = importlib.import_module(module)
+    first = inspect.cleandoc(names.__doc__ or "").partition("\n\n")[0].replace("``", "`")
+    parts = [API_HEAD.format(module=module, first=first)]
+    parts += [f"::: {module}.{name}\n" for name in sorted(names.__all__, key=str.casefold)]
+    return "\n".join(parts)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    **{f"api/{module}.md": partial(api_page, module) for module in PUBLIC_MODULES},
     "hooks.md": hooks_page,
     "options.md": options_page,
     "behaviours.md": behaviours_page,
@@ -267,6 +302,7 @@ PAGES = {
 def main() -> int:
     """Write every page."""
     for name, page in PAGES.items():
+        (DOCS / name).parent.mkdir(exist_ok=True)
         (DOCS / name).write_text(page(), encoding="utf-8")
         print(f"docs/reference/{name}")
     return 0

@@ -29,8 +29,10 @@ TIMERS = "interval-join"
 _TIMERS_OF = tuple_of(STRING, INT64)
 LEFT, RIGHT = "left", "right"
 #: The side outputs of late rows, and of rows without event time.
-LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
-MISSING_LEFT, MISSING_RIGHT = "missing_left", "missing_right"
+LATE_LEFT = "late_left"
+LATE_RIGHT = "late_right"
+MISSING_LEFT = "missing_left"
+MISSING_RIGHT = "missing_right"
 #: The time under which rows were found.
 _TIME = itemgetter(0)
 

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 #: What may be done with a row without event time; the last one puts it out to the side output of that name.
-FAIL, DROP, MISSING = "fail", "drop", "missing"
+FAIL = "fail"
+DROP = "drop"
+MISSING = "missing"
 #: Why rows are dropped, in the metrics of an epoch.
 LATE, TIMELESS = "late", "timeless"
 

@@ -21,7 +21,8 @@ from keyedstate.windows.row.contents import ReducedRows, WindowContents
 from keyedstate.windows.row.operator import TIMERS, WindowOperator, check_state_name
 
 #: The columns of a window's start and end.
-WINDOW_START, WINDOW_END = "window_start", "window_end"
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
 _1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
