@@ -52,7 +52,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     for room in rooms
 }
 #: The floors of rooms that have an order of their own: a floor may import earlier ones.
-FLOORS = {"checkpoint": ("storage", "format", "protocol", "savepoint", "reading")}
+FLOORS = {
+    "types": ("contract", "scalars", "collections", "records", "inference"),
+    "checkpoint": ("storage", "format", "protocol", "savepoint", "reading"),
+}
 #: All of the framework that a plugin, ours or a stranger's, may know.
 PLUGIN_MAY_IMPORT = {
     "hooks",

@@ -14,7 +14,7 @@ from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.format.json_document import encode_document
 from keyedstate.checkpoint.reading import inspection
 from keyedstate.errors import StorageError, UnknownEpochError
-from keyedstate.types.serializer import SerializerSnapshot
+from keyedstate.types.contract.serializer import SerializerSnapshot
 
 
 @pytest.fixture

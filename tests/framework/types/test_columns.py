@@ -26,7 +26,7 @@ from keyedstate.errors import (
     ValueTypeError,
 )
 from keyedstate.types import TypeSerializer
-from keyedstate.types.arrow_columns import offsets_of
+from keyedstate.types.contract.arrow_columns import offsets_of
 
 
 class Color(enum.Enum):

@@ -25,7 +25,7 @@ from keyedstate.types import (
     compose,
     register_serializer_type,
 )
-from keyedstate.types import serializer as serializer_module
+from keyedstate.types.contract import registry
 
 
 class LevelSerializer(TypeSerializer[str]):
@@ -88,7 +88,7 @@ def restore_level(document: Mapping[str, Any]) -> LevelSerializer:
 
 @pytest.fixture(autouse=True)
 def level_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serializer_module, "_registrations", dict(serializer_module._registrations))
+    monkeypatch.setattr(registry, "_registrations", dict(registry._registrations))
     register_serializer_type("test-level", restore_level, newest_version=1)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from keyedstate.errors import KeyedStateError, did_you_mean
 from keyedstate.runtime.rows import row_values, rows_of
-from keyedstate.types.arrow_columns import spread
+from keyedstate.types.contract.arrow_columns import spread
 
 #: What values of Arrow types are in Python.
 _VALUES: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (

@@ -1,6 +1,5 @@
 """Types of state values, keys and namespaces: their serializers and what these are compatible with."""
 
-from keyedstate.types.annotations import record_of
 from keyedstate.types.collections.arrays import ArraySerializer, array_of
 from keyedstate.types.collections.maps import MapSerializer, map_of
 from keyedstate.types.collections.nullable import NullableSerializer, nullable
@@ -13,11 +12,14 @@ from keyedstate.types.collections.ttl import (
     TtlSerializer,
 )
 from keyedstate.types.collections.tuples import TupleSerializer, tuple_of
-from keyedstate.types.compatibility import Compatibility, Outcome, compose
-from keyedstate.types.inference import from_arrow_type, infer
+from keyedstate.types.contract.composite import compose
+from keyedstate.types.contract.record_code import value_checker
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import Compatibility, Outcome, SerializerSnapshot, TypeSerializer
+from keyedstate.types.inference.annotations import record_of
+from keyedstate.types.inference.arrow_types import from_arrow_type, infer
 from keyedstate.types.records.accumulators import AccumulatorsSerializer, accumulators_of
 from keyedstate.types.records.hierarchies import HierarchySerializer
-from keyedstate.types.records.record_code import value_checker
 from keyedstate.types.records.records import DataclassSerializer, RecordSerializer
 from keyedstate.types.records.rows import RowSerializer, row_of, row_type
 from keyedstate.types.scalars.decimals import DecimalSerializer, decimal
@@ -37,7 +39,6 @@ from keyedstate.types.scalars.windows import (
     GlobalWindow,
     TimeWindow,
 )
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
 
 __all__ = [
     "BOOLEAN",

@@ -9,7 +9,7 @@ from functools import lru_cache
 from keyedstate.config import PLUGINS_ALLOW, PLUGINS_DENY, PLUGINS_MODULES, PLUGINS_PREFER, Configuration
 from keyedstate.errors import KeyedStateError, PluginError
 from keyedstate.plugins import PluginRegistry, registries
-from keyedstate.types.serializer import find_unknown_types_with
+from keyedstate.types.contract.registry import find_unknown_types_with
 
 
 def registry_of(config: Configuration) -> PluginRegistry:

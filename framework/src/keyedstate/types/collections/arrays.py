@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from keyedstate.errors import CorruptDataError, UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import offsets_of
-from keyedstate.types.collections.composite import ContainerSerializer, restore_inner, slots_of
+from keyedstate.types.contract.arrow_columns import offsets_of
+from keyedstate.types.contract.composite import ContainerSerializer, restore_inner, slots_of
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import TypeSerializer
 from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
-from keyedstate.types.serializer import TypeSerializer, register_serializer_type
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import has_none, offsets_of
-from keyedstate.types.collections.composite import (
+from keyedstate.types.contract.arrow_columns import has_none, offsets_of
+from keyedstate.types.contract.composite import (
     FEW,
     ContainerSerializer,
     Conversion,
@@ -23,8 +23,9 @@ from keyedstate.types.collections.composite import (
     slots_of,
     write_inner,
 )
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import TypeSerializer
 from keyedstate.types.scalars.void import VoidSerializer
-from keyedstate.types.serializer import TypeSerializer, register_serializer_type
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.collections.composite import CompositeSerializer, restore_inner
-from keyedstate.types.compatibility import Compatibility, compose
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
+from keyedstate.types.contract.composite import CompositeSerializer, compose, restore_inner
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from keyedstate.errors import ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import offsets_of
-from keyedstate.types.collections.composite import (
+from keyedstate.types.contract.arrow_columns import offsets_of
+from keyedstate.types.contract.composite import (
     FEW,
     ContainerSerializer,
     Conversion,
@@ -25,7 +25,8 @@ from keyedstate.types.collections.composite import (
     slots_of,
     write_inner,
 )
-from keyedstate.types.serializer import TypeSerializer, register_serializer_type
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import TypeSerializer
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Collection[Any])

@@ -14,8 +14,11 @@ import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import offsets_of
-from keyedstate.types.collections.composite import (
+from keyedstate.types.collections.maps import map_of
+from keyedstate.types.collections.nullable import nullable
+from keyedstate.types.collections.sequences import list_of
+from keyedstate.types.contract.arrow_columns import offsets_of
+from keyedstate.types.contract.composite import (
     CompositeSerializer,
     ContainerSerializer,
     Conversion,
@@ -25,10 +28,8 @@ from keyedstate.types.collections.composite import (
     slots_of,
     write_inner,
 )
-from keyedstate.types.collections.maps import map_of
-from keyedstate.types.collections.nullable import nullable
-from keyedstate.types.collections.sequences import list_of
-from keyedstate.types.serializer import TypeSerializer, register_serializer_type
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import TypeSerializer
 
 T = TypeVar("T")
 K = TypeVar("K")

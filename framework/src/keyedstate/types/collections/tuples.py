@@ -10,15 +10,16 @@ import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.collections.composite import (
+from keyedstate.types.contract.composite import (
     ContainerSerializer,
     Conversion,
     converted,
     read_inner,
     write_inner,
 )
-from keyedstate.types.records.record_code import all_of, value_checker
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
+from keyedstate.types.contract.record_code import all_of, value_checker
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import SerializerSnapshot, TypeSerializer
 
 
 class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):

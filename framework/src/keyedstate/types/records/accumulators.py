@@ -11,8 +11,9 @@ from operator import itemgetter
 from typing import Any
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import SerializerSnapshot, TypeSerializer
 from keyedstate.types.records.rows import RowSerializer
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
 
 
 class AccumulatorsSerializer(RowSerializer):

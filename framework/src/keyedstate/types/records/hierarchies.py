@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from keyedstate.errors import CorruptDataError, UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.collections.composite import CompositeSerializer
-from keyedstate.types.compatibility import Compatibility, compose
+from keyedstate.types.contract.composite import CompositeSerializer, compose
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.records.records import (
     NO_SUBCLASS,
     SUBCLASS,
@@ -25,7 +26,6 @@ from keyedstate.types.records.records import (
     refuse_other_class,
     subclasses_of,
 )
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
 
 _MAX_TAGS = 256
 

@@ -16,12 +16,11 @@ from typing import Any, Generic, TypeVar
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.compatibility import Compatibility
-from keyedstate.types.records.record_code import record_checker, record_copier, record_maker
+from keyedstate.types.contract.record_code import record_checker, record_copier, record_maker
+from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.records.rows import record_row_type
 from keyedstate.types.records.structs import Default, StructSerializer
 from keyedstate.types.scalars.enums import class_name
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer
 
 T = TypeVar("T")
 

@@ -18,9 +18,10 @@ import numpy as np
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.compatibility import Compatibility, compose
+from keyedstate.types.contract.composite import compose
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.records.structs import Default, StructSerializer
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
 
 _KIND_BITS = 2
 #: What NumPy calls the numbers of `TypeSerializer.fixed_code`.

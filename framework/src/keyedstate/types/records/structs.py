@@ -9,10 +9,15 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from keyedstate.errors import ValueTypeError
-from keyedstate.types.collections.composite import ContainerSerializer, Conversion, read_inner, write_inner
 from keyedstate.types.collections.nullable import NullableSerializer, nullable
-from keyedstate.types.compatibility import Compatibility, compose
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.composite import (
+    ContainerSerializer,
+    Conversion,
+    compose,
+    read_inner,
+    write_inner,
+)
+from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import drop_none, require_types, spread_column
+from keyedstate.types.contract.arrow_columns import drop_none, require_types, spread_column
+from keyedstate.types.contract.registry import register_serializer_type
 from keyedstate.types.scalars.scalar import ScalarSerializer
-from keyedstate.types.serializer import register_serializer_type
 
 Decimal = pydecimal.Decimal
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from keyedstate.errors import UnknownEnumConstantError, UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import require_types
-from keyedstate.types.compatibility import Compatibility
+from keyedstate.types.contract.arrow_columns import require_types
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.scalars.scalar import ScalarSerializer
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
 
 
 def class_name(cls: type) -> str:

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from keyedstate.errors import GenericTypeForbiddenError, UnreadableGenericValueError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import ColumnarSerializer
-from keyedstate.types.collections.composite import CompositeSerializer
-from keyedstate.types.serializer import TypeSerializer, register_serializer_type
+from keyedstate.types.contract.arrow_columns import ColumnarSerializer
+from keyedstate.types.contract.composite import CompositeSerializer
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import TypeSerializer
 
 #: Of pickles: what every supported Python reads.
 _PROTOCOL = 5

@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import inferred, plain_numbers, put_nones
-from keyedstate.types.compatibility import Compatibility
+from keyedstate.types.contract.arrow_columns import inferred, plain_numbers, put_nones
+from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot
 from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
-from keyedstate.types.serializer import SerializerSnapshot
 
 #: The NaN that stands for all others in keys: dicts find a NaN by identity only.
 CANONICAL_NAN = math.nan

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from keyedstate.errors import CorruptDataError, UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import plain_numbers, put_nones, require_types
-from keyedstate.types.compatibility import Compatibility
+from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
+from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.scalars.scalar import ScalarSerializer
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer, register_serializer_type
 
 _MILLISECOND_NS = 1_000_000
 #: The smallest 64-bit number stands for pandas' NaT.

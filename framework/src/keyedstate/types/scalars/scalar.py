@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from keyedstate.errors import ValueTypeError
-from keyedstate.types.arrow_columns import ColumnarSerializer
-from keyedstate.types.serializer import SerializerFactory, TypeSerializer, register_serializer_type
+from keyedstate.types.contract.arrow_columns import ColumnarSerializer
+from keyedstate.types.contract.registry import SerializerFactory, register_serializer_type
+from keyedstate.types.contract.serializer import TypeSerializer
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from keyedstate.errors import ColumnTypeError, CorruptDataError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import plain_numbers, put_nones, require_types
+from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
 from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
 
 _DAY_MS = 86_400_000

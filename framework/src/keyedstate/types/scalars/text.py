@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import inferred
+from keyedstate.types.contract.arrow_columns import inferred
 from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
 
 _UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"

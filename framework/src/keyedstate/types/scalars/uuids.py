@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import require_types
+from keyedstate.types.contract.arrow_columns import require_types
 from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
 
 _BYTES = 16

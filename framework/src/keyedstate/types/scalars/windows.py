@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.arrow_columns import put_nones, require_types
+from keyedstate.types.contract.arrow_columns import put_nones, require_types
 from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
 
 #: The bounds of time: Flink's ``Long.MIN_VALUE`` and ``Long.MAX_VALUE``.

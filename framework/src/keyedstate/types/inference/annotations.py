@@ -23,6 +23,7 @@ from keyedstate.types.collections.maps import map_of
 from keyedstate.types.collections.nullable import nullable
 from keyedstate.types.collections.sequences import list_of, set_of
 from keyedstate.types.collections.tuples import tuple_of
+from keyedstate.types.contract.serializer import TypeSerializer
 from keyedstate.types.records.hierarchies import HierarchySerializer
 from keyedstate.types.records.records import RecordSerializer, dataclass_record
 from keyedstate.types.scalars.enums import class_name, enum_of
@@ -34,7 +35,6 @@ from keyedstate.types.scalars.temporal import DATE, DURATION, TIME, TIMESTAMP
 from keyedstate.types.scalars.text import BYTES, STRING
 from keyedstate.types.scalars.uuids import UUID
 from keyedstate.types.scalars.void import VOID, VoidNamespace
-from keyedstate.types.serializer import TypeSerializer
 
 _PLAIN: dict[object, TypeSerializer[Any]] = {
     bool: BOOLEAN,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keyedstate.types.serializer import TypeSerializer
+    from keyedstate.types.contract.serializer import TypeSerializer
 
 
 def record_maker(cls: type[Any], names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:

@@ -10,12 +10,12 @@ from keyedstate.errors import UnsupportedTypeError
 from keyedstate.types.collections.maps import map_of
 from keyedstate.types.collections.nullable import nullable
 from keyedstate.types.collections.sequences import list_of
+from keyedstate.types.contract.serializer import TypeSerializer
 from keyedstate.types.records.rows import row_of
 from keyedstate.types.scalars.decimals import decimal
 from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
 from keyedstate.types.scalars.temporal import DATE, DURATION, TIME, TIMESTAMP, TIMESTAMP_NTZ
 from keyedstate.types.scalars.text import BYTES, STRING
-from keyedstate.types.serializer import TypeSerializer
 
 _SIMPLE: dict[str, TypeSerializer[Any]] = {
     "boolean": BOOLEAN,

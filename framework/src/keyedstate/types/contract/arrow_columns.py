@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.errors import ColumnSizeError, ColumnTypeError, ValueTypeError
-from keyedstate.types.serializer import TypeSerializer
+from keyedstate.types.contract.serializer import TypeSerializer
 
 T = TypeVar("T")
 

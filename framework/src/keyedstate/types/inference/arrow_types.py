@@ -8,18 +8,18 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError
-from keyedstate.types.annotations import from_annotation
 from keyedstate.types.collections.maps import map_of
 from keyedstate.types.collections.nullable import nullable
 from keyedstate.types.collections.sequences import list_of
 from keyedstate.types.collections.tuples import tuple_of
+from keyedstate.types.contract.serializer import TypeSerializer
+from keyedstate.types.inference.annotations import from_annotation
+from keyedstate.types.inference.spark_types import from_spark_type, is_spark_type
 from keyedstate.types.records.rows import row_of
 from keyedstate.types.scalars.decimals import decimal
 from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
 from keyedstate.types.scalars.temporal import DATE, DURATION, TIME, TIMESTAMP, TIMESTAMP_NTZ
 from keyedstate.types.scalars.text import BYTES, STRING
-from keyedstate.types.serializer import TypeSerializer
-from keyedstate.types.spark_types import from_spark_type, is_spark_type
 
 _EXACT: dict[pa.DataType, TypeSerializer[Any]] = {
     pa.bool_(): BOOLEAN,

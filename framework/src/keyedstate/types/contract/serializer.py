@@ -9,32 +9,111 @@ serializer is asked what it can do with values that the old one wrote.  Counterp
 from __future__ import annotations
 
 import copy
+import enum
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
 from keyedstate.errors import (
-    DuplicateSerializerError,
     InvalidSnapshotError,
     UnknownSerializerError,
     UnsupportedTypeError,
     ValueTypeError,
 )
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.compatibility import Compatibility
+from keyedstate.types.contract.registry import check_document, registration_of
 
 T = TypeVar("T")
 
-SerializerFactory = Callable[[Mapping[str, Any]], "TypeSerializer[Any]"]
-
-#: How deep types may be nested in a snapshot: far beyond any real type, far below Python's recursion limit.
-_MAX_DEPTH = 50
 #: What code that reads a snapshot's content may raise where the content is not of its form.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, UnsupportedTypeError)
+
+
+class Outcome(enum.Enum):
+    """The four verdicts, the mildest first; of several nested ones the last wins."""
+
+    AS_IS = "as is"
+    RECONFIGURED = "reconfigured"
+    AFTER_MIGRATION = "after migration"
+    INCOMPATIBLE = "incompatible"
+
+
+@dataclass(frozen=True)
+class Compatibility:
+    """A verdict: compare it with ``==``, or read `outcome`.
+
+    Attributes
+    ----------
+    outcome : Outcome
+    serializer : TypeSerializer or None
+        The serializer to use instead of the new one; set for a reconfigured outcome and for no other.
+    reason : str
+        For people; two verdicts that differ only here are equal.
+
+    Raises
+    ------
+    ValueError
+        For a reconfigured outcome without a serializer, or another one with it (SER-02).
+    """
+
+    outcome: Outcome
+    serializer: TypeSerializer[Any] | None = None
+    reason: str = field(default="", compare=False)
+
+    AS_IS: ClassVar[Compatibility]
+    AFTER_MIGRATION: ClassVar[Compatibility]
+    INCOMPATIBLE: ClassVar[Compatibility]
+
+    def __post_init__(self) -> None:
+        if (self.outcome is Outcome.RECONFIGURED) is not (self.serializer is not None):
+            raise ValueError(
+                f"the outcome {self.outcome.value!r} with the serializer {self.serializer!r}: a reconfigured "
+                "outcome has a serializer and no other one has; use Compatibility.reconfigured_with."
+            )
+
+    @classmethod
+    def reconfigured_with(cls, serializer: TypeSerializer[Any], reason: str = "") -> Compatibility:
+        """Return the verdict that `serializer` must be used instead of the new one."""
+        return cls(Outcome.RECONFIGURED, serializer, reason)
+
+    @classmethod
+    def after_migration(cls, reason: str) -> Compatibility:
+        """Return the verdict that old values must be read with the old serializer and written anew."""
+        return cls(Outcome.AFTER_MIGRATION, reason=reason)
+
+    @classmethod
+    def incompatible(cls, reason: str) -> Compatibility:
+        """Return the verdict that old values cannot be used."""
+        return cls(Outcome.INCOMPATIBLE, reason=reason)
+
+    @property
+    def is_as_is(self) -> bool:
+        """Whether old bytes can be read and new ones written without further ado."""
+        return self.outcome is Outcome.AS_IS
+
+    @property
+    def is_after_migration(self) -> bool:
+        """Whether values must be rewritten first."""
+        return self.outcome is Outcome.AFTER_MIGRATION
+
+    @property
+    def is_reconfigured(self) -> bool:
+        """Whether `serializer` takes the new serializer's place."""
+        return self.outcome is Outcome.RECONFIGURED
+
+    @property
+    def is_incompatible(self) -> bool:
+        """Whether the old values are lost to the new serializer."""
+        return self.outcome is Outcome.INCOMPATIBLE
+
+
+Compatibility.AS_IS = Compatibility(Outcome.AS_IS)
+Compatibility.AFTER_MIGRATION = Compatibility(Outcome.AFTER_MIGRATION)
+Compatibility.INCOMPATIBLE = Compatibility(Outcome.INCOMPATIBLE)
 
 
 class TypeSerializer(ABC, Generic[T]):
@@ -303,7 +382,7 @@ class SerializerSnapshot:
         InvalidSnapshotError
             For a document that is not of the form.
         """
-        _check_document(document, document, 0)
+        check_document(document, document)
         content = {name: value for name, value in document.items() if name not in ("type", "version")}
         return cls(document["type"], document["version"], copy.deepcopy(content))
 
@@ -318,9 +397,10 @@ class SerializerSnapshot:
             As `from_json`.
         """
         document = self.to_json()
-        factory = _registration_of(self.type_name, self.version).factory
+        factory = registration_of(self.type_name, self.version).factory
         try:
-            return factory(document)
+            serializer: TypeSerializer[Any] = factory(document)
+            return serializer
         except _MALFORMED as error:
             raise InvalidSnapshotError(document, f"{type(error).__name__}: {error}") from error
 
@@ -355,85 +435,3 @@ class SerializerSnapshot:
             return repr(self.restore_serializer())
         except (UnknownSerializerError, InvalidSnapshotError):
             return self._canonical_json()
-
-
-@dataclass(frozen=True)
-class _Registration:
-    factory: SerializerFactory
-    newest_version: int | None
-
-
-_registrations: dict[str, _Registration] = {}
-_finder: Callable[[], Iterable[str]] = tuple
-
-
-def register_serializer_type(
-    name: str, factory: SerializerFactory, newest_version: int | None = None
-) -> None:
-    """Make serializers of a type restorable from their snapshots.
-
-    Parameters
-    ----------
-    name : str
-        The `TypeSerializer.type_name`.
-    factory : callable
-        Takes the JSON face of a snapshot and returns a serializer.  It may raise any of KeyError, TypeError,
-        ValueError and AttributeError for malformed content.
-    newest_version : int, optional
-        The newest snapshot version that the factory reads; without it the factory judges the version itself.
-
-    Raises
-    ------
-    DuplicateSerializerError
-        Where the name belongs to another factory.  Registering the same one again changes nothing.
-    """
-    known = _registrations.get(name)
-    if known is not None and _identity(known.factory) != _identity(factory):
-        raise DuplicateSerializerError(name, _identity(known.factory), _identity(factory))
-    _registrations[name] = _Registration(factory, newest_version)
-
-
-def find_unknown_types_with(finder: Callable[[], Iterable[str]]) -> None:
-    """Have a function called for a type that is not known here, before it is refused.
-
-    It may register types, and returns who could not be asked for more, and why.
-    """
-    global _finder
-    _finder = finder
-
-
-def _identity(factory: SerializerFactory) -> str:
-    # A plugin's module may be executed anew, which makes equal factories of distinct identity.
-    return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', repr(factory))}"
-
-
-def _registration_of(name: str, version: int) -> _Registration:
-    not_asked = () if name in _registrations else _finder()
-    registration = _registrations.get(name)
-    if registration is None:
-        raise UnknownSerializerError(name, version, known=_registrations, not_asked=not_asked)
-    if registration.newest_version is not None and version > registration.newest_version:
-        raise UnknownSerializerError(name, version, registration.newest_version)
-    return registration
-
-
-def _check_document(document: object, whole: object, depth: int) -> None:
-    if not isinstance(document, Mapping):
-        raise InvalidSnapshotError(whole, f"an object was expected, found {type(document).__name__}")
-    if depth > _MAX_DEPTH:
-        raise InvalidSnapshotError(whole, f"types are nested more than {_MAX_DEPTH} deep")
-    name, version = document.get("type"), document.get("version")
-    if not isinstance(name, str):
-        raise InvalidSnapshotError(whole, "the key 'type' with a name is missing")
-    if type(version) is not int or version < 1:
-        raise InvalidSnapshotError(whole, f"the version of {name!r} is {version!r}; versions count from 1")
-    _registration_of(name, version)
-    for part in _nested_documents(document):
-        _check_document(part, whole, depth + 1)
-
-
-def _nested_documents(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for value in document.values():
-        for candidate in value if isinstance(value, list) else (value,):
-            if isinstance(candidate, Mapping) and "type" in candidate:
-                yield candidate

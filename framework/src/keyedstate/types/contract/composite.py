@@ -10,9 +10,14 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 
 from keyedstate.errors import CorruptDataError, UnsupportedTypeError, ValueTypeError
-from keyedstate.types.arrow_columns import ColumnarSerializer, drop_none, require_types, spread, spread_column
-from keyedstate.types.compatibility import Compatibility, compose
-from keyedstate.types.serializer import SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.arrow_columns import (
+    ColumnarSerializer,
+    drop_none,
+    require_types,
+    spread,
+    spread_column,
+)
+from keyedstate.types.contract.serializer import Compatibility, Outcome, SerializerSnapshot, TypeSerializer
 
 T = TypeVar("T")
 C = TypeVar("C", bound="CompositeSerializer[Any]")
@@ -21,6 +26,38 @@ C = TypeVar("C", bound="CompositeSerializer[Any]")
 FEW = 10
 #: What `TypeSerializer.conversion_from` returns.
 Conversion: TypeAlias = "Callable[[Any], Any] | None"
+_SEVERITY = {outcome: rank for rank, outcome in enumerate(Outcome)}
+
+
+def compose(
+    nested: Sequence[tuple[str, TypeSerializer[Any], Compatibility]],
+    rebuild: Callable[[list[TypeSerializer[Any]]], TypeSerializer[Any]],
+    outer: Compatibility = Compatibility.AS_IS,
+) -> Compatibility:
+    """Add up the verdicts on the parts of a composite (SER-01).
+
+    Incompatible outranks migration, migration outranks reconfiguration, reconfiguration outranks as is; the
+    composite's own verdict `outer` takes part.
+
+    Parameters
+    ----------
+    nested : sequence of (name, new serializer, verdict on it)
+        In the order in which `rebuild` wants the serializers.
+    rebuild : callable
+        Makes the composite from its parts; called for a reconfigured outcome, with the reconfigured parts in
+        their places and the new ones elsewhere.
+    outer : Compatibility
+        The verdict on the composite itself, parts aside; never reconfigured.
+    """
+    if outer.is_reconfigured:
+        raise ValueError("a composite is reconfigured through its parts; give the verdict on the part")
+    verdicts = [("", outer), *((name, verdict) for name, _, verdict in nested)]
+    name, worst = max(verdicts, key=lambda verdict: _SEVERITY[verdict[1].outcome])
+    reason = f"{name}: {worst.reason}" if name and worst.reason else worst.reason
+    if not worst.is_reconfigured:
+        return Compatibility(worst.outcome, reason=reason)
+    parts = [new if verdict.serializer is None else verdict.serializer for _, new, verdict in nested]
+    return Compatibility.reconfigured_with(rebuild(parts), reason)
 
 
 class CompositeSerializer(ColumnarSerializer[T], Generic[T]):

@@ -1,0 +1,1 @@
+"""The contract of serializers, and what those of several kinds share; it knows no type."""

@@ -1,0 +1,113 @@
+"""The serializers that snapshots can be read with, by the name of their type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from keyedstate.errors import DuplicateSerializerError, InvalidSnapshotError, UnknownSerializerError
+
+#: Makes a `TypeSerializer`, which knows this module, from a snapshot's JSON representation.
+SerializerFactory: TypeAlias = Callable[[Mapping[str, Any]], Any]
+
+#: How deep types may be nested in a snapshot: far beyond any real type, far below Python's recursion limit.
+_MAX_DEPTH = 50
+
+
+@dataclass(frozen=True)
+class Registration:
+    """How one type of a snapshot is read; without a newest version the factory judges the version."""
+
+    factory: SerializerFactory
+    newest_version: int | None
+
+
+_registrations: dict[str, Registration] = {}
+_finder: Callable[[], Iterable[str]] = tuple
+
+
+def register_serializer_type(
+    name: str, factory: SerializerFactory, newest_version: int | None = None
+) -> None:
+    """Make serializers of a type restorable from their snapshots.
+
+    Parameters
+    ----------
+    name : str
+        The `TypeSerializer.type_name`.
+    factory : callable
+        Takes the JSON face of a snapshot and returns a serializer.  It may raise any of KeyError, TypeError,
+        ValueError and AttributeError for malformed content.
+    newest_version : int, optional
+        The newest snapshot version that the factory reads; without it the factory judges the version itself.
+
+    Raises
+    ------
+    DuplicateSerializerError
+        Where the name belongs to another factory.  Registering the same one again changes nothing.
+    """
+    known = _registrations.get(name)
+    if known is not None and _identity(known.factory) != _identity(factory):
+        raise DuplicateSerializerError(name, _identity(known.factory), _identity(factory))
+    _registrations[name] = Registration(factory, newest_version)
+
+
+def find_unknown_types_with(finder: Callable[[], Iterable[str]]) -> None:
+    """Have a function called for a type that is not known here, before it is refused.
+
+    It may register types, and returns who could not be asked for more, and why.
+    """
+    global _finder
+    _finder = finder
+
+
+def _identity(factory: SerializerFactory) -> str:
+    # A plugin's module may be executed anew, which makes equal factories of distinct identity.
+    return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', repr(factory))}"
+
+
+def registration_of(name: str, version: int) -> Registration:
+    """Return how a type is read.
+
+    Raises
+    ------
+    UnknownSerializerError
+        For a type that is not registered, or a version newer than the registered one.
+    """
+    not_asked = () if name in _registrations else _finder()
+    registration = _registrations.get(name)
+    if registration is None:
+        raise UnknownSerializerError(name, version, known=_registrations, not_asked=not_asked)
+    if registration.newest_version is not None and version > registration.newest_version:
+        raise UnknownSerializerError(name, version, registration.newest_version)
+    return registration
+
+
+def check_document(document: object, whole: object, depth: int = 0) -> None:
+    """Check types and versions of a serialized snapshot and of its parts.
+
+    Raises
+    ------
+    UnknownSerializerError, InvalidSnapshotError
+        The latter shows the `whole` document.
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidSnapshotError(whole, f"an object was expected, found {type(document).__name__}")
+    if depth > _MAX_DEPTH:
+        raise InvalidSnapshotError(whole, f"types are nested more than {_MAX_DEPTH} deep")
+    name, version = document.get("type"), document.get("version")
+    if not isinstance(name, str):
+        raise InvalidSnapshotError(whole, "the key 'type' with a name is missing")
+    if type(version) is not int or version < 1:
+        raise InvalidSnapshotError(whole, f"the version of {name!r} is {version!r}; versions count from 1")
+    registration_of(name, version)
+    for part in _nested_documents(document):
+        check_document(part, whole, depth + 1)
+
+
+def _nested_documents(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for value in document.values():
+        for candidate in value if isinstance(value, list) else (value,):
+            if isinstance(candidate, Mapping) and "type" in candidate:
+                yield candidate

@@ -1,0 +1,1 @@
+"""The types that annotations, Spark types and Arrow types describe."""
