@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyedstate.errors import KeyedStateError
-from keyedstate.keygroups import (
+from keyedstate.errors import (
     InvalidKeyGroupRangeError,
     InvalidMaxParallelismError,
     InvalidParallelismError,
+    KeyedStateError,
     KeyGroupError,
     KeyGroupOutOfRangeError,
+)
+from keyedstate.keygroups import (
     KeyGroupRange,
     KeyGroupRangeOffsets,
     check_parallelism,

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from keyedstate.errors import (
     InvalidKeyValueError,
+    InvalidMaxParallelismError,
     KeyedStateError,
     LossyKeyTimeError,
     UnsupportedKeyTypeError,
 )
-from keyedstate.keygroups import InvalidMaxParallelismError
 from keyedstate.murmur3 import hash_columns, hash_value, key_groups
 
 UTC = datetime.timezone.utc

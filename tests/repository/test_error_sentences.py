@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 from keyedstate.checkpoint.reading.export_files import ExportFormat
-from keyedstate.errors import KeyedStateError, UserFunctionError, did_you_mean
-from keyedstate.spark.savepoint.savepoint import NoCommonEpochError
+from keyedstate.errors import KeyedStateError, NoCommonEpochError, UserFunctionError, did_you_mean
 
 PACKAGES = ("keyedstate", "keyedstate_heap_cow", "keyedstate_nested_map", "keyedstate_rocksdb")
 #: Reasons as callers and other libraries give them.

@@ -10,8 +10,14 @@ import pytest
 from pyspark.sql import functions as f
 
 from keyedstate import types
-from keyedstate.durations import Duration, InvalidDurationError
-from keyedstate.errors import ConnectedFramesError, EventTimeError, InvalidFunctionError, MissingUidError
+from keyedstate.durations import Duration
+from keyedstate.errors import (
+    ConnectedFramesError,
+    EventTimeError,
+    InvalidDurationError,
+    InvalidFunctionError,
+    MissingUidError,
+)
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedProcessFunction
 from keyedstate.spark import connect, epoch_metrics, keyed, new_savepoint
 from keyedstate.state import ListState, ValueState

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from keyedstate.errors import ExactlyOnceWarning
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import ExactlyOnceWarning, keyed
+from keyedstate.spark import keyed
 
 
 class Copy(KeyedProcessFunction):

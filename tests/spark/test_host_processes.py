@@ -35,10 +35,10 @@ from keyedstate.errors import (
     FunctionTransportError,
     HostLostError,
     HostMemoryError,
+    OutputTypeError,
     UserFunctionError,
 )
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.runtime.output import OutputTypeError
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.protocol import (

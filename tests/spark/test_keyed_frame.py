@@ -17,6 +17,7 @@ from keyedstate.errors import (
     FunctionTransportError,
     InvalidFunctionError,
     InvalidOptionError,
+    InvalidParallelismError,
     KeyColumnError,
     MissingKeyColumnError,
     MissingOptionError,
@@ -28,7 +29,6 @@ from keyedstate.errors import (
     UnorderedTimersError,
     UnsafeNameError,
 )
-from keyedstate.keygroups import InvalidParallelismError
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keyedstate import types
+from keyedstate.errors import RowClassError
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
-from keyedstate.runtime.row_classes import RowClassError
 from keyedstate.spark import connect, keyed
 from keyedstate.state import ValueState
 

@@ -14,16 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.cli.demo.flights import read_flights
-from keyedstate.errors import SavepointTargetError, StateFolderOwnedError, UnknownEpochError
-from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
-from keyedstate.spark.savepoint.query_location import SparkStateError
-from keyedstate.spark.savepoint.savepoint import (
+from keyedstate.errors import (
     NoCommonEpochError,
     NotForkableError,
-    create_savepoint,
-    fork_savepoint,
+    SavepointTargetError,
+    SparkStateError,
+    StateFolderOwnedError,
+    UnknownEpochError,
 )
+from keyedstate.runtime import Context, KeyedProcessFunction
+from keyedstate.spark import keyed
+from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.state import ListState, OperatorListState, ValueState
 

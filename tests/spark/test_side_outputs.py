@@ -12,14 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from keyedstate import types
 from keyedstate.checkpoint import StoredState
 from keyedstate.checkpoint.reading.state_reader import reader_of
-from keyedstate.errors import KeyColumnError, OutputDeclarationError, SideOutputError
+from keyedstate.errors import KeyColumnError, OutputDeclarationError, SideOutputError, SideOutputNameError
 from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     VectorizedProcessFunction,
 )
-from keyedstate.runtime.side_outputs import SideOutputNameError
 from keyedstate.spark import connect, keyed, split
 from keyedstate.state import ValueState
 

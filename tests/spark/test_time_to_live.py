@@ -11,10 +11,10 @@ from pyspark.sql import functions as f
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
-from keyedstate.errors import EventTimeError, MissingEventTimeError
+from keyedstate.errors import EventTimeError, InvalidDurationError, MissingEventTimeError
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
-from keyedstate.state import BEFORE_TIME, InvalidDurationError, Ttl, TtlClock, ValueState
+from keyedstate.state import BEFORE_TIME, Ttl, TtlClock, ValueState
 
 SCHEMA = "k string, before long, time long, watermark long"
 TTL_MS, DELAY_MS = 100, 20

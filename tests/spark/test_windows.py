@@ -8,11 +8,11 @@ import pytest
 
 from keyedstate import types
 from keyedstate.aggregates import count, max_, sum_
-from keyedstate.durations import InvalidDurationError
 from keyedstate.errors import (
     EventTimeError,
     GenericTypeForbiddenError,
     InvalidAggregateError,
+    InvalidDurationError,
     InvalidWindowError,
     OutputDeclarationError,
     SideOutputError,

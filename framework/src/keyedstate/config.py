@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from keyedstate.durations import InvalidDurationError, milliseconds
+from keyedstate.durations import milliseconds
 from keyedstate.errors import (
     ConfigError,
+    InvalidDurationError,
     InvalidOptionError,
     MissingOptionError,
     UnknownOptionError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 
-from keyedstate.errors import KeyedStateError
+from keyedstate.errors import InvalidDurationError
 
 _UNITS_MS = {
     "ms": 1,
@@ -23,17 +23,6 @@ _UNITS_MS = {
 _TEXT = re.compile(r"\s*([+-]?\d+)\s*([a-z]+?)(s?)\s*", re.ASCII)
 
 Duration = str | int | dt.timedelta
-
-
-class InvalidDurationError(KeyedStateError):
-    """Something that says no length of time."""
-
-    def __init__(self, duration: object) -> None:
-        self.duration = duration
-        super().__init__(
-            f"{duration!r} is no duration. Give a whole number with a unit (ms, s, min, h, d, week or their "
-            "long names), as in '7 days', a timedelta, or milliseconds as an int."
-        )
 
 
 def milliseconds(duration: object) -> int:

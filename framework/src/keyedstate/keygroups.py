@@ -16,7 +16,13 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from keyedstate.errors import KeyedStateError
+from keyedstate.errors import (
+    InvalidKeyGroupRangeError,
+    InvalidMaxParallelismError,
+    InvalidParallelismError,
+    KeyGroupError,
+    KeyGroupOutOfRangeError,
+)
 
 KEY_GROUP_COLUMN = "__keyedstate_key_group"
 """Name of the column that carries the key group of each row to its task."""
@@ -26,63 +32,6 @@ DEFAULT_LOWER_BOUND_MAX_PARALLELISM = 128
 
 UPPER_BOUND_MAX_PARALLELISM = 32_768
 """The largest allowed max parallelism: a key group always fits two bytes as a non-negative number."""
-
-
-class KeyGroupError(KeyedStateError, ValueError):
-    """Base class of errors about key groups, their ranges and parallelism."""
-
-
-class InvalidKeyGroupRangeError(KeyGroupError):
-    """Bounds that no range of key groups has."""
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-        super().__init__(
-            f"[{start}, {end}] is no range of key groups: the start must be at least 0 and at most the end. "
-            "Use KeyGroupRange.of(start, end) where a start behind the end is to mean the empty range."
-        )
-
-
-class KeyGroupOutOfRangeError(KeyGroupError):
-    """A key group outside the range that an object covers."""
-
-    def __init__(self, key_group: int, key_group_range: KeyGroupRange) -> None:
-        self.key_group = key_group
-        self.key_group_range = key_group_range
-        super().__init__(
-            f"key group {key_group} lies outside {key_group_range}. Route the key by the parallelism and max "
-            "parallelism that this range was computed with."
-        )
-
-
-class InvalidParallelismError(KeyGroupError):
-    """A parallelism outside 1 to 32,768 or above the max parallelism."""
-
-    def __init__(self, parallelism: int, max_parallelism: int | None) -> None:
-        self.parallelism = parallelism
-        self.max_parallelism = max_parallelism
-        if max_parallelism is None:
-            bounds = f"lie between 1 and {UPPER_BOUND_MAX_PARALLELISM}"
-            way_out = "Set the number of partitions to a value within these bounds."
-        else:
-            bounds = f"lie between 1 and the max parallelism {max_parallelism}"
-            way_out = (
-                "Use fewer partitions; the max parallelism of existing state is fixed, so a higher one needs "
-                "a query that starts without state."
-            )
-        super().__init__(f"the parallelism {parallelism} must {bounds}. {way_out}")
-
-
-class InvalidMaxParallelismError(KeyGroupError):
-    """A max parallelism outside 1 to 32,768."""
-
-    def __init__(self, max_parallelism: int) -> None:
-        self.max_parallelism = max_parallelism
-        super().__init__(
-            f"the max parallelism {max_parallelism} must lie between 1 and {UPPER_BOUND_MAX_PARALLELISM}. "
-            "Choose a value within these bounds, such as a power of two well above the number of partitions."
-        )
 
 
 @dataclass(frozen=True, slots=True)

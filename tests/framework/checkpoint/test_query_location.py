@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keyedstate.spark.savepoint.query_location import QueryLocation, SparkLocationError, SparkStateError
+from keyedstate.errors import SparkLocationError, SparkStateError
+from keyedstate.spark.savepoint.query_location import QueryLocation
 
 
 @pytest.fixture

@@ -28,15 +28,10 @@ from keyedstate.checkpoint import (
     Writing,
     handles_for,
 )
-from keyedstate.checkpoint.reading.state_reader import (
-    GenericStateRefusedError,
-    KeyedStateReader,
-    StateReader,
-    reader_of,
-)
+from keyedstate.checkpoint.reading.state_reader import KeyedStateReader, StateReader, reader_of
 from keyedstate.config import Configuration
 from keyedstate.epoch.epoch_writer import StateWriter
-from keyedstate.errors import CorruptSegmentError, UnknownStateError
+from keyedstate.errors import CorruptSegmentError, GenericStateRefusedError, UnknownStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (

@@ -22,13 +22,14 @@ from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle,
 from keyedstate.errors import (
     ColumnSizeError,
     InvalidOptionError,
+    KeyGroupOutOfRangeError,
     MissingFileError,
     SnapshotCancelledError,
     SnapshotOrderError,
     StorageError,
     UnwritableEntryError,
 )
-from keyedstate.keygroups import KeyGroupOutOfRangeError, KeyGroupRange
+from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import (
     BYTES,
     FLOAT64,

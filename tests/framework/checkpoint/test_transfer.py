@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage, FileCopy, TransferCancelledError, transfer
-from keyedstate.errors import MissingFileError, StorageError
+from keyedstate.checkpoint import CheckpointStorage, FileCopy, transfer
+from keyedstate.errors import MissingFileError, StorageError, TransferCancelledError
 
 #: Sizes around those of a piece, and of what an output holds before it opens a stream.
 SIZES = [0, 1, 1000, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, (8 << 20) + 5]

@@ -13,9 +13,14 @@ import numpy as np
 import pytest
 
 from keyedstate.backend import StateKind, StateMeta
-from keyedstate.checkpoint.reading.comparison import IncomparableStateError, is_same
+from keyedstate.checkpoint.reading.comparison import is_same
 from keyedstate.checkpoint.reading.json_values import json_value, shown_value
-from keyedstate.errors import CorruptSegmentError, UnknownOperatorError, UnknownStateError
+from keyedstate.errors import (
+    CorruptSegmentError,
+    IncomparableStateError,
+    UnknownOperatorError,
+    UnknownStateError,
+)
 from keyedstate.types import FLOAT64, INT64, STRING, VOID, TimedDict, TimedList, TtlSerializer
 
 

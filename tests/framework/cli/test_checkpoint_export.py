@@ -18,10 +18,14 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
-from keyedstate.checkpoint.reading.state_reader import GenericStateRefusedError
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.cli.checkpoint.export_command import ExportTargetError
-from keyedstate.errors import CorruptSegmentError, StorageError, UnknownStateError
+from keyedstate.errors import (
+    CorruptSegmentError,
+    ExportTargetError,
+    GenericStateRefusedError,
+    StorageError,
+    UnknownStateError,
+)
 
 
 @pytest.fixture

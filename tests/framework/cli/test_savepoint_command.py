@@ -14,8 +14,7 @@ import pytest
 
 from keyedstate.checkpoint import CheckpointStorage, Savepoint
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
-from keyedstate.errors import CorruptManifestError, NotASavepointError, UnknownEpochError
-from keyedstate.spark.savepoint.savepoint import NotForkableError
+from keyedstate.errors import CorruptManifestError, NotASavepointError, NotForkableError, UnknownEpochError
 
 
 @pytest.fixture

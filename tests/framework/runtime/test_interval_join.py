@@ -9,10 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyedstate import types
-from keyedstate.durations import InvalidDurationError
-from keyedstate.errors import InvalidFunctionError, InvalidJoinError, UserFunctionError
+from keyedstate.errors import (
+    InvalidDurationError,
+    InvalidFunctionError,
+    InvalidJoinError,
+    SideOutputNameError,
+    UserFunctionError,
+)
 from keyedstate.joins import ProcessJoinFunction, interval_join
-from keyedstate.runtime.side_outputs import SideOutputNameError
 from keyedstate.state import ValueState
 from keyedstate.testing import Harness, SecondInput
 

@@ -15,6 +15,7 @@ from keyedstate.config import Configuration
 from keyedstate.errors import (
     InvalidDescriptorError,
     InvalidFunctionError,
+    OutputTypeError,
     StateNotBoundError,
     StateValueError,
     UserFunctionError,
@@ -23,7 +24,7 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
-from keyedstate.runtime.output import OutputSchema, OutputTypeError
+from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.operator import OUTPUT_BATCH_ROWS, key_serializer_for
 from keyedstate.state import KeyedStateBackend, ValueState
 

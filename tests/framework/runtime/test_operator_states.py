@@ -14,6 +14,7 @@ from keyedstate.errors import (
     InvalidDescriptorError,
     InvalidFunctionError,
     NoCurrentKeyError,
+    OutputTypeError,
     ReadOnlyBroadcastStateError,
     UserFunctionError,
 )
@@ -27,7 +28,7 @@ from keyedstate.runtime import (
     KeyedOperator,
     KeyedProcessFunction,
 )
-from keyedstate.runtime.output import OutputSchema, OutputTypeError
+from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.operator import OUTPUT_BATCH_ROWS, key_serializer_for
 from keyedstate.state import (
     BroadcastState,

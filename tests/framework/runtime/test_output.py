@@ -13,12 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keyedstate.runtime.output import (
-    OutputRowError,
-    OutputSchema,
-    OutputSchemaError,
-    OutputTypeError,
-)
+from keyedstate.errors import OutputRowError, OutputSchemaError, OutputTypeError
+from keyedstate.runtime.output import OutputSchema
 
 UTC = dt.timezone.utc
 STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])

@@ -13,12 +13,12 @@ import pytest
 from typing_extensions import TypeAliasType
 
 from keyedstate import types
+from keyedstate.errors import RowClassError
 from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
 )
-from keyedstate.runtime.row_classes import RowClassError
 from keyedstate.state import ValueState
 from keyedstate.testing import Harness, SecondInput
 

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 
 from keyedstate.config import Configuration
+from keyedstate.errors import OutputTypeError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
 from keyedstate.runtime.key_runs import ROWS_AT_ONCE
-from keyedstate.runtime.output import OutputSchema, OutputTypeError
+from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.operator import key_serializer_for
 from keyedstate.state import KeyedStateBackend
 

@@ -11,15 +11,24 @@ import pyarrow.compute as pc
 import pytest
 
 from keyedstate import types
-from keyedstate.errors import HarnessSchemaError, HarnessSettingError, InvalidFunctionError, UserFunctionError
+from keyedstate.errors import (
+    HarnessSchemaError,
+    HarnessSettingError,
+    InvalidFunctionError,
+    OutputBatchError,
+    OutputRowError,
+    OutputTypeError,
+    SideOutputNameError,
+    UserFunctionError,
+)
 from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     VectorizedProcessFunction,
 )
-from keyedstate.runtime.output import OutputBatchError, OutputRowError, OutputSchema, OutputTypeError
-from keyedstate.runtime.side_outputs import MAIN, OUTPUT, Outputs, SideOutputNameError
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.side_outputs import MAIN, OUTPUT, Outputs
 from keyedstate.state import ValueState
 from keyedstate.testing import Harness, SecondInput
 

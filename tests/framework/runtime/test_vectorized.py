@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from keyedstate import types
 from keyedstate.config import Configuration
-from keyedstate.errors import NoCurrentKeyError, StateValueError, UserFunctionError
+from keyedstate.errors import NoCurrentKeyError, OutputBatchError, StateValueError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedOperator, KeyedProcessFunction, VectorizedProcessFunction
 from keyedstate.runtime.grouping import GroupedRows
-from keyedstate.runtime.output import OutputBatchError, OutputSchema
+from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import operator as operator_module
 from keyedstate.runtime.runners.operator import key_serializer_for
 from keyedstate.state import KeyedStateBackend, ListState, MapState, ReducingState, Ttl, TtlClock, ValueState

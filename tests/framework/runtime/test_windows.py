@@ -15,9 +15,9 @@ from keyedstate.errors import (
     InvalidAggregateError,
     InvalidFunctionError,
     InvalidWindowError,
+    SideOutputNameError,
     UserFunctionError,
 )
-from keyedstate.runtime.side_outputs import SideOutputNameError
 from keyedstate.state import AggregateFunction, ValueState
 from keyedstate.testing import Harness
 from keyedstate.windows import (

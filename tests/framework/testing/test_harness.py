@@ -15,15 +15,16 @@ from keyedstate.errors import (
     HarnessClosedError,
     HarnessSettingError,
     InvalidFunctionError,
+    InvalidParallelismError,
+    OutputTypeError,
     StateNotRegisteredError,
     UnknownBackendError,
     UnknownOptionError,
     UserFunctionError,
     ValueTypeError,
 )
-from keyedstate.keygroups import InvalidParallelismError, operator_index_for_key_group
+from keyedstate.keygroups import operator_index_for_key_group
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.runtime.output import OutputTypeError
 from keyedstate.state import ListState, MapState, ReducingState, ValueState
 from keyedstate.testing import Harness
 

@@ -13,6 +13,7 @@ from keyedstate import types
 from keyedstate.errors import (
     CorruptSegmentError,
     HarnessClosedError,
+    InvalidParallelismError,
     SnapshotMismatchError,
     StateKindMismatchError,
     StateMigrationError,
@@ -20,7 +21,6 @@ from keyedstate.errors import (
     UnwritableEntryError,
     UserFunctionError,
 )
-from keyedstate.keygroups import InvalidParallelismError
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.state import ListState, MapState, ValueState
 from keyedstate.testing import Harness

@@ -11,19 +11,11 @@ from keyedstate.errors import (
     HarnessClosedError,
     HarnessSchemaError,
     HarnessSettingError,
+    InvalidDurationError,
     MissingEventTimeError,
 )
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.state import (
-    InvalidDurationError,
-    ListState,
-    MapState,
-    ReducingState,
-    Ttl,
-    TtlClock,
-    UpdateType,
-    ValueState,
-)
+from keyedstate.state import ListState, MapState, ReducingState, Ttl, TtlClock, UpdateType, ValueState
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, ManualClock
 
 ROWS = "user string, n long"

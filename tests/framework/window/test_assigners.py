@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyedstate.durations import InvalidDurationError
-from keyedstate.errors import InvalidGapError, InvalidWindowError, MissingTimestampError
+from keyedstate.errors import InvalidDurationError, InvalidGapError, InvalidWindowError, MissingTimestampError
 from keyedstate.types import GLOBAL_WINDOW
 from keyedstate.windows import (
     Count,

@@ -46,7 +46,7 @@ from keyedstate.checkpoint.savepoint.savepoint import (
 )
 from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
-from keyedstate.checkpoint.storage.transfer import CopiedFile, FileCopy, TransferCancelledError, transfer
+from keyedstate.checkpoint.storage.transfer import CopiedFile, FileCopy, transfer
 
 __all__ = [
     "Acknowledgement",
@@ -83,7 +83,6 @@ __all__ = [
     "StoredNativeHandle",
     "StoredState",
     "TaskIdentity",
-    "TransferCancelledError",
     "Writing",
     "claim",
     "delete_native",

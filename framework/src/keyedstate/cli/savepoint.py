@@ -16,7 +16,7 @@ from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Savepoint, 
 from keyedstate.checkpoint.reading.stored_path import Place
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint.savepoint import delete_savepoint
-from keyedstate.checkpoint.savepoint.stop_request import StopRequest, StopRequestError
+from keyedstate.checkpoint.savepoint.stop_request import StopRequest
 from keyedstate.cli.checkpoint.leases import Holding
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_facts
@@ -29,6 +29,7 @@ from keyedstate.cli.output import (
 )
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.config import CHECKPOINT_COMPRESSION
+from keyedstate.errors import StopRequestError
 from keyedstate.spark.savepoint.query_location import without_hadoop_scheme
 from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint, query_folders
 

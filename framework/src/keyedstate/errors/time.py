@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyedstate.errors.kernel import KeyedStateError
+from keyedstate.errors.base import KeyedStateError
 
 
 class TimerError(KeyedStateError):
@@ -10,91 +10,62 @@ class TimerError(KeyedStateError):
 
 
 class InvalidTimerTimeError(TimerError, ValueError):
-    """A time that no timer can have.
+    """A time that no timer can have."""
 
-    Attributes
-    ----------
-    time : object
-    """
-
-    def __init__(self, time: object) -> None:
-        self.time = time
-        super().__init__(
-            f"a timer cannot be at {time!r}: give a whole number of milliseconds since 1970 UTC that fits "
-            "into 64 bits, such as ctx.timestamp + 60_000."
-        )
+    time: object
+    message = (
+        "a timer cannot be at {time!r}: give a whole number of milliseconds since 1970 UTC that fits into 64 "
+        "bits, such as ctx.timestamp + 60_000."
+    )
 
 
 class InvalidTimerNamespaceError(TimerError, ValueError):
-    """A namespace that is not of the type with which a timer service was made.
+    """A namespace that is not of the type with which a timer service was made."""
 
-    Attributes
-    ----------
-    service : str
-    namespace : object
-    """
-
-    def __init__(self, service: str, namespace: object, reason: str) -> None:
-        self.service = service
-        self.namespace = namespace
-        super().__init__(f"the timer service {service!r} has no timers in {namespace!r}: {reason}.")
+    service: str
+    namespace: object
+    reason: str
+    message = "the timer service {service!r} has no timers in {namespace!r}: {reason}."
 
 
 class NoEventTimeError(TimerError):
-    """A timer in event time, in an operator that knows none: it would never fire.
+    """A timer in event time, in an operator that knows none: it would never fire."""
 
-    Attributes
-    ----------
-    service : str
-    """
-
-    def __init__(self, service: str) -> None:
-        self.service = service
-        super().__init__(
-            f"an event-time timer of {service!r} would never fire: this operator does not know the event "
-            "time of its rows. Name the column, as in process(function, schema, time='ts', "
-            "delay='10 minutes'), or register a processing-time timer."
-        )
+    service: str
+    message = (
+        "an event-time timer of {service!r} would never fire: this operator does not know the event time of "
+        "its rows. Name the column, as in process(function, schema, time='ts', delay='10 minutes'), or "
+        "register a processing-time timer."
+    )
 
 
 class UnorderedTimersError(TimerError):
-    """Timers that a backend shall keep in the order of time, which it cannot.
+    """Timers that a backend shall keep in the order of time, which it cannot."""
 
-    Attributes
-    ----------
-    backend : str
-    """
-
-    def __init__(self, backend: str) -> None:
-        self.backend = backend
-        super().__init__(
-            f"the backend {backend!r} does not keep timers in the order of time, which timers.queue=ordered "
-            "asks for. Set timers.queue to 'auto', or choose a backend that does, such as 'rocksdb'."
-        )
+    backend: str
+    message = (
+        "the backend {backend!r} does not keep timers in the order of time, which timers.queue=ordered asks "
+        "for. Set timers.queue to 'auto', or choose a backend that does, such as 'rocksdb'."
+    )
 
 
 class TimerServiceMismatchError(TimerError):
-    """A second look-up of a timer service with another type of namespaces.
+    """A second look-up of a timer service with another type of namespaces."""
 
-    Attributes
-    ----------
-    service : str
-    """
-
-    def __init__(self, service: str, registered: object, requested: object) -> None:
-        self.service = service
-        super().__init__(
-            f"the timer service {service!r} has namespaces of {registered!r}, and was asked for with "
-            f"{requested!r}. Choose another name, or the same type."
-        )
+    service: str
+    registered: object
+    requested: object
+    message = (
+        "the timer service {service!r} has namespaces of {registered!r}, and was asked for with "
+        "{requested!r}. Choose another name, or the same type."
+    )
 
 
 class KeyGroupOfTimerError(TimerError, ValueError):
     """A question about timers of a key group that another instance owns (TM-14)."""
 
-    def __init__(self, key_group: int, owned: object) -> None:
-        self.key_group = key_group
-        super().__init__(
-            f"key group {key_group} is not among those of this instance, {owned}. Ask the instance that owns "
-            "it."
-        )
+    key_group: int
+    owned: object
+    message = (
+        "key group {key_group} is not among those of this instance, {owned}. Ask the instance that owns it."
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyedstate.errors.kernel import KeyedStateError
+from keyedstate.errors.base import KeyedStateError
 
 
 class WindowError(KeyedStateError):
@@ -10,68 +10,50 @@ class WindowError(KeyedStateError):
 
 
 class InvalidWindowError(WindowError, ValueError):
-    """Windows that cannot be, found when they are declared.
+    """Windows that cannot be, found when they are declared."""
 
-    Attributes
-    ----------
-    part : str
-        What is wrong: ``Tumbling``, ``CountTrigger``, ``the allowed lateness`` ...
-    reason : str
-    """
-
-    def __init__(self, part: str, reason: str, way_out: str) -> None:
-        self.part = part
-        self.reason = reason
-        super().__init__(f"{part} cannot be used: {reason}. {way_out}")
+    part: str  # What is wrong: ``Tumbling``, ``CountTrigger``, ``the allowed lateness``
+    reason: str
+    way_out: str
+    message = "{part} cannot be used: {reason}. {way_out}"
 
 
 class MissingTimestampError(WindowError):
     """A row without event time that is given to event-time windows (Flink's ``Long.MIN_VALUE`` timestamp)."""
 
-    def __init__(self, assigner: str) -> None:
-        self.assigner = assigner
-        super().__init__(
-            f"{assigner} cannot assign a row that has no event time. Name the column with time=, and say "
-            "what is done with rows where it is null: missing='drop' or missing='side output'."
-        )
+    assigner: str
+    message = (
+        "{assigner} cannot assign a row that has no event time. Name the column with time=, and say what is "
+        "done with rows where it is null: missing='drop' or missing='side output'."
+    )
 
 
 class InvalidGapError(WindowError):
     """A gap that a dynamic session's function gave for a row, and that no session can have."""
 
-    def __init__(self, gap: object) -> None:
-        self.gap = gap
-        super().__init__(
-            f"the gap of a session is {gap!r} for this row. Return a duration of at least one millisecond "
-            "for every row."
-        )
+    gap: object
+    message = (
+        "the gap of a session is {gap!r} for this row. Return a duration of at least one millisecond for "
+        "every row."
+    )
 
 
 class LateMergeError(WindowError):
-    """Windows that merge to one whose end has passed already, which would fire it a second time.
+    """Windows that merge to one whose end has passed already, which would fire it a second time."""
 
-    Attributes
-    ----------
-    window : object
-    now : int
-        The watermark, or the processing time, in milliseconds.
-    """
-
-    def __init__(self, window: object, now: int) -> None:
-        self.window = window
-        self.now = now
-        super().__init__(
-            f"merging made {window!r}, which ended before the present time {now} of its time line. Make "
-            "merge_windows() of the assigner give windows that end no earlier than those that it merges."
-        )
+    window: object
+    now: int  # The watermark, or the processing time, in milliseconds
+    message = (
+        "merging made {window!r}, which ended before the present time {now} of its time line. Make "
+        "merge_windows() of the assigner give windows that end no earlier than those that it merges."
+    )
 
 
 class PerWindowStateError(WindowError):
     """Per-window state of windows that merge; nobody knows how a user's state would. Flink refuses it too."""
 
-    def __init__(self, state: str) -> None:
-        self.state = state
-        super().__init__(
-            f"the state {state!r} belongs to one window, and these windows merge. Use ctx.global_state(), "
-            "which belongs to the key, or windows that do not merge."
-        )
+    state: str
+    message = (
+        "the state {state!r} belongs to one window, and these windows merge. Use ctx.global_state(), which "
+        "belongs to the key, or windows that do not merge."
+    )

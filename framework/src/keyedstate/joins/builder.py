@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from keyedstate.durations import Duration, milliseconds
-from keyedstate.errors import InvalidJoinError, forgotten_call
+from keyedstate.errors import InvalidJoinError, SideOutputNameError, forgotten_call
 from keyedstate.joins.function import (
     LATE_LEFT,
     LATE_RIGHT,
@@ -24,7 +24,7 @@ from keyedstate.joins.function import (
 )
 from keyedstate.runtime.event_time import DROP, FAIL, MISSING
 from keyedstate.runtime.function_checks import check_methods
-from keyedstate.runtime.side_outputs import SideOutputNameError, check_name
+from keyedstate.runtime.side_outputs import check_name
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.errors import SUPPORTED_TYPES, InvalidKeyValueError
+from keyedstate.errors import InvalidKeyValueError
 from keyedstate.keygroups import check_max_parallelism
 from keyedstate.murmur3.columns import column_of
 from keyedstate.murmur3.mixing import LOW_32
@@ -28,7 +28,6 @@ from keyedstate.murmur3.values import value_fold
 
 __all__ = [
     "SPARK_SEED",
-    "SUPPORTED_TYPES",
     "hash_columns",
     "hash_value",
     "key_groups",

@@ -1,6 +1,5 @@
 """Running a process function over one partition, without knowing Spark."""
 
-from keyedstate.errors import UserFunctionError
 from keyedstate.runtime.function import (
     BroadcastContext,
     Context,
@@ -38,7 +37,6 @@ __all__ = [
     "OnTimerContext",
     "TimeDomain",
     "TimerBatch",
-    "UserFunctionError",
     "VectorizedProcessFunction",
     "check_function",
     "check_inputs",

@@ -20,63 +20,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyedstate.errors import KeyedStateError, did_you_mean
+from keyedstate.errors import (
+    OutputBatchError,
+    OutputRowError,
+    OutputSchemaError,
+    OutputSizeError,
+    OutputTypeError,
+    did_you_mean,
+)
 
 _NONE = type(None)
 _INTEGERS = frozenset((int,))
 #: What pyarrow raises for a value of the right Python type that the Arrow type cannot hold.
 _CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
-
-
-class OutputError(KeyedStateError):
-    """Base class of errors about the rows that a function yields; ``key`` is the key it was working on."""
-
-    key: object
-
-
-class OutputRowError(OutputError):
-    """An output row that is no row, or has not exactly the declared columns."""
-
-    def __init__(
-        self, reason: str, row: object, columns: Sequence[str], key: object, side: str | None = None
-    ) -> None:
-        self.reason = reason
-        self.columns = tuple(columns)
-        self.key = key
-        super().__init__(
-            f"the output row {_short(row)}{_of_side(side)} for the key {_short(key)} {reason}. Declared are "
-            f"{len(columns)} column(s): {', '.join(columns)}. Yield a tuple or list with one value for each "
-            "in this order, or a dict with these names."
-        )
-
-
-class OutputTypeError(OutputError, TypeError):
-    """An output value that does not fit its column.
-
-    Attributes
-    ----------
-    column : str
-        The column; inside a nested one with the path to the value, such as ``tags.element``.
-    expected : str
-        The declared type and the Python types it takes: ``int64 (int)``.
-    given : str
-        The Python type and the value, shortened.
-    reason : str
-        What is wrong where the Python type is right; otherwise empty.
-    """
-
-    def __init__(self, column: str, expected: str, value: object, key: object, reason: str = "") -> None:
-        self.column = column
-        self.expected = expected
-        self.given = f"{type(value).__name__} {_short(value)}"
-        self.key = key
-        self.reason = reason
-        detail = f" ({reason})" if reason else ""
-        super().__init__(
-            f"the output column {column!r} is declared as {expected}, but for the key {_short(key)} the "
-            f"function gave {self.given}{detail}. Give a value of that type, or declare the column with "
-            "another."
-        )
 
 
 class OutputSchema:
@@ -204,41 +160,6 @@ class OutputSchema:
         else:
             reason = f"is a {type(row).__name__} and no row"
         raise OutputRowError(reason, row, names, key_of(index), self._side)
-
-
-class OutputSchemaError(KeyedStateError, ValueError):
-    """A declared output schema that cannot be used."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(
-            f"the output schema cannot be used: {reason}. Correct the schema given to process()."
-        )
-
-
-class OutputSizeError(KeyedStateError):
-    """Output values that are too large to share one Arrow batch."""
-
-    def __init__(self, column: str, rows: int) -> None:
-        self.column = column
-        self.rows = rows
-        super().__init__(
-            f"{rows} values of the output column {column!r} hold more than 2 GiB together, more than one "
-            "Arrow batch can. Yield smaller values, or several rows for one."
-        )
-
-
-class OutputBatchError(OutputError):
-    """What a vectorised function gives, where it is no batch of the declared columns."""
-
-    def __init__(self, reason: str, columns: Sequence[str], side: str | None = None) -> None:
-        self.reason = reason
-        self.columns = tuple(columns)
-        self.key = None
-        super().__init__(
-            f"an output batch{_of_side(side)} cannot be used: {reason}. Declared are {len(columns)} "
-            f"column(s): {', '.join(columns)}. Yield pyarrow.RecordBatch or pyarrow.Table with these."
-        )
 
 
 class _Refused(Exception):

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import pyarrow as pa
 
-from keyedstate.errors import KeyedStateError, did_you_mean
+from keyedstate.errors import RowClassError, did_you_mean
 from keyedstate.runtime.rows import row_values, rows_of
 from keyedstate.types.contract.arrow_columns import spread
 
@@ -41,21 +41,6 @@ _VALUES: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
     (pa.types.is_map, dict),
     (pa.types.is_struct, tuple),
 )
-
-
-class RowClassError(KeyedStateError, TypeError):
-    """A class of rows that cannot be one, or that does not fit the columns.
-
-    Attributes
-    ----------
-    row_class : str
-    reason : str
-    """
-
-    def __init__(self, row_class: str, reason: str) -> None:
-        self.row_class = row_class
-        self.reason = reason
-        super().__init__(f"rows cannot be instances of {row_class}: {reason}.")
 
 
 class RowClass:

@@ -13,35 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyedstate.errors import KeyedStateError, did_you_mean
+from keyedstate.errors import SideOutputNameError, UndeclaredSideOutputError
 from keyedstate.runtime.output import OutputSchema
 
 #: The column that says which output a row is of, and the output of the rows that a function yields.
 OUTPUT, MAIN = "output", "main"
-
-
-class SideOutputNameError(KeyedStateError, ValueError):
-    """A declared side output of a name that it cannot have."""
-
-    def __init__(self, name: object, reason: str) -> None:
-        self.name = name
-        self.reason = reason
-        super().__init__(f"the side output {name!r} cannot be declared: {reason}. Give it another name.")
-
-
-class UndeclaredSideOutputError(KeyedStateError, LookupError):
-    """A row for a side output that was not declared."""
-
-    def __init__(self, name: object, declared: list[str]) -> None:
-        self.name = name
-        self.declared = tuple(declared)
-        known = ", ".join(map(repr, declared)) or "none"
-        super().__init__(
-            f"the side output {name!r} was not declared; declared are: {known}."
-            f"{did_you_mean(str(name), declared)} Declare it in side_outputs of the function, as in "
-            f"side_outputs = {{{str(name)!r}: 'user string, n long'}}, or with side_output() of windows and "
-            "joins."
-        )
 
 
 def check_name(name: object) -> None:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from keyedstate.spark.dataframe.frame import KeyedFrame, keyed
     from keyedstate.spark.dataframe.side_outputs import SplitOutputs, split
     from keyedstate.spark.datasource.registration import register
-    from keyedstate.spark.plan.exactly_once import ExactlyOnceWarning
     from keyedstate.spark.plan.metrics import EpochListener, epoch_metrics, metrics_of
     from keyedstate.spark.savepoint.edit import SavepointEdit, edit, new_savepoint
     from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 _WITH_SPARK = {
     "ConnectedFrame": "keyedstate.spark.dataframe.connected",
     "EpochListener": "keyedstate.spark.plan.metrics",
-    "ExactlyOnceWarning": "keyedstate.spark.plan.exactly_once",
     "KeyedFrame": "keyedstate.spark.dataframe.frame",
     "SavepointEdit": "keyedstate.spark.savepoint.edit",
     "SplitOutputs": "keyedstate.spark.dataframe.side_outputs",
@@ -43,7 +41,6 @@ _WITH_SPARK = {
 __all__ = [
     "ConnectedFrame",
     "EpochListener",
-    "ExactlyOnceWarning",
     "KeyedFrame",
     "SavepointEdit",
     "SplitOutputs",

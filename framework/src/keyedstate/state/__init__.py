@@ -1,6 +1,5 @@
 """Keyed and operator state: declarations, handles and the backends that register states by name."""
 
-from keyedstate.durations import InvalidDurationError
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, Clock, ManualClock, system_clock
 from keyedstate.state.context import KeyContext, KeysInTurn
 from keyedstate.state.kinds.aggregating import (
@@ -43,7 +42,6 @@ __all__ = [
     "Clock",
     "FoldingState",
     "IncrementalCleanup",
-    "InvalidDurationError",
     "KeyContext",
     "KeyedStateBackend",
     "KeysInTurn",

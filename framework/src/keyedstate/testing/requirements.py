@@ -5,26 +5,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from keyedstate.errors import KeyedStateError
+from keyedstate.errors import MissingTestExtraError
 
 _NEEDED = ("pytest", "hypothesis")
-
-
-class MissingTestExtraError(KeyedStateError, ImportError):
-    """A module that the contract kit imports is not installed.
-
-    Attributes
-    ----------
-    modules : tuple of str
-        What is missing.
-    """
-
-    def __init__(self, modules: tuple[str, ...]) -> None:
-        self.modules = modules
-        super().__init__(
-            f"the contract kit needs {' and '.join(modules)}, which is not installed here. "
-            "Install it with `pip install 'keyedstate[test]'`."
-        )
 
 
 def require_test_extra() -> None:

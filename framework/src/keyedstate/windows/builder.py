@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeVar
 from keyedstate.aggregates import Aggregate
 from keyedstate.aggregates.declaration import all_aggregates, require_aggregate
 from keyedstate.durations import Duration
-from keyedstate.errors import InvalidAggregateError, InvalidWindowError, forgotten_call
+from keyedstate.errors import InvalidAggregateError, InvalidWindowError, SideOutputNameError, forgotten_call
 from keyedstate.runtime.event_time import DROP, FAIL, MISSING
 from keyedstate.runtime.function import KeyedFunction
 from keyedstate.runtime.function_checks import check_methods
-from keyedstate.runtime.side_outputs import SideOutputNameError, check_name
+from keyedstate.runtime.side_outputs import check_name
 from keyedstate.state import AggregateFunction
 from keyedstate.types import TypeSerializer
 from keyedstate.windows.assigners import WindowAssigner

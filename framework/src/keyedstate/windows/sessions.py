@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from keyedstate.durations import Duration, InvalidDurationError, milliseconds
-from keyedstate.errors import InvalidGapError
+from keyedstate.durations import Duration, milliseconds
+from keyedstate.errors import InvalidDurationError, InvalidGapError
 from keyedstate.types import TimeWindow
 from keyedstate.windows.assigners import AssignerContext, MergingWindowAssigner, TimeAssigner
 from keyedstate.windows.checks import function, positive

@@ -11,10 +11,15 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import StateKind
-from keyedstate.errors import InvalidDescriptorError, InvalidTtlError, UnsupportedTypeError, ValueTypeError
+from keyedstate.errors import (
+    InvalidDescriptorError,
+    InvalidDurationError,
+    InvalidTtlError,
+    UnsupportedTypeError,
+    ValueTypeError,
+)
 from keyedstate.state import (
     IncrementalCleanup,
-    InvalidDurationError,
     ListState,
     MapState,
     Ttl,

@@ -29,12 +29,13 @@ from keyedstate.errors import (
     CorruptSegmentError,
     InvalidOptionError,
     KeyedStateError,
+    KeyGroupOutOfRangeError,
     SnapshotOrderError,
     UnreadableStateError,
     UnwritableEntryError,
     ValueTypeError,
 )
-from keyedstate.keygroups import KeyGroupOutOfRangeError, KeyGroupRange
+from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import AccumulatorsSerializer, TypeSerializer
 from keyedstate.types.collections.maps import MapSerializer
 from keyedstate.types.collections.ttl import TtlMapSerializer

@@ -22,26 +22,13 @@ from keyedstate.backend import (
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.recovery import handles_for
 from keyedstate.checkpoint.savepoint.state_location import StoredState
-from keyedstate.errors import KeyedStateError
+from keyedstate.errors import IncomparableStateError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import TimedDict, TimedList, TypeSerializer
 
 #: Takes the entries that were read since it was called last.
 Advance = Callable[[int], None]
 _MISSING: Any = object()
-
-
-class IncomparableStateError(KeyedStateError):
-    """Two stored states whose entries cannot be matched."""
-
-    def __init__(self, first: str, second: str, reason: str) -> None:
-        self.first = first
-        self.second = second
-        self.reason = reason
-        super().__init__(
-            f"{first} and {second} cannot be compared: {reason}. Compare two states of one operator, or "
-            "export both and compare the files."
-        )
 
 
 class Change(str, enum.Enum):

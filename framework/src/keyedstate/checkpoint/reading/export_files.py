@@ -15,7 +15,7 @@ import pyarrow.parquet as pa_parquet
 
 from keyedstate.checkpoint.reading.json_values import json_value
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, OutputFile
-from keyedstate.errors import KeyedStateError
+from keyedstate.errors import UnexportableTypeError
 
 #: Rows that are written at once: the streams of small key groups would make poor row groups.
 _ROWS = 65_536
@@ -29,19 +29,6 @@ class ExportFormat(str, enum.Enum):
     arrow = "arrow"
     csv = "csv"
     jsonl = "jsonl"
-
-
-class UnexportableTypeError(KeyedStateError):
-    """A state whose types a file format has no place for."""
-
-    def __init__(self, state: str, format: ExportFormat, reason: str) -> None:
-        self.state = state
-        self.format = format
-        self.reason = reason
-        super().__init__(
-            f"the state {state!r} cannot be written as {format.value}: {reason.rstrip('.')}. Export it with "
-            "--as arrow, which has all types, or with --as jsonl."
-        )
 
 
 class ExportFile:

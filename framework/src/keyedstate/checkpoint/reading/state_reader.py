@@ -23,7 +23,11 @@ from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.recovery import handles_for
 from keyedstate.checkpoint.savepoint.state_location import StoredState
-from keyedstate.errors import CheckpointError, UnknownStateError, UnreadableStateError
+from keyedstate.errors import (
+    GenericStateRefusedError,
+    UnknownStateError,
+    UnreadableStateError,
+)
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import (
     TtlListSerializer,
@@ -38,28 +42,6 @@ _UNKNOWN_TIME = 2**63 - 1
 _STAMP = pa.timestamp("ms", "UTC")
 #: Bytes of files behind one slice: what one task reads.
 SLICE_BYTES = 128 << 20
-
-
-class GenericStateRefusedError(CheckpointError):
-    """A state with pickled values, which only a reader who trusts their writer should unpickle.
-
-    Attributes
-    ----------
-    location, state : str
-    part : str
-        Where in the type the pickled part lies; empty for the whole.
-    """
-
-    def __init__(self, location: str, state: str, part: str) -> None:
-        self.location = location
-        self.state = state
-        self.part = part
-        where = f" in {part!r}" if part else ""
-        super().__init__(
-            f"the state {state!r} in {location} has pickled values{where}, and whoever unpickles a value "
-            "runs what its writer has put into it. Where you trust the writer, set the option allow-generic "
-            "to true: the values are then read as the bytes of the pickles, and none is unpickled."
-        )
 
 
 @dataclass(frozen=True)

@@ -8,27 +8,11 @@ from dataclasses import asdict, dataclass, replace
 
 from keyedstate.checkpoint.format.json_document import decode_document, encode_document
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
-from keyedstate.errors import CheckpointError, CorruptManifestError, MissingFileError
+from keyedstate.errors import CorruptManifestError, MissingFileError
 
 _FILE = "_stop"
 _KIND = "stop request"
 _VERSION = 1
-
-
-class StopRequestError(CheckpointError):
-    """A query that was not stopped as asked.
-
-    Attributes
-    ----------
-    location : str
-        The operator's folder.
-    reason : str
-    """
-
-    def __init__(self, location: str, reason: str, way_out: str) -> None:
-        self.location = location
-        self.reason = reason
-        super().__init__(f"the query of {location} was not stopped: {reason.rstrip('.')}. {way_out}".rstrip())
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.errors import CheckpointError, StorageError
+from keyedstate.errors import StorageError, TransferCancelledError
 
 #: Files that are under way at once by default; each holds one piece in memory.
 THREADS = 4
@@ -51,18 +51,6 @@ class CopiedFile:
     target: str
     bytes: int
     sha256: str
-
-
-class TransferCancelledError(CheckpointError):
-    """A transfer that its caller has cancelled; nothing of it is left."""
-
-    def __init__(self, source: str, target: str) -> None:
-        self.source = source
-        self.target = target
-        super().__init__(
-            f"copying files from {source} to {target} was cancelled, and what had been copied was deleted. "
-            "Start it again to copy everything."
-        )
 
 
 def transfer(

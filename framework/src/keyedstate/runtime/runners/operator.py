@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.errors import UserFunctionError
+from keyedstate.errors import OutputError, UserFunctionError
 from keyedstate.runtime.event_time import event_time_array, largest_by_input
 from keyedstate.runtime.failures import user_function_error_of
 from keyedstate.runtime.function import (
@@ -27,7 +27,7 @@ from keyedstate.runtime.function import (
 from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_function
 from keyedstate.runtime.function_checks import row_classes as classes_of_rows
 from keyedstate.runtime.key_runs import KeyRuns, RowsByKey
-from keyedstate.runtime.output import OutputError, OutputSchema
+from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.row_classes import RowClass, rows_from
 from keyedstate.runtime.runners.connected import (
     INPUTS,

@@ -15,8 +15,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from keyedstate.errors import InvalidAggregateError, OutputDeclarationError, did_you_mean
-from keyedstate.runtime.output import OutputSchema, OutputSchemaError
+from keyedstate.errors import InvalidAggregateError, OutputDeclarationError, OutputSchemaError, did_you_mean
+from keyedstate.runtime.output import OutputSchema
 
 
 def input_column_of(frame: DataFrame, aggregate: str, name: str) -> str:

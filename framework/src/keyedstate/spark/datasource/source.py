@@ -20,8 +20,14 @@ from keyedstate.checkpoint.protocol.leases import hold
 from keyedstate.checkpoint.reading.json_reader import AllStatesReader
 from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, StateReader, StateSlice, reader_of
 from keyedstate.config import Configuration
-from keyedstate.durations import InvalidDurationError, milliseconds
-from keyedstate.errors import CheckpointGoneError, InvalidOptionError, MissingOptionError, UnknownOptionError
+from keyedstate.durations import milliseconds
+from keyedstate.errors import (
+    CheckpointGoneError,
+    InvalidDurationError,
+    InvalidOptionError,
+    MissingOptionError,
+    UnknownOptionError,
+)
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.spark.dataframe.schema import to_arrow
 from keyedstate.spark.dataframe.state_columns import fitted, spark_type_of

@@ -18,6 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import keyedstate
+from keyedstate.errors import ExactlyOnceWarning
 
 _log = logging.getLogger(__name__)
 
@@ -28,10 +29,6 @@ _STABLE = frozenset(("input_file_name", "input_file_block_start", "input_file_bl
 _TEMPORARY = re.compile(r"/temporary-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/?$")
 #: What was warned of in this process.
 _warned: set[str] = set()
-
-
-class ExactlyOnceWarning(UserWarning):
-    """A job in which a row may count twice, or not at all, after a failure or a restart."""
 
 
 def warn_of_random_rows(rows: DataFrame, uid: str) -> None:

@@ -12,8 +12,8 @@ import importlib.util
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyedstate.durations import InvalidDurationError, milliseconds
-from keyedstate.errors import HeartbeatError
+from keyedstate.durations import milliseconds
+from keyedstate.errors import HeartbeatError, InvalidDurationError
 
 
 def heartbeat_ms(heartbeat: object) -> int:

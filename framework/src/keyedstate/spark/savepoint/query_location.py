@@ -23,7 +23,7 @@ from typing import Any
 
 from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.storage.filesystem import Place
-from keyedstate.errors import CheckpointError, MissingFileError
+from keyedstate.errors import MissingFileError, SparkLocationError, SparkStateError
 
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)")
 _LOG_FILE = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
@@ -31,34 +31,6 @@ _HADOOP_S3 = re.compile(r"s3[an]://")
 _HADOOP_LOCAL = re.compile(r"\Afile:(//)?(?=/)")
 #: How often the files are read again because a running query deletes what it has no use for.
 _READINGS = 5
-
-
-class SparkLocationError(CheckpointError):
-    """A checkpoint location of Spark from which nothing can go on.
-
-    Attributes
-    ----------
-    location : str
-    reason : str
-    """
-
-    def __init__(self, location: str, reason: str, way_out: str) -> None:
-        self.location = location
-        self.reason = reason
-        super().__init__(f"Spark's checkpoint location {location} cannot be used: {reason}. {way_out}")
-
-
-class SparkStateError(SparkLocationError):
-    """A query that has stateful operators of Spark's own beside keyed ones."""
-
-    def __init__(self, location: str) -> None:
-        super().__init__(
-            location,
-            "the query has stateful operators of Spark's own (the folder state is there), and a savepoint "
-            "does not hold their state",
-            "Do what they do (dropDuplicates, aggregations, joins) in keyed functions, or take the savepoint "
-            "without Spark's checkpoint location: it holds the keyed state, and a new query may begin there.",
-        )
 
 
 def without_hadoop_scheme(uri: str) -> str:

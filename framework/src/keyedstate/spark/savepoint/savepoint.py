@@ -33,7 +33,9 @@ from keyedstate.errors import (
     CheckpointError,
     CheckpointGoneError,
     MissingCheckpointError,
+    NoCommonEpochError,
     NoStoredStateError,
+    NotForkableError,
     SavepointTargetError,
     StateFolderOwnedError,
     UnknownEpochError,
@@ -43,39 +45,6 @@ from keyedstate.spark.savepoint.query_location import QueryLocation
 #: A hold of a creation that was killed ends after so many seconds; one that goes on renews it.
 _HOLD_SECONDS = 3600.0
 _ATTEMPTS = 10
-
-
-class NoCommonEpochError(CheckpointError):
-    """Operators of a query that have no checkpoints of one and the same epoch.
-
-    Attributes
-    ----------
-    operators : tuple of str
-        The folders.
-    reason : str
-        Why the newest epoch that came into question does not do.
-    """
-
-    def __init__(self, operators: Sequence[str], reason: str) -> None:
-        self.operators = tuple(operators)
-        self.reason = reason
-        super().__init__(
-            f"no savepoint can be taken of {', '.join(operators)}: they have no checkpoints of one epoch "
-            f"that is committed. {reason} Name by uids the operators that the query still has, and see that "
-            "the checkpoint folder and Spark's checkpoint location are those of one query."
-        )
-
-
-class NotForkableError(CheckpointError):
-    """A savepoint without Spark's files, from which no query can go on where another one was."""
-
-    def __init__(self, location: str) -> None:
-        self.location = location
-        super().__init__(
-            f"the savepoint {location} cannot be forked: it was made without Spark's checkpoint location, so "
-            "it is unknown where its sources were. Start a new query from it with the option "
-            "'restore.savepoint', or make it again with the location."
-        )
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.errors import UnorderedKeyError
+from keyedstate.errors import UnorderedKeyError, listed
 from keyedstate.state.context import KeyContext
 from keyedstate.state.kinds.handles import (
     StateDescriptor,
     StateHandle,
     check_type,
     check_value,
-    listed,
     require_mapping,
     stretches,
 )

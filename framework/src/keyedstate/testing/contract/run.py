@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from keyedstate.errors import KeyedStateError
+from keyedstate.errors import ContractRunError, NoTestSelectedError
 from keyedstate.testing.contract.reports import outcomes
 from keyedstate.testing.contract.reports.outcomes import Outcome, OutcomeReader
 from keyedstate.working_folder import WorkingFolder
@@ -27,39 +27,6 @@ Follow: TypeAlias = "Callable[[Sequence[Outcome], str, int], None]"
 #: What pytest returns where tests passed, and where some failed.
 _RAN = (0, 1)
 _NOTHING_SELECTED = 5
-
-
-class NoTestSelectedError(KeyedStateError, ValueError):
-    """An expression that selects no test.
-
-    Attributes
-    ----------
-    expression : str
-    """
-
-    def __init__(self, expression: str) -> None:
-        self.expression = expression
-        super().__init__(
-            f"no test of the contract kit is selected by {expression!r}. Use a part of a test's name, such "
-            "as 'snapshot', or leave the option -k out."
-        )
-
-
-class ContractRunError(KeyedStateError):
-    """pytest could not run the tests.
-
-    Attributes
-    ----------
-    output : str
-        The last lines that it printed.
-    """
-
-    def __init__(self, status: int, output: str) -> None:
-        self.output = "\n".join(output.splitlines()[-_LAST_LINES:])
-        super().__init__(
-            f"pytest ended with status {status} and without running the contract kit. Correct what it says:\n"
-            f"{self.output}"
-        )
 
 
 def run_contract(

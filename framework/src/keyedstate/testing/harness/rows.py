@@ -10,11 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyedstate.errors import HarnessSchemaError, InputRowError, UnsupportedTypeError, did_you_mean
+from keyedstate.errors import (
+    HarnessSchemaError,
+    InputRowError,
+    OutputRowError,
+    OutputSchemaError,
+    OutputTypeError,
+    UnsupportedTypeError,
+    did_you_mean,
+)
 from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import KeyedFunction, KeyedOperator, key_serializer_for
 from keyedstate.runtime.event_time import is_event_time
-from keyedstate.runtime.output import OutputRowError, OutputSchema, OutputSchemaError, OutputTypeError
+from keyedstate.runtime.output import OutputSchema
 from keyedstate.testing.harness.schema import arrow_schema
 
 #: The column that carries the key group, by the name that it has in a Spark job.
