@@ -31,7 +31,9 @@ EXAMPLES: list[KeyedStateError] = [
 
 
 def test_every_error_of_the_kernel_has_an_example_here():
-    classes = {value for value in vars(kernel).values() if inspect.isclass(value)}
+    classes = {value for value in vars(kernel).values() if inspect.isclass(value)} | {
+        errors.UserFunctionError
+    }
     assert {type(error) for error in EXAMPLES} == {cls for cls in classes if issubclass(cls, KeyedStateError)}
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyedstate.checkpoint.reading.export_files import ExportFormat
 from keyedstate.errors import KeyedStateError, NoCommonEpochError, UserFunctionError, did_you_mean
 
 PACKAGES = ("keyedstate", "keyedstate_heap_cow", "keyedstate_nested_map", "keyedstate_rocksdb")
@@ -50,8 +49,13 @@ def error_classes() -> list[type[KeyedStateError]]:
             if inspect.isclass(value) and issubclass(value, KeyedStateError):
                 found.add(value)
     # Those without a text of their own are only caught; that of a user's function is the user's.
+    own = ("message", "_message", "__init__")
     return sorted(
-        (cls for cls in found - {KeyedStateError, UserFunctionError} if "__init__" in vars(cls)),
+        (
+            cls
+            for cls in found - {KeyedStateError, UserFunctionError}
+            if any(name in vars(cls) for name in own)
+        ),
         key=lambda cls: f"{cls.__module__}.{cls.__qualname__}",
     )
 
@@ -87,16 +91,18 @@ def value_for(parameter: inspect.Parameter, reason: str) -> Any:
 
 
 #: Of types that have no name that says it.
-OTHERS = {"pa.DataType": pa.int64(), "ExportFormat": ExportFormat.csv, "Path": Path(__file__)}
+OTHERS = {"pa.DataType": pa.int64(), "Path": Path(__file__)}
 #: Parameters that hold a clause or a sentence, and no name.
 REASON_PARAMETERS = {"reason", "what", "found", "details", "last", "why", "error", "problem", "purpose"}
 
 
 def samples(cls: type[KeyedStateError]) -> Iterator[KeyedStateError]:
+    # A class becomes a data class, with its __init__, when the first error of it is made.
+    cls.__new__(cls)
     parameters = [
         parameter
         for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and parameter.name != "message"
     ]
     for reason in REASONS:
         if cls is NoCommonEpochError:

@@ -6,7 +6,7 @@ from typing import Any
 
 import cloudpickle
 
-from keyedstate.errors import FunctionTransportError
+from keyedstate.errors import FunctionTransportError, described
 from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.function_checks import row_classes
 from keyedstate.runtime.row_classes import RowClass
@@ -25,7 +25,7 @@ def pack_function(function: KeyedFunction) -> bytes:
     try:
         packed: bytes = cloudpickle.dumps((function, classes))
     except Exception as error:  # whatever an object's own way of being pickled raises
-        raise FunctionTransportError(type(function).__name__, "pack", error) from error
+        raise FunctionTransportError(type(function).__name__, "pack", described(error)) from error
     return packed
 
 
@@ -39,5 +39,5 @@ def unpack_function(packed: bytes, name: str) -> tuple[Any, dict[str, RowClass]]
     try:
         function, classes = cloudpickle.loads(packed)
     except Exception as error:  # whatever importing the user's modules raises
-        raise FunctionTransportError(name, "unpack", error) from error
+        raise FunctionTransportError(name, "unpack", described(error)) from error
     return function, classes

@@ -53,7 +53,7 @@ class KeyedStateError(Exception):
 
     message: ClassVar[str] = ""
 
-    def __new__(cls, *facts: object, **named: object) -> KeyedStateError:
+    def __new__(cls: type[_Error], *facts: object, **named: object) -> _Error:
         """Make the class a data class first."""
         # Not when the class is made: an import would make all of them data classes, which takes longer than
         # the rest of the import, and a process raises few.
@@ -109,14 +109,14 @@ class _Sentences(Formatter):
         if kind == "~":
             return did_you_mean(str(value), getattr(self._error, text))
         if isinstance(value, tuple):
-            return listed(value) if format_spec == "..." else (format_spec or ", ").join(map(str, value))
+            return first_of(value) if format_spec == "..." else (format_spec or ", ").join(map(str, value))
         if value is None and format_spec:
             # Inside of a text that is left out.
             return ""
         return str(super().format_field(value, format_spec))
 
 
-def listed(names: Sequence[object]) -> str:
+def first_of(names: Sequence[object]) -> str:
     """Return the first ten names and how many there are besides."""
     rest = len(names) - _LISTED
     shown = ", ".join(map(str, names[:_LISTED]))

@@ -161,13 +161,17 @@ class UnwritableEntryError(CheckpointError):
 
     state: str
     key_group: int
-    key: str  # The key as a short text
+    key: object  # The key as a short text
     column: str  # Which part of the entry: ``namespace``, ``key`` or ``value``
     reason: str
     message = (
         "the {column} of the key {key} in key group {key_group} of the state {state!r} cannot be written: "
         "{reason}. Give the state values of the type that it declares."
     )
+
+    def __post_init__(self) -> None:
+        self.key = reprlib.repr(self.key)
+        super().__post_init__()
 
 
 # -- whose state, and which ------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class PluginNotAllowedError(PluginError):
 
     name: str
     option: str
-    listed: Sequence[str]
+    first_of: Sequence[str]
     is_backend: bool = True
 
     def _message(self) -> str:
@@ -100,7 +100,7 @@ class PluginNotAllowedError(PluginError):
         verb = "does not contain it" if self.option == "plugins.allow" else "contains it"
         return (
             f"the {kind} {self.name!r} may not be used: the option {self.option!r} {verb} "
-            f"({', '.join(self.listed)}). Change that list{' or choose another backend' * self.is_backend}."
+            f"({', '.join(self.first_of)}). Change that list{' or choose another backend' * self.is_backend}."
         )
 
 
@@ -153,14 +153,4 @@ class MissingCapabilityError(PluginError):
         "the state {state!r} needs {capability}, which the backend {backend!r} claims as {level!r}. "
         "{able:?Backends that do: {able}.}{able:|No installed backend does.} Choose one with the option "
         "'backend', or declare another kind of state."
-    )
-
-
-class InvalidDurationError(KeyedStateError):
-    """Something that says no length of time."""
-
-    duration: object
-    message = (
-        "{duration!r} is no duration. Give a whole number with a unit (ms, s, min, h, d, week or their long "
-        "names), as in '7 days', a timedelta, or milliseconds as an int."
     )

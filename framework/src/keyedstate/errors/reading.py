@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keyedstate.errors.base import KeyedStateError, did_you_mean, listed
+from keyedstate.errors.base import KeyedStateError, did_you_mean, first_of
 from keyedstate.errors.checkpoint import CheckpointError
 
 
@@ -34,7 +34,7 @@ class UnknownOperatorError(CheckpointError):
         else:
             hint = did_you_mean(self.uid, self.known)
             problem = f"{self.location} holds no state of the operator {self.uid!r}.{hint} It has"
-        return f"{problem}: {listed(self.known)}. Give the uid of one of them."
+        return f"{problem}: {first_of(self.known)}. Give the uid of one of them."
 
 
 class UnknownEpochError(CheckpointError):

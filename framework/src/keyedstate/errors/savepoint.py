@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keyedstate.errors.base import listed
+from keyedstate.errors.base import first_of
 from keyedstate.errors.checkpoint import CheckpointError
 
 
@@ -16,7 +16,7 @@ class NotASavepointError(CheckpointError):
     unfinished: bool
 
     def _message(self) -> str:
-        reason = f"it holds {listed(self.found)}" if self.found else "nothing is there"
+        reason = f"it holds {first_of(self.found)}" if self.found else "nothing is there"
         if self.unfinished:
             reason = "its creation, or its deletion, was begun and not finished"
         return (

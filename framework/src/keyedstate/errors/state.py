@@ -47,6 +47,16 @@ class InvalidTtlError(KeyedStateError):
     message = "the time to live is invalid: {reason}."
 
 
+class InvalidDurationError(KeyedStateError):
+    """Something that says no length of time."""
+
+    duration: object
+    message = (
+        "{duration!r} is no duration. Give a whole number with a unit (ms, s, min, h, d, week or their long "
+        "names), as in '7 days', a timedelta, or milliseconds as an int."
+    )
+
+
 class StateKindMismatchError(StateError):
     """A state registered under a name that holds another kind of state."""
 

@@ -149,9 +149,13 @@ class DuplicateSerializerError(KeyedStateError):
 class InvalidSnapshotError(KeyedStateError):
     """A serializer snapshot that is not of the form that its type writes."""
 
-    snapshot: str
+    snapshot: object
     reason: str
     message = (
         "the serializer snapshot {snapshot} is malformed: {reason}. The metadata is damaged or was edited; "
         "restore from another checkpoint."
     )
+
+    def __post_init__(self) -> None:
+        self.snapshot = reprlib.repr(self.snapshot)
+        super().__post_init__()

@@ -27,6 +27,7 @@ from keyedstate.errors import (
     OutputSizeError,
     OutputTypeError,
     did_you_mean,
+    shortened,
 )
 
 _NONE = type(None)
@@ -132,7 +133,7 @@ class OutputSchema:
         return list(pa.Table.from_arrays(columns, schema=self._schema).to_batches())
 
     def _batch_error(self, reason: str) -> OutputBatchError:
-        return OutputBatchError(reason, self._names, self._side)
+        return OutputBatchError(None, reason, self._names, self._side)
 
     def _transposed(self, rows: Sequence[Any], key_of: Callable[[int], object]) -> Sequence[Sequence[Any]]:
         plain = set(map(type, rows)) <= {tuple, list}
@@ -159,7 +160,7 @@ class OutputSchema:
                 reason = f"lacks the column(s) {', '.join(map(repr, missing))}"
         else:
             reason = f"is a {type(row).__name__} and no row"
-        raise OutputRowError(reason, row, names, key_of(index), self._side)
+        raise OutputRowError(key_of(index), reason, shortened(row), names, self._side)
 
 
 class _Refused(Exception):
@@ -181,11 +182,13 @@ def _first_refusal(
             column.to_arrow([value])
         except _Refused as refused:
             culprit = refused.column
-            return OutputTypeError(
-                culprit.path, culprit.expected, refused.value, key_of(index), refused.reason
-            )
+            given, reason = refused.value, refused.reason
         except _CONVERSION_ERRORS as error:
-            return OutputTypeError(column.path, column.expected, value, key_of(index), str(error))
+            culprit, given, reason = column, value, str(error)
+        else:
+            continue
+        shown = f"{type(given).__name__} {shortened(given)}"
+        return OutputTypeError(key_of(index), culprit.path, culprit.expected, shown, reason)
     raise AssertionError(f"no single value of {column.path!r} is refused, though the column is")
 
 
@@ -400,13 +403,3 @@ def _column_of(arrow_type: pa.DataType, nullable: bool, path: str) -> _Column:
     raise OutputSchemaError(
         f"the column {path!r} has the type {arrow_type}, which process functions cannot give"
     )
-
-
-def _of_side(side: str | None) -> str:
-    return "" if side is None else f" of the side output {side!r}"
-
-
-def _short(value: object, limit: int = 100) -> str:
-    """Return the repr of a value, cut in the middle: a key or value may be megabytes long."""
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 4 :]}"

@@ -82,7 +82,7 @@ class ExportFile:
                 self.rows += table.num_rows
             writer.close()
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise UnexportableTypeError(self.state, self._format, str(error)) from error
+            raise UnexportableTypeError(self.state, self._format.value, str(error)) from error
         self._sink.output.close()
 
     def publish(self) -> None:

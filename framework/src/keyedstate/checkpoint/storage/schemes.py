@@ -83,7 +83,9 @@ def open_filesystem(uri: str, config: Configuration) -> tuple[pafs.FileSystem, s
         if scheme in KNOWN_SCHEMES:
             raise StorageError(without_password(uri), "open", reason_of(error)) from error
         others = [str(refusal) for refusal in unusable]
-        raise UnknownSchemeError(without_password(uri), scheme, KNOWN_SCHEMES, others) from error
+        raise UnknownSchemeError(
+            without_password(uri), scheme=scheme, known=KNOWN_SCHEMES, unusable=others
+        ) from error
     return filesystem, root
 
 
@@ -122,7 +124,7 @@ def _ask_plugins(
         chosen = [claim for claim in claims if claim[0] in preferred]
         if len(chosen) != 1:
             names = [str(provider) for provider, _ in claims]
-            raise DuplicateSchemeError(without_password(uri), scheme, names)
+            raise DuplicateSchemeError(without_password(uri), scheme=scheme, providers=names)
         claims = chosen
     return claims[0][1] if claims else None
 

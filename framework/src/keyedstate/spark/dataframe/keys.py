@@ -86,7 +86,7 @@ def _part_of(
         try:
             return _grouped(frame, f.col(key))
         except PySparkException:
-            raise MissingKeyColumnError(key, frame.columns) from None
+            raise MissingKeyColumnError(key, columns=frame.columns) from None
     if not isinstance(key, Column):
         raise KeyColumnError(
             None, f"a key is given as {key!r}; give names and columns as to groupBy(), or one list of these"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from keyedstate.errors import StateValueError, ValueTypeError, listed
+from keyedstate.errors import StateValueError, ValueTypeError
+from keyedstate.state.kinds.handles import listed
 from keyedstate.types import NullableSerializer, TypeSerializer
 
 T = TypeVar("T")

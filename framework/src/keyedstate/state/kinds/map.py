@@ -7,13 +7,14 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.errors import UnorderedKeyError, listed
+from keyedstate.errors import UnorderedKeyError
 from keyedstate.state.context import KeyContext
 from keyedstate.state.kinds.handles import (
     StateDescriptor,
     StateHandle,
     check_type,
     check_value,
+    listed,
     require_mapping,
     stretches,
 )
@@ -329,7 +330,7 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         keys = self._serializer.key_serializer
         order = sort_key(keys)
         if order is None:
-            raise UnorderedKeyError(self._name, keys)
+            raise UnorderedKeyError(self._name, str(keys))
         return order
 
     def _key(self, key: K) -> K:

@@ -111,7 +111,8 @@ def run_contract(
         elif status == _NOTHING_SELECTED and select is not None:
             raise NoTestSelectedError(select)
         elif status not in _RAN or not reader.ended:
-            raise ContractRunError(status, output.read_text(encoding="utf-8", errors="replace"))
+            lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+            raise ContractRunError(status, "\n".join(lines[-_LAST_LINES:]))
         return reader.ended
 
 

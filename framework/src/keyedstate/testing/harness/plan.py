@@ -20,7 +20,7 @@ from keyedstate.config import (
     TYPES_GENERIC,
     Configuration,
 )
-from keyedstate.errors import FunctionCopyError, HarnessSettingError
+from keyedstate.errors import FunctionCopyError, HarnessSettingError, described
 from keyedstate.plugins import Backend, PluginRegistry
 from keyedstate.runtime import KeyedFunction, check_function, check_inputs, check_row_classes
 from keyedstate.runtime.function_checks import BROADCAST, ROWS
@@ -106,7 +106,7 @@ class InstancePlan:
             cloudpickle.dumps(function)
             copy_of(function)
         except Exception as error:  # whatever an object's own way of being pickled or copied raises
-            raise FunctionCopyError(type(function).__name__, error) from error
+            raise FunctionCopyError(type(function).__name__, described(error)) from error
         for option, parameter in _PARAMETERS.items():
             if option.name in options:
                 raise HarnessSettingError(

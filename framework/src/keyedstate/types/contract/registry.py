@@ -78,7 +78,7 @@ def registration_of(name: str, version: int) -> Registration:
     not_asked = () if name in _registrations else _finder()
     registration = _registrations.get(name)
     if registration is None:
-        raise UnknownSerializerError(name, version, known=_registrations, not_asked=not_asked)
+        raise UnknownSerializerError(name, version, known=[*_registrations], not_asked=[*not_asked])
     if registration.newest_version is not None and version > registration.newest_version:
         raise UnknownSerializerError(name, version, registration.newest_version)
     return registration

@@ -144,6 +144,8 @@ class CrashContract(ContractBase):
 class FullDiskError(KeyedStateError):
     """What `FullDisk` raises."""
 
+    message = "no space left on device."
+
 
 class FullDisk(SnapshotSink):
     """Takes some key groups and refuses the next one."""
@@ -156,7 +158,7 @@ class FullDisk(SnapshotSink):
 
     def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
         if not self._left:
-            raise FullDiskError("no space left on device")
+            raise FullDiskError()
         self._left -= 1
         for _ in batches:
             pass
