@@ -444,7 +444,7 @@ class Harness(HarnessOutputs):
         registered = instance.backend.registered_states()
         if name not in registered:
             restored = name in instance.backend.entries_by_state()
-            raise StateNotRegisteredError(name, registered, restored)
+            raise StateNotRegisteredError(name, sorted(registered), restored)
         return instance.backend.handle_at(name, key, key_group, namespace)
 
     def keys(self, state: str | StateDescriptor[Any], namespace: object = VOID_NAMESPACE) -> list[Any]:
