@@ -49,15 +49,16 @@ def error_classes() -> list[type[KeyedStateError]]:
             if inspect.isclass(value) and issubclass(value, KeyedStateError):
                 found.add(value)
     # Those without a text of their own are only caught; that of a user's function is the user's.
-    own = ("message", "_message", "__init__")
     return sorted(
-        (
-            cls
-            for cls in found - {KeyedStateError, UserFunctionError}
-            if any(name in vars(cls) for name in own)
-        ),
+        filter(has_text, found - {KeyedStateError, UserFunctionError}),
         key=lambda cls: f"{cls.__module__}.{cls.__qualname__}",
     )
+
+
+def has_text(cls: type[KeyedStateError]) -> bool:
+    own = vars(cls)
+    made_by_hand = "__init__" in own and "__dataclass_fields__" not in own
+    return made_by_hand or "message" in own or "_message" in own
 
 
 def value_for(parameter: inspect.Parameter, reason: str) -> Any:

@@ -23,3 +23,9 @@ from keyedstate.errors.state import *
 from keyedstate.errors.time import *
 from keyedstate.errors.types import *
 from keyedstate.errors.windows import *
+
+__all__ = sorted(
+    name
+    for name, value in list(globals().items())
+    if isinstance(value, type) and issubclass(value, Exception)
+)
