@@ -25,7 +25,7 @@ import pytest
 from hosted import Counting, HostedJob, wait_until
 
 import keyedstate
-from keyedstate.checkpoint import HostAddress, StateOrigin, TaskIdentity
+from keyedstate.checkpoint import HostAddress, StateOrigin, TaskIdentity, to_json
 from keyedstate.errors import (
     AuthenticationError,
     EpochTimeoutError,
@@ -336,7 +336,7 @@ def begin(cluster: TwoExecutors, packed: bytes, **more: object) -> list[Any]:
         FrameType.BEGIN,
         {
             "digest": hashlib.sha256(packed).hexdigest(),
-            "identity": cluster.job.identity(cluster.epoch + 1).to_json(),
+            "identity": to_json(cluster.job.identity(cluster.epoch + 1)),
             "version": cluster.job.part().identity.nonce,
             **more,
         },

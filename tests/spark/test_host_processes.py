@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from pyspark import broadcast
 
 import keyedstate
-from keyedstate.checkpoint import StateOrigin
+from keyedstate.checkpoint import StateOrigin, to_json
 from keyedstate.errors import (
     EpochTimeoutError,
     FunctionTransportError,
@@ -497,7 +497,7 @@ def test_a_task_of_another_version_is_refused_by_name(start: Callable[..., Hoste
 
 def test_a_plan_that_is_not_the_one_announced_is_refused(start: Callable[..., HostedJob]) -> None:
     job = start()
-    begin = frame(FrameType.BEGIN, {"digest": "0" * 64, "identity": job.identity(0).to_json()})
+    begin = frame(FrameType.BEGIN, {"digest": "0" * 64, "identity": to_json(job.identity(0))})
     plan = frame(FrameType.PLAN, b"cos\nabort\n(tR.")
     with job.hosts.connect(0) as connection:
         connection.sendall(b"".join([*hello(), *begin, *frame(FrameType.IMPORTS, {}), *plan]))
@@ -532,7 +532,7 @@ def test_garbage_changes_nothing(start: Callable[..., HostedJob]) -> None:
     job = start()
     job.epoch(0, ["a"])
     host = job.host()
-    identity = job.identity(1).to_json()
+    identity = to_json(job.identity(1))
     contents = st.one_of(
         st.binary(max_size=200),
         st.just({"digest": "0" * 64, "identity": identity}),
@@ -587,7 +587,7 @@ def test_damaged_rows_are_an_error_and_not_state(start: Callable[..., HostedJob]
     job.epoch(0, ["a"])
     begin = frame(
         FrameType.BEGIN,
-        {"digest": hashlib.sha256(job.packed).hexdigest(), "identity": job.identity(1).to_json()},
+        {"digest": hashlib.sha256(job.packed).hexdigest(), "identity": to_json(job.identity(1))},
     )
     schema = frame(FrameType.SCHEMA, job.batch([]).schema.serialize())
     batch = bytearray(job.batch(["a", "b"]).serialize())

@@ -20,6 +20,8 @@ from keyedstate.checkpoint import (
     SegmentHandle,
     SegmentWriter,
     TaskIdentity,
+    from_json,
+    to_json,
     write_delta,
 )
 from keyedstate.config import Configuration
@@ -287,5 +289,5 @@ def test_a_chain_ends_where_a_type_changed_and_goes_on_where_a_state_came() -> N
 
 def test_a_manifest_keeps_its_deltas_as_json() -> None:
     before = manifest(1000, 1, 2)
-    assert AttemptManifest.from_json(before.to_json()) == before
+    assert from_json(AttemptManifest, to_json(before)) == before
     assert before.data_files == {"0.seg", "1.seg", "2.seg"}

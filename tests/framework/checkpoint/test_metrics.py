@@ -20,7 +20,9 @@ from keyedstate.checkpoint import (
     SegmentFile,
     StateOrigin,
     TaskIdentity,
+    from_json,
     metrics_of_checkpoint,
+    to_json,
 )
 from keyedstate.checkpoint.format.native_base import NativeBase, StoredNativeFile
 from keyedstate.keygroups import KeyGroupRange
@@ -133,12 +135,12 @@ def test_the_figures_survive_json() -> None:
 
 
 def test_manifests_carry_the_sizes_of_states_and_those_of_earlier_versions_have_none() -> None:
-    document = json.loads(json.dumps(CHECKPOINT.to_json()))
-    assert CheckpointMetadata.from_json(document) == CHECKPOINT
+    document = json.loads(json.dumps(to_json(CHECKPOINT)))
+    assert from_json(CheckpointMetadata, document) == CHECKPOINT
     for part_document in document["parts"]:
         for segment in (*part_document["segments"], *part_document["deltas"]):
             del segment["sizes"]
-    metrics = metrics_of_checkpoint(CheckpointMetadata.from_json(document), 0, None)
+    metrics = metrics_of_checkpoint(from_json(CheckpointMetadata, document), 0, None)
     assert metrics.states["total"] == StateFigures(20, None)
 
 
@@ -161,8 +163,8 @@ def test_latencies_are_those_of_the_samples_of_all_partitions() -> None:
         replace(second, latencies={"total": {"value": list(range(81_000, 101_000, 1000)), "clear": []}}),
         third,
     ]
-    written = json.loads(json.dumps(CheckpointMetadata.of(parts).to_json()))
-    metrics = metrics_of_checkpoint(CheckpointMetadata.from_json(written), 0, None)
+    written = json.loads(json.dumps(to_json(CheckpointMetadata.of(parts))))
+    metrics = metrics_of_checkpoint(from_json(CheckpointMetadata, written), 0, None)
     assert metrics.latencies == {
         "total": {
             "update": LatencyFigures(1, 7.0, 7.0, 7.0, 7.0),

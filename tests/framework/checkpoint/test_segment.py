@@ -18,7 +18,14 @@ from keyedstate.backend import (
     StateKind,
     StateMeta,
 )
-from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
+from keyedstate.checkpoint import (
+    CheckpointStorage,
+    SegmentFile,
+    SegmentHandle,
+    SegmentWriter,
+    from_json,
+    to_json,
+)
 from keyedstate.errors import (
     ColumnSizeError,
     InvalidOptionError,
@@ -105,7 +112,7 @@ def test_several_states_come_back_as_they_were_written(
     segment = write(storage, CONTENT, compression=compression, batch_size=999)
     assert segment.entries == {"views": 2503, "visits": 2, "raw": 0}
     assert segment.bytes == len(storage.read(segment.path))
-    handle = SegmentHandle.open(storage, SegmentFile.from_json(json.loads(json.dumps(segment.to_json()))))
+    handle = SegmentHandle.open(storage, from_json(SegmentFile, json.loads(json.dumps(to_json(segment)))))
     assert handle.key_groups == GROUPS
     assert list(handle.states) == [VIEWS, VISITS, RAW]
     assert read(handle, jobs) == {meta.name: groups for meta, groups in CONTENT.items()}

@@ -8,6 +8,7 @@ import pytest
 from rocksdb_incremental import Job
 
 from keyedstate import types
+from keyedstate.checkpoint import from_json, to_json
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.state import ValueState
@@ -41,7 +42,7 @@ def test_the_properties_and_tickers_that_were_asked_for_are_in_the_metrics_of_an
         "bytes-written",
         "block-cache-hit",
     }
-    assert AttemptManifest.from_json(parts[0].to_json()) == parts[0]
+    assert from_json(AttemptManifest, to_json(parts[0])) == parts[0]
     job.restart(2, options={})
     (part, _) = job.run(write)
     assert part.figures == {}

@@ -6,6 +6,7 @@ published checkpoint of the acknowledgements of all tasks of an epoch.  Nothing 
 """
 
 from keyedstate.checkpoint.format.delta import ChainHandle, read_changes, write_delta
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.format.manifest import (
     AttemptManifest,
     CheckpointMetadata,
@@ -90,12 +91,14 @@ __all__ = [
     "describe_savepoint",
     "failures_so_far",
     "find_restore_point",
+    "from_json",
     "handles_for",
     "hold",
     "latest_inputs",
     "metrics_of_checkpoint",
     "read_changes",
     "read_operator_state",
+    "to_json",
     "transfer",
     "write_attempt",
     "write_delta",

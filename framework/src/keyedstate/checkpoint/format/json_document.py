@@ -11,9 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from keyedstate.errors import CorruptManifestError, FormatVersionError
+from keyedstate.checkpoint.format.json_converter import from_json
+from keyedstate.errors import CorruptManifestError, FormatVersionError, IncompleteEpochError, KeyedStateError
+
+T = TypeVar("T")
 
 
 def encode_document(kind: str, version: int, body: Mapping[str, Any]) -> bytes:
@@ -57,6 +60,17 @@ def decode_document(path: str, kind: str, supported: int, data: bytes) -> dict[s
     if not isinstance(body, dict):
         raise CorruptManifestError(path, "its body is not an object")
     return body
+
+
+def decode_as(made: type[T], path: str, kind: str, supported: int, data: bytes) -> T:
+    """Return the data class that the body of a document describes; raises as `decode_document`."""
+    body = decode_document(path, kind, supported, data)
+    try:
+        return from_json(made, body)
+    except IncompleteEpochError as error:
+        raise CorruptManifestError(path, error.details) from error
+    except (KeyError, TypeError, ValueError, KeyedStateError) as error:
+        raise CorruptManifestError(path, f"its content is malformed ({error})") from error
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

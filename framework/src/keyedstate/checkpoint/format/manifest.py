@@ -1,6 +1,6 @@
 """What is written down about attempts and checkpoints: who, which key groups, which files.
 
-Values with a JSON face; `keyedstate.checkpoint.protocol.operator_folder` puts them into files.
+`keyedstate.checkpoint.protocol.operator_folder` puts them into files, as JSON.
 """
 
 from __future__ import annotations
@@ -61,25 +61,6 @@ class TaskIdentity:
             if not _SAFE_ID.fullmatch(name):
                 raise UnsafeNameError(what, name, "letters, digits, '_' and '-'")
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face."""
-        return {
-            "uid": self.uid,
-            "query_id": self.query_id,
-            "run_id": self.run_id,
-            "epoch": self.epoch,
-            "partition": self.partition,
-            "parallelism": self.parallelism,
-            "max_parallelism": self.max_parallelism,
-            "attempt": self.attempt,
-            "nonce": self.nonce,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> TaskIdentity:
-        """Rebuild from the JSON face; KeyError where a field is missing."""
-        return cls(**{name: document[name] for name in cls.__dataclass_fields__})
-
 
 class StateOrigin(enum.Enum):
     """Where an attempt had the state from with which it began."""
@@ -108,15 +89,6 @@ class HostAddress:
     executor: str
     address: str
     port: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face."""
-        return {"executor": self.executor, "address": self.address, "port": self.port}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> HostAddress:
-        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
-        return cls(str(document["executor"]), str(document["address"]), int(document["port"]))
 
 
 @dataclass(frozen=True)
@@ -245,72 +217,6 @@ class AttemptManifest:
         operator_state = () if self.operator_state is None else (self.operator_state.segment,)
         return (*self.segments, *self.deltas, *operator_state)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face."""
-        return {
-            "identity": self.identity.to_json(),
-            "key_groups": [self.key_groups.start, self.key_groups.end],
-            "backend": self.backend,
-            "backend_version": self.backend_version,
-            "states": [dict(state) for state in self.states],
-            "segments": [segment.to_json() for segment in self.segments],
-            "deltas": [delta.to_json() for delta in self.deltas],
-            "entries": dict(self.entries),
-            "rows_in": self.rows_in,
-            "rows_out": self.rows_out,
-            "largest_event_time": self.largest_event_time,
-            "sync_ms": self.sync_ms,
-            "write_ms": self.write_ms,
-            "restore_ms": self.restore_ms,
-            "process_ms": self.process_ms,
-            "bytes": self.bytes,
-            "key_columns": [list(column) for column in self.key_columns],
-            "watermark": self.watermark,
-            "processing_time": self.processing_time,
-            "inputs": {name: list(times) for name, times in self.inputs.items()},
-            "rows_by_input": dict(self.rows_by_input),
-            "ttl_ms": dict(self.ttl_ms),
-            "operator_state": None if self.operator_state is None else self.operator_state.to_json(),
-            "bases": [base.to_json() for base in self.bases],
-            "unfinished": self.unfinished,
-            "state_origin": self.state_origin.value,
-            "host": None if self.host is None else self.host.to_json(),
-            "task_executor": self.task_executor,
-            "native": None if self.native is None else self.native.to_json(),
-            "latencies": {state: dict(operations) for state, operations in self.latencies.items()},
-            "figures": dict(self.figures),
-            "rows_dropped": dict(self.rows_dropped),
-            "clock_skew_ms": self.clock_skew_ms,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> AttemptManifest:
-        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
-        # Later than the first files of this format version.
-        plain: dict[str, Any] = dict.fromkeys(("watermark", "processing_time", "unfinished", "task_executor"))
-        plain |= {name: {} for name in ("rows_by_input", "ttl_ms", "latencies", "figures", "rows_dropped")}
-        plain["clock_skew_ms"] = 0
-        added = {"operator_state", "deltas", "bases", "state_origin", "inputs", "host", "native", *plain}
-        host = document.get("host")
-        operator_state = document.get("operator_state")
-        fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
-        fields |= {name: document.get(name, default) for name, default in plain.items()}
-        fields["inputs"] = {name: (time, seen) for name, (time, seen) in document.get("inputs", {}).items()}
-        fields["deltas"] = tuple(SegmentFile.from_json(delta) for delta in document.get("deltas", ()))
-        fields["bases"] = tuple(BaseReport.from_json(base) for base in document.get("bases", ()))
-        native = document.get("native")
-        fields["native"] = None if native is None else NativeBase.from_json(native)
-        fields["state_origin"] = StateOrigin(document.get("state_origin", StateOrigin.FILES.value))
-        fields["host"] = None if host is None else HostAddress.from_json(host)
-        fields["identity"] = TaskIdentity.from_json(document["identity"])
-        fields["key_groups"] = KeyGroupRange(*document["key_groups"])
-        fields["states"] = tuple(document["states"])
-        fields["segments"] = tuple(SegmentFile.from_json(segment) for segment in document["segments"])
-        fields["key_columns"] = tuple((name, kind) for name, kind in document["key_columns"])
-        if operator_state is not None:
-            fields["operator_state"] = OperatorStateFile.from_json(operator_state)
-        return cls(**fields)
-
 
 @dataclass(frozen=True)
 class CheckpointMetadata:
@@ -411,27 +317,6 @@ class CheckpointMetadata:
     def _refuse(self, details: str) -> None:
         raise IncompleteEpochError(self.uid, self.epoch, details)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face."""
-        return {
-            "uid": self.uid,
-            "query_id": self.query_id,
-            "run_id": self.run_id,
-            "epoch": self.epoch,
-            "parallelism": self.parallelism,
-            "max_parallelism": self.max_parallelism,
-            "key_columns": [list(column) for column in self.key_columns],
-            "parts": [part.to_json() for part in self.parts],
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> CheckpointMetadata:
-        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
-        fields = {name: document[name] for name in cls.__dataclass_fields__}
-        fields["key_columns"] = tuple((name, kind) for name, kind in document["key_columns"])
-        fields["parts"] = tuple(AttemptManifest.from_json(part) for part in document["parts"])
-        return cls(**fields)
-
 
 @dataclass(frozen=True)
 class SavepointOrigin:
@@ -452,21 +337,6 @@ class SavepointOrigin:
     id: str
     operators: tuple[str, ...]
     claimed: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face."""
-        return {
-            "location": self.location,
-            "id": self.id,
-            "operators": list(self.operators),
-            "claimed": self.claimed,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> SavepointOrigin:
-        """Rebuild from the JSON face; KeyError or TypeError where it is malformed."""
-        fields = {name: document[name] for name in cls.__dataclass_fields__}
-        return cls(**{**fields, "operators": tuple(document["operators"])})
 
 
 @dataclass(frozen=True)
@@ -502,30 +372,6 @@ class Owner:
     def superseded_by(self, run_id: str) -> str | None:
         """Return the run that has taken the place of `run_id`, or None."""
         return self.runs[-1] if run_id in self.runs[:-1] else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face."""
-        return {
-            "query_id": self.query_id,
-            "uid": self.uid,
-            "max_parallelism": self.max_parallelism,
-            "first_epoch": self.first_epoch,
-            "runs": list(self.runs),
-            "savepoint": None if self.savepoint is None else self.savepoint.to_json(),
-            "drained_run": self.drained_run,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Owner:
-        """Rebuild from the JSON face; KeyError or TypeError where it is malformed."""
-        # Later than the first files of this format version.
-        added = {"savepoint", "drained_run"}
-        fields = {name: document[name] for name in cls.__dataclass_fields__ if name not in added}
-        fields["drained_run"] = document.get("drained_run")
-        savepoint = document.get("savepoint")
-        if savepoint is not None:
-            fields["savepoint"] = SavepointOrigin.from_json(savepoint)
-        return cls(**{**fields, "runs": tuple(document["runs"])})
 
 
 def latest_inputs(inputs: Iterable[tuple[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:

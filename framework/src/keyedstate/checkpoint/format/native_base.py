@@ -64,29 +64,6 @@ class NativeBase:
         """The size of all files."""
         return sum(file.bytes for file in self.files)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face that manifests carry."""
-        return {
-            "backend": self.backend,
-            "key_groups": [self.key_groups.start, self.key_groups.end],
-            "max_parallelism": self.max_parallelism,
-            "files": [vars(file) for file in self.files],
-            "entries": dict(self.entries),
-            "details": dict(self.details),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> NativeBase:
-        """Rebuild from the JSON face; KeyError or TypeError where it is malformed."""
-        return cls(
-            document["backend"],
-            KeyGroupRange(*document["key_groups"]),
-            document["max_parallelism"],
-            tuple(StoredNativeFile(**file) for file in document["files"]),
-            document["entries"],
-            document["details"],
-        )
-
 
 def owner_path(path: str) -> str:
     """Return the segment file in whose place a native file came: what an attempt is known by."""

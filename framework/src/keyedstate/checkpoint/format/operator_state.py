@@ -45,15 +45,6 @@ class OperatorStateFile:
         """Return the states with the serializers that wrote them; raises as `OperatorStateMeta.from_json`."""
         return list(map(OperatorStateMeta.from_json, self.states))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face that manifests carry."""
-        return {"segment": self.segment.to_json(), "states": [dict(state) for state in self.states]}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> OperatorStateFile:
-        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
-        return cls(SegmentFile.from_json(document["segment"]), tuple(document["states"]))
-
 
 def write_operator_state(
     storage: CheckpointStorage,

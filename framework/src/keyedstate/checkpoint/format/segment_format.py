@@ -69,29 +69,6 @@ class SegmentFile:
     entries: Mapping[str, int]
     sizes: Mapping[str, int] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face that manifests carry."""
-        return {
-            "path": self.path,
-            "bytes": self.bytes,
-            "digest": self.digest,
-            "key_groups": [self.key_groups.start, self.key_groups.end],
-            "entries": dict(self.entries),
-            "sizes": dict(self.sizes),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> SegmentFile:
-        """Rebuild from the JSON face; KeyError, TypeError or ValueError where it is malformed."""
-        return cls(
-            path=document["path"],
-            bytes=document["bytes"],
-            digest=document["digest"],
-            key_groups=KeyGroupRange(*document["key_groups"]),
-            entries=document["entries"],
-            sizes=dict(document.get("sizes", {})),
-        )
-
 
 @dataclass
 class StreamIndex:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 class FailureReason(enum.Enum):
@@ -81,25 +79,3 @@ class BaseReport:
     def failed(self) -> bool:
         """Whether it was not completed."""
         return self.failure is not None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face."""
-        return {
-            "epoch": self.epoch,
-            "background": self.background,
-            "failure": None if self.failure is None else self.failure.name,
-            "error": self.error,
-            "sync_ms": self.sync_ms,
-            "async_ms": self.async_ms,
-            "bytes": self.bytes,
-            "entries": self.entries,
-            "ended_ms": self.ended_ms,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> BaseReport:
-        """Rebuild from the JSON face; KeyError where a field is missing or unknown."""
-        fields = {name: document[name] for name in cls.__dataclass_fields__}
-        if fields["failure"] is not None:
-            fields["failure"] = FailureReason[fields["failure"]]
-        return cls(**fields)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
 from keyedstate.checkpoint.format.snapshot_report import FailureReason
@@ -46,15 +45,6 @@ class Acknowledgement:
 
     identity: TaskIdentity
     manifest: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON face."""
-        return {"identity": self.identity.to_json(), "manifest": self.manifest}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Acknowledgement:
-        """Rebuild from the JSON face; KeyError where a field is missing."""
-        return cls(TaskIdentity.from_json(document["identity"]), document["manifest"])
 
 
 class CheckpointListener:

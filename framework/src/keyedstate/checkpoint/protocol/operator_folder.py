@@ -31,15 +31,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from keyedstate.checkpoint.format.json_document import decode_document, encode_document
+from keyedstate.checkpoint.format.json_converter import to_json
+from keyedstate.checkpoint.format.json_document import decode_as, encode_document
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
 from keyedstate.checkpoint.format.native_base import owner_path
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.local_disk import permissions_like, remove_empty_folders
 from keyedstate.errors import (
     CorruptManifestError,
-    IncompleteEpochError,
-    KeyedStateError,
     MissingFileError,
     UnsafeNameError,
 )
@@ -106,6 +105,11 @@ class HoldFile:
     expires_ms: int
 
 
+@dataclass(frozen=True)
+class _HoldDocument:
+    data_files: tuple[str, ...]
+
+
 class OperatorFolder:
     """The folder of one operator.
 
@@ -144,11 +148,11 @@ class OperatorFolder:
 
     def read_owner(self) -> Owner | None:
         """Return whose folder this is, or None where nobody has claimed it."""
-        return self._read(OWNER, "owner", Owner.from_json)
+        return self._read(OWNER, "owner", Owner)
 
     def write_owner(self, owner: Owner) -> None:
         """Write whose folder this is."""
-        self._write(OWNER, "owner", owner.to_json())
+        self._write(OWNER, "owner", to_json(owner))
 
     def holds_state(self) -> bool:
         """Return whether there is anything that only an owner leaves."""
@@ -182,7 +186,7 @@ class OperatorFolder:
     def read_metadata(self, epoch: int) -> CheckpointMetadata | None:
         """Return a published checkpoint, or None where there is none."""
         path = f"chk-{epoch}/{METADATA}"
-        metadata = self._read(path, "checkpoint", CheckpointMetadata.from_json)
+        metadata = self._read(path, "checkpoint", CheckpointMetadata)
         if metadata is not None and (metadata.uid, metadata.epoch) != (self.uid, epoch):
             what = f"it is the checkpoint of epoch {metadata.epoch} of {metadata.uid!r}"
             raise CorruptManifestError(self.storage.location(path), what)
@@ -190,7 +194,7 @@ class OperatorFolder:
 
     def write_metadata(self, metadata: CheckpointMetadata) -> None:
         """Publish a checkpoint: the one write that makes it exist."""
-        self._write(f"chk-{metadata.epoch}/{METADATA}", "checkpoint", metadata.to_json())
+        self._write(f"chk-{metadata.epoch}/{METADATA}", "checkpoint", to_json(metadata))
 
     def delete_checkpoint(self, epoch: int) -> None:
         """Delete a checkpoint's metadata, and its folder unless somebody else has put something there."""
@@ -209,7 +213,7 @@ class OperatorFolder:
         # Only its name counts, and the sync of the first manifest in the folder covers that. Before that, no
         # output of the epoch is whole; and a sync here would be half of what an epoch without rows costs.
         path = _attempt_path(identity, "started")
-        self._write(path, "started attempt", identity.to_json(), durable=False)
+        self._write(path, "started attempt", to_json(identity), durable=False)
         return self.storage.modified_ms(path)
 
     def write_manifest(self, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
@@ -233,12 +237,12 @@ class OperatorFolder:
             raise ValueError(
                 f"a manifest may name its own data files and shared ones, and not {sorted(foreign)}"
             )
-        self._write(path, "attempt", manifest.to_json())
+        self._write(path, "attempt", to_json(manifest))
         return path
 
     def read_manifest(self, path: str) -> AttemptManifest:
         """Return the manifest at a path that `write_manifest` or `attempts` gave."""
-        manifest = self._read(path, "attempt", AttemptManifest.from_json)
+        manifest = self._read(path, "attempt", AttemptManifest)
         if manifest is None:
             raise MissingFileError(self.storage.location(path), "read")
         if _attempt_path(manifest.identity, "json") != path:
@@ -317,11 +321,12 @@ class OperatorFolder:
 
     def read_hold(self, hold: HoldFile) -> set[str]:
         """Return the data files that a hold names; none where it was released meanwhile."""
-        return self._read(hold.path, "hold", lambda body: set(body["data_files"])) or set()
+        found = self._read(hold.path, "hold", _HoldDocument)
+        return set() if found is None else set(found.data_files)
 
-    def _read(self, path: str, kind: str, build: Callable[[Mapping[str, Any]], T]) -> T | None:
+    def _read(self, path: str, kind: str, made: type[T]) -> T | None:
         location = self.storage.location(path)
-        built = _built_once if kind == "checkpoint" else _built
+        decode: Callable[..., Any] = _decode_once if kind == "checkpoint" else decode_as
         data = None
         while True:
             before = data
@@ -330,7 +335,8 @@ class OperatorFolder:
             except MissingFileError:
                 return None
             try:
-                return built(location, kind, data, build)
+                decoded: T = decode(made, location, kind, FORMAT_VERSION, data)
+                return decoded
             except CorruptManifestError:
                 # A document that is replaced between the two requests of a read, for its size and for its
                 # bytes, is cut off at the size of the old one: only what stays the same is damaged.
@@ -353,19 +359,9 @@ class OperatorFolder:
             remove_empty_folders(f"{self.storage.root}/{folder}")
 
 
-def _built(location: str, kind: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T:
-    body = decode_document(location, kind, FORMAT_VERSION, data)
-    try:
-        return build(body)
-    except IncompleteEpochError as error:
-        raise CorruptManifestError(location, error.details) from error
-    except (KeyError, TypeError, ValueError, KeyedStateError) as error:
-        raise CorruptManifestError(location, f"its content is malformed ({error})") from error
-
-
 #: Every task of an epoch reads the same checkpoint, whose size follows the number of tasks: a process that
 #: runs several of them takes it apart once.  Nobody changes what is made of it.
-_built_once = lru_cache(maxsize=4)(_built)
+_decode_once = lru_cache(maxsize=4)(decode_as)
 
 
 def data_paths(nonce: str) -> tuple[str, str, str]:

@@ -27,7 +27,8 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from keyedstate import __version__
-from keyedstate.checkpoint.format.json_document import decode_document, encode_document
+from keyedstate.checkpoint.format.json_converter import to_json
+from keyedstate.checkpoint.format.json_document import decode_as, decode_document, encode_document
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.operator_folder import FORMAT_VERSION as METADATA_VERSION
@@ -183,11 +184,7 @@ class Savepoint:
         path = f"{uid}/{METADATA}"
         self.storage(uid)
         location = self.root.location(path)
-        body = decode_document(location, "checkpoint", METADATA_VERSION, self._verified(path))
-        try:
-            return CheckpointMetadata.from_json(body)
-        except (KeyError, TypeError, ValueError, KeyedStateError) as error:
-            raise CorruptManifestError(location, f"its content is malformed ({error})") from error
+        return decode_as(CheckpointMetadata, location, "checkpoint", METADATA_VERSION, self._verified(path))
 
     def spark_files(self) -> tuple[str, ...]:
         """Return the paths of Spark's files as they are in its checkpoint location, sorted."""
@@ -309,7 +306,7 @@ class SavepointWriter:
             for path in part.data_files:
                 if not (_OWN.fullmatch(f"{uid}/{path}") and storage.exists(path)):
                     raise ValueError(f"the data file {path} of {uid!r} is not in the savepoint")
-        data = encode_document("checkpoint", METADATA_VERSION, metadata.to_json())
+        data = encode_document("checkpoint", METADATA_VERSION, to_json(metadata))
         self._write(f"{uid}/{METADATA}", data)
         self._operators.append(uid)
 

@@ -6,9 +6,9 @@ import time
 import uuid
 from dataclasses import asdict, dataclass, replace
 
-from keyedstate.checkpoint.format.json_document import decode_document, encode_document
+from keyedstate.checkpoint.format.json_document import decode_as, encode_document
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
-from keyedstate.errors import CorruptManifestError, MissingFileError
+from keyedstate.errors import MissingFileError
 
 _FILE = "_stop"
 _KIND = "stop request"
@@ -58,10 +58,7 @@ class StopRequest:
         except MissingFileError:
             return None
         location = folder.storage.location(_FILE)
-        try:
-            return cls(**decode_document(location, _KIND, _VERSION, data))
-        except TypeError as error:
-            raise CorruptManifestError(location, f"its content is malformed ({error})") from error
+        return decode_as(cls, location, _KIND, _VERSION, data)
 
     @property
     def is_open(self) -> bool:

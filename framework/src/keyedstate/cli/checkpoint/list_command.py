@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import Owner
+from keyedstate.checkpoint import Owner, to_json
 from keyedstate.checkpoint.reading.json_values import time_of
 from keyedstate.checkpoint.reading.stored_path import Place
 from keyedstate.checkpoint.reading.survey import (
@@ -70,7 +70,7 @@ def _document(one: Survey) -> dict[str, Any]:
     return {
         "uid": one.operator.uid,
         "location": one.operator.storage.location(),
-        "owner": None if one.owner is None else one.owner.to_json(),
+        "owner": None if one.owner is None else to_json(one.owner),
         "problem": one.owner_problem,
         "newest_epoch": None if newest is None else newest.epoch,
         "checkpoints": [checkpoint_document(checkpoint) for checkpoint in one.checkpoints],

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import AttemptManifest, CheckpointMetadata, CheckpointStorage
+from keyedstate.checkpoint import AttemptManifest, CheckpointMetadata, CheckpointStorage, to_json
 from keyedstate.checkpoint.reading.json_values import time_of
 from keyedstate.checkpoint.reading.stored_path import Place
 from keyedstate.checkpoint.reading.survey import (
@@ -73,7 +73,7 @@ def _surroundings(storage: CheckpointStorage, stored: StoredState) -> dict[str, 
         "status": "deleted" if checkpoint is None else checkpoint.status.value,
         "published": None if checkpoint is None else time_of(checkpoint.published_ms),
         "held_until": None if checkpoint is None else time_of(checkpoint.held_until_ms),
-        "owner": None if found.owner is None else found.owner.to_json(),
+        "owner": None if found.owner is None else to_json(found.owner),
     }
 
 
@@ -172,7 +172,7 @@ def _part(part: AttemptManifest) -> dict[str, Any]:
         "process_ms": part.process_ms,
         "sync_ms": part.sync_ms,
         "write_ms": part.write_ms,
-        "bases": [base.to_json() for base in part.bases],
+        "bases": [to_json(base) for base in part.bases],
         "files": [
             {
                 "path": file.path,

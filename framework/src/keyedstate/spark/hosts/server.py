@@ -26,7 +26,7 @@ import cloudpickle
 import pyarrow as pa
 
 import keyedstate
-from keyedstate.checkpoint import TaskIdentity
+from keyedstate.checkpoint import TaskIdentity, from_json
 from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.epoch.local_folders import working_folders_of_this_host
 from keyedstate.epoch.partition import Beginning, PartitionPlan
@@ -467,7 +467,7 @@ def _resident_key(plan: PartitionPlan, identity: TaskIdentity) -> ResidentKey:
 def _begin(document: Mapping[str, Any]) -> tuple[str, TaskIdentity, Mapping[str, Any]]:
     """Return what a BEGIN frame says."""
     try:
-        digest, identity = document["digest"], TaskIdentity.from_json(document["identity"])
+        digest, identity = document["digest"], from_json(TaskIdentity, document["identity"])
         task = document.get("task", {})
         if not isinstance(digest, str) or not isinstance(task, dict):
             raise TypeError("the digest is no string, or the task no object")

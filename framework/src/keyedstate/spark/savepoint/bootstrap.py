@@ -22,6 +22,8 @@ from keyedstate.checkpoint import (
     OperatorFolder,
     TaskIdentity,
     Writing,
+    from_json,
+    to_json,
 )
 from keyedstate.checkpoint.protocol.operator_folder import is_data_path
 from keyedstate.config import CHECKPOINT_COMPRESSION
@@ -125,13 +127,13 @@ def bootstrap_identity(uid: str, partition: int, parallelism: int, max_paralleli
 
 def as_result(manifest: AttemptManifest) -> pa.RecordBatch:
     """Return a manifest as the row that a task gives its job."""
-    return pa.record_batch({"manifest": pa.array([json.dumps(manifest.to_json())], pa.string())})
+    return pa.record_batch({"manifest": pa.array([json.dumps(to_json(manifest))], pa.string())})
 
 
 def manifests_of(rows: DataFrame, task: ArrowTask) -> dict[int, AttemptManifest]:
     """Run the task over each partition of the rows and return the manifests that it yields, by partition."""
     results = rows.mapInArrow(task, "manifest string").collect()
-    found = [AttemptManifest.from_json(json.loads(row[0])) for row in results]
+    found = [from_json(AttemptManifest, json.loads(row[0])) for row in results]
     return {manifest.identity.partition: manifest for manifest in found}
 
 

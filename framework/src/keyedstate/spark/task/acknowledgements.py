@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark import Accumulator, AccumulatorParam, SparkContext
 
-from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator, OperatorFolder
+from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator, OperatorFolder, from_json, to_json
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Acknowledgements:
     def _receive(self, update: Update) -> None:
         for folder, document in update.values():
             try:
-                self._coordinators[folder].acknowledge(Acknowledgement.from_json(document))
+                self._coordinators[folder].acknowledge(from_json(Acknowledgement, document))
             except Exception:
                 # Raised from here, an error would cut PySpark's connection for all accumulators and still not
                 # stop the epoch. What was not published now is found, and made up for where that is possible,
@@ -91,7 +91,7 @@ _lock = threading.Lock()
 
 def acknowledge(accumulator: Accumulator[Update], folder: str, acknowledgement: Acknowledgement) -> None:
     """Add an entry in a task; the driver gets it if the task succeeds."""
-    accumulator.add({acknowledgement.identity.nonce: (folder, acknowledgement.to_json())})
+    accumulator.add({acknowledgement.identity.nonce: (folder, to_json(acknowledgement))})
 
 
 class _Delivery(AccumulatorParam[Update]):

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark import SparkFiles
 
 import keyedstate
-from keyedstate.checkpoint import TaskIdentity
+from keyedstate.checkpoint import TaskIdentity, to_json
 from keyedstate.errors import EpochTimeoutError, HostLostError, HostProtocolError, HostUnavailableError
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.network.handshake import Session
@@ -170,7 +170,7 @@ class _Conversation:
         epoch = self._epoch
         begin: dict[str, Any] = {
             "digest": hashlib.sha256(epoch.packed).hexdigest(),
-            "identity": epoch.identity.to_json(),
+            "identity": to_json(epoch.identity),
             "task": dict(epoch.task),
         }
         if epoch.introduction is not None:

@@ -123,7 +123,7 @@ class CrashContract(ContractBase):
             patch.setattr(folder_format, "FORMAT_VERSION", current + 1)
             job.run("run-2", EPOCHS)
         # What the newer one has read, this one has not.
-        folder_format._built_once.cache_clear()
+        folder_format._decode_once.cache_clear()
         for go_on in (job.read, lambda: job.run("run-3", EPOCHS + 1)):
             with pytest.raises(FormatVersionError, match="Upgrade keyedstate") as caught:
                 go_on()
