@@ -38,7 +38,7 @@ from keyedstate.checkpoint import (
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 from keyedstate.types import INT64, STRING, VOID, VOID_NAMESPACE
 
 META = StateMeta("views", StateKind.VALUE, STRING, VOID, INT64)
@@ -126,12 +126,9 @@ def delta_rows(storage: CheckpointStorage, entries: int, compression: str) -> tu
 
     def opened(handles: list[SegmentHandle | ChainHandle]) -> KeyedStateBackend:
         return KeyedStateBackend.open(
-            plugin,
-            key_serializer=STRING,
-            key_groups=GROUPS,
-            max_parallelism=len(GROUPS),
-            options=config.plugin_options(registry.options, plugin.name),
-            handles=handles,
+            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            KeySpace(STRING, GROUPS, len(GROUPS)),
+            handles,
             track_changes=True,
         )
 

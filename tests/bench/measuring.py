@@ -18,7 +18,7 @@ from keyedstate.config import TIMERS_QUEUE, Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups as key_groups_of
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 
 GROUPS = 128
 ALL = KeyGroupRange(0, GROUPS - 1)
@@ -79,15 +79,13 @@ def open_backend(
     registry = PluginRegistry(config)
     plugin = registry.choose()
     return KeyedStateBackend.open(
-        plugin,
-        key_serializer=key,
-        key_groups=key_groups,
-        max_parallelism=GROUPS,
-        options=config.plugin_options(registry.options, plugin.name),
-        handles=handles,
+        ChosenBackend(
+            plugin, config.plugin_options(registry.options, plugin.name), timer_queue=config[TIMERS_QUEUE]
+        ),
+        KeySpace(key, key_groups, GROUPS),
+        handles,
         track_changes=track_changes,
         local_base=local_base,
-        timer_queue=config[TIMERS_QUEUE],
     )
 
 

@@ -16,7 +16,7 @@ from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWrite
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 
 
 def files(entries: int, rounds: int) -> list[Result]:
@@ -79,12 +79,9 @@ def files(entries: int, rounds: int) -> list[Result]:
             def run() -> float:
                 started = time.perf_counter()
                 restored = KeyedStateBackend.open(
-                    plugin,
-                    key_serializer=types.STRING,
-                    key_groups=KeyGroupRange(0, GROUPS - 1),
-                    max_parallelism=GROUPS,
-                    options=config.plugin_options(registry.options, name),
-                    handles=[SegmentHandle.open(storage, written[name])],
+                    ChosenBackend(plugin, config.plugin_options(registry.options, name)),
+                    KeySpace(types.STRING, KeyGroupRange(0, GROUPS - 1), GROUPS),
+                    [SegmentHandle.open(storage, written[name])],
                 )
                 seconds = time.perf_counter() - started
                 assert restored.num_entries() == entries

@@ -18,7 +18,7 @@ from keyedstate.backend import StateKind, StateMeta
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import KeyedStateBackend, MapState, ValueState
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, MapState, ValueState
 from keyedstate.testing import open_instance
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,11 +103,8 @@ def test_states_of_a_job_live_in_it(installed: Path, monkeypatch: pytest.MonkeyP
     settings = Configuration({"backend": "template"})
     registry = PluginRegistry(settings)
     backend = KeyedStateBackend.open(
-        registry.choose(),
-        key_serializer=types.STRING,
-        key_groups=KeyGroupRange(0, 15),
-        max_parallelism=16,
-        options=settings.plugin_options(registry.options, "template"),
+        ChosenBackend(registry.choose(), settings.plugin_options(registry.options, "template")),
+        KeySpace(types.STRING, KeyGroupRange(0, 15), 16),
         local_base=tmp_path,
     )
     views = backend.get_state(ValueState("views", types.INT64, default=0))

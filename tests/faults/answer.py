@@ -39,7 +39,7 @@ from keyedstate.errors import CheckpointError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import key_serializer_for
-from keyedstate.state import KeyedStateBackend
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace
 
 #: Flights, delay, and flights by destination: of one key.
 Figures = tuple[int, int, dict[str, int]]
@@ -331,12 +331,9 @@ def _restored(
     handles = handles_for(metadata, folder.storage, key_groups)
     try:
         restored = KeyedStateBackend.open(
-            chosen,
-            key_serializer=key_serializer_for([pa.string()]),
-            key_groups=key_groups,
-            max_parallelism=owner.max_parallelism,
-            options=config.plugin_options(registry.options, chosen.name),
-            handles=handles,
+            ChosenBackend(chosen, config.plugin_options(registry.options, chosen.name)),
+            KeySpace(key_serializer_for([pa.string()]), key_groups, owner.max_parallelism),
+            handles,
         )
     finally:
         for handle in handles:

@@ -27,7 +27,9 @@ from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
+    ChosenBackend,
     KeyedStateBackend,
+    KeySpace,
     OperatorListState,
     OperatorStateBackend,
     UnionListState,
@@ -122,12 +124,9 @@ class CountingOperator:
         registry = PluginRegistry(config)
         handles = [] if base is None else handles_for(base, self.folder.storage, own)
         backend = KeyedStateBackend.open(
-            registry.choose(),
-            key_serializer=types.STRING,
-            key_groups=own,
-            max_parallelism=self.max_parallelism,
-            options=config.plugin_options(registry.options, self.backend),
-            handles=handles,
+            ChosenBackend(registry.choose(), config.plugin_options(registry.options, self.backend)),
+            KeySpace(types.STRING, own, self.max_parallelism),
+            handles,
             track_changes=track,
         )
         for handle in handles:

@@ -36,7 +36,7 @@ from keyedstate.epoch.epoch_writer import SavedState, StateWriter
 from keyedstate.errors import TooManyFailedBasesError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend, ValueState
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, OperatorStateBackend, ValueState
 
 _SPEC = importlib.util.spec_from_file_location("unruly", Path(__file__).parent / "unruly.py")
 assert _SPEC is not None and _SPEC.loader is not None
@@ -191,12 +191,9 @@ class Task:
         registry = PluginRegistry(config)
         handles = [] if metadata is None else handles_for(metadata, self.folder.storage, ALL)
         backend = KeyedStateBackend.open(
-            registry.choose(),
-            key_serializer=types.INT64,
-            key_groups=ALL,
-            max_parallelism=GROUPS,
-            options=config.plugin_options(registry.options, "heap-cow"),
-            handles=handles,
+            ChosenBackend(registry.choose(), config.plugin_options(registry.options, "heap-cow")),
+            KeySpace(types.INT64, ALL, GROUPS),
+            handles,
             track_changes=True,
         )
         for handle in handles:

@@ -29,7 +29,9 @@ from keyedstate.errors import CorruptSegmentError
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
+    ChosenBackend,
     KeyedStateBackend,
+    KeySpace,
     ListState,
     ManualClock,
     MapState,
@@ -83,12 +85,9 @@ class Chain:
         self, handles: list[Any], groups: KeyGroupRange | None = None, **settings: Any
     ) -> KeyedStateBackend:
         return KeyedStateBackend.open(
-            self.plugin,
-            key_serializer=KEY,
-            key_groups=groups or KeyGroupRange(0, GROUPS - 1),
-            max_parallelism=GROUPS,
-            options=self.options,
-            handles=handles,
+            ChosenBackend(self.plugin, self.options),
+            KeySpace(KEY, groups or KeyGroupRange(0, GROUPS - 1), GROUPS),
+            handles,
             clock=ManualClock(0),
             **settings,
         )

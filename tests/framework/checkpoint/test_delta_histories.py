@@ -37,8 +37,10 @@ from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
+    ChosenBackend,
     IncrementalCleanup,
     KeyedStateBackend,
+    KeySpace,
     ListState,
     ManualClock,
     MapState,
@@ -222,12 +224,9 @@ class History:
         registry = PluginRegistry(config)
         handles = [] if metadata is None else handles_for(metadata, self.folder.storage, groups)
         backend = KeyedStateBackend.open(
-            registry.choose(),
-            key_serializer=KEY,
-            key_groups=groups,
-            max_parallelism=GROUPS,
-            options=config.plugin_options(registry.options, self.backend),
-            handles=handles,
+            ChosenBackend(registry.choose(), config.plugin_options(registry.options, self.backend)),
+            KeySpace(KEY, groups, GROUPS),
+            handles,
             clock=ManualClock(now),
             track_changes=track,
         )

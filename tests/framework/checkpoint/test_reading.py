@@ -38,7 +38,9 @@ from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
     BroadcastState,
+    ChosenBackend,
     KeyedStateBackend,
+    KeySpace,
     ListState,
     ManualClock,
     MapState,
@@ -96,12 +98,9 @@ class Writer:
             groups = key_group_range_for(partition, 2, GROUPS)
             before = None if base is None else base.parts[partition]
             backend = KeyedStateBackend.open(
-                registry.choose(),
-                key_serializer=self.key,
-                key_groups=groups,
-                max_parallelism=GROUPS,
-                options=config.plugin_options(registry.options, self.backend),
-                handles=[] if base is None else handles_for(base, self.folder.storage, groups),
+                ChosenBackend(registry.choose(), config.plugin_options(registry.options, self.backend)),
+                KeySpace(self.key, groups, GROUPS),
+                [] if base is None else handles_for(base, self.folder.storage, groups),
                 clock=ManualClock(epoch * EPOCH_MS),
                 track_changes=before is not None,
             )

@@ -16,7 +16,7 @@ from keyedstate.config import Configuration
 from keyedstate.errors import StateMigrationError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 from keyedstate.types import VOID, VOID_NAMESPACE, TtlSerializer, nullable, row_of
 
 OLD = row_of({"a": types.INT64})
@@ -40,12 +40,9 @@ def restored(folder: Path, backend: str, parts: list[tuple[Any, Any]]) -> Iterat
         for handle in handles:
             opened.callback(handle.close)
         keyed = KeyedStateBackend.open(
-            registry.choose(),
-            key_serializer=types.INT64,
-            key_groups=KeyGroupRange(0, len(parts) - 1),
-            max_parallelism=len(parts),
-            options=config.plugin_options(registry.options, backend),
-            handles=handles,
+            ChosenBackend(registry.choose(), config.plugin_options(registry.options, backend)),
+            KeySpace(types.INT64, KeyGroupRange(0, len(parts) - 1), len(parts)),
+            handles,
         )
         opened.callback(keyed.close)
         yield keyed

@@ -53,7 +53,15 @@ from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.operator import key_serializer_for
-from keyedstate.state import AggregateFunction, KeyedStateBackend, ListState, ManualClock, Ttl
+from keyedstate.state import (
+    AggregateFunction,
+    ChosenBackend,
+    KeyedStateBackend,
+    KeySpace,
+    ListState,
+    ManualClock,
+    Ttl,
+)
 
 GROUPS = 8
 GROUP_COLUMN = "__group"
@@ -89,11 +97,12 @@ class Job:
         self.keys = keys
         self.schema = schema
         self.backend = KeyedStateBackend.open(
-            plugin,
-            key_serializer=key_serializer_for([schema.field(name).type for name in keys]),
-            key_groups=KeyGroupRange(0, GROUPS - 1),
-            max_parallelism=GROUPS,
-            options=options,
+            ChosenBackend(plugin, options),
+            KeySpace(
+                key_serializer_for([schema.field(name).type for name in keys]),
+                KeyGroupRange(0, GROUPS - 1),
+                GROUPS,
+            ),
             local_base=MEMORY,
             **settings,
         )

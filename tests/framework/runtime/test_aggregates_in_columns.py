@@ -35,7 +35,7 @@ from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedOperator
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.operator import key_serializer_for
-from keyedstate.state import KeyedStateBackend, Ttl
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, Ttl
 
 GROUPS = 8
 GROUP_COLUMN = "__group"
@@ -93,11 +93,8 @@ class Job:
         types = dict(zip(NUMBERS.names, NUMBERS.types, strict=True))
         self.function = Aggregation(self.keys, types, kept or AGGREGATES, ttl)
         self.backend = KeyedStateBackend.open(
-            self.plugin,
-            key_serializer=key_serializer_for([types[key] for key in keys]),
-            key_groups=KeyGroupRange(0, GROUPS - 1),
-            max_parallelism=GROUPS,
-            options=config.plugin_options(registry.options, self.plugin.name),
+            ChosenBackend(self.plugin, config.plugin_options(registry.options, self.plugin.name)),
+            KeySpace(key_serializer_for([types[key] for key in keys]), KeyGroupRange(0, GROUPS - 1), GROUPS),
             track_changes=True,
         )
         self.epoch = 0

@@ -23,7 +23,7 @@ from keyedstate.runtime import (
 )
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.connected import FIRST_COLUMN, SECOND_COLUMN
-from keyedstate.state import BEFORE_TIME, KeyedStateBackend, ListState, ValueState
+from keyedstate.state import BEFORE_TIME, ChosenBackend, KeyedStateBackend, KeySpace, ListState, ValueState
 from keyedstate.testing import Harness, SecondInput
 
 ORDERS = "order string, customer string, at timestamp"
@@ -159,11 +159,8 @@ def operator(function, backend_name, time=None, keys=("k", "j")):
     registry = PluginRegistry(config)
     plugin = registry.choose()
     backend = KeyedStateBackend.open(
-        plugin,
-        key_serializer=key_serializer_for([pa.string()]),
-        key_groups=KeyGroupRange(0, 0),
-        max_parallelism=1,
-        options=config.plugin_options(registry.options, plugin.name),
+        ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+        KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 0), 1),
         event_time=time is not None,
     )
     return KeyedOperator(

@@ -17,7 +17,15 @@ from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
 from keyedstate.runtime.event_time import event_times, is_event_time
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.operator import key_serializer_for
-from keyedstate.state import BEFORE_TIME, KeyedStateBackend, Ttl, TtlClock, ValueState
+from keyedstate.state import (
+    BEFORE_TIME,
+    ChosenBackend,
+    KeyedStateBackend,
+    KeySpace,
+    Ttl,
+    TtlClock,
+    ValueState,
+)
 
 MS = pa.timestamp("ms", "UTC")
 
@@ -47,11 +55,8 @@ def backend():
     def open_(**settings):
         return contextlib.closing(
             KeyedStateBackend.open(
-                plugin,
-                key_serializer=key_serializer_for([pa.string()]),
-                key_groups=KeyGroupRange(0, 0),
-                max_parallelism=1,
-                options=config.plugin_options(registry.options, plugin.name),
+                ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+                KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 0), 1),
                 **settings,
             )
         )

@@ -26,7 +26,7 @@ from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.operator import OUTPUT_BATCH_ROWS, key_serializer_for
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 
 GROUPS = 8
 GROUP_COLUMN = "__group"
@@ -63,11 +63,8 @@ def run(request):
         key_types = tuple(batches[0].schema.field(name).type for name in keys)
         if key_types not in opened:
             opened[key_types] = KeyedStateBackend.open(
-                plugin,
-                key_serializer=key_serializer_for(key_types),
-                key_groups=KeyGroupRange(0, GROUPS - 1),
-                max_parallelism=GROUPS,
-                options=config.plugin_options(registry.options, plugin.name),
+                ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+                KeySpace(key_serializer_for(key_types), KeyGroupRange(0, GROUPS - 1), GROUPS),
             )
         operator = KeyedOperator(
             function,

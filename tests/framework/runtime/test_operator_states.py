@@ -32,7 +32,9 @@ from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.operator import OUTPUT_BATCH_ROWS, key_serializer_for
 from keyedstate.state import (
     BroadcastState,
+    ChosenBackend,
     KeyedStateBackend,
+    KeySpace,
     OperatorListState,
     OperatorStateBackend,
     UnionListState,
@@ -60,11 +62,8 @@ class Task:
         registry = PluginRegistry(config)
         plugin = registry.choose()
         self.backend = KeyedStateBackend.open(
-            plugin,
-            key_serializer=key_serializer_for([pa.string()]),
-            key_groups=KeyGroupRange(0, GROUPS - 1),
-            max_parallelism=GROUPS,
-            options=config.plugin_options(registry.options, plugin.name),
+            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, GROUPS - 1), GROUPS),
         )
         self.states = OperatorStateBackend()
 

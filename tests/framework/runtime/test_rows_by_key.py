@@ -19,7 +19,7 @@ from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
 from keyedstate.runtime.key_runs import ROWS_AT_ONCE
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.operator import key_serializer_for
-from keyedstate.state import KeyedStateBackend
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace
 
 GROUPS = 8
 GROUP_COLUMN = "__group"
@@ -78,11 +78,10 @@ def operator(request):
 
     def operator(function: Any, columns: list[pa.Array], time_column: str | None = "when") -> KeyedOperator:
         backend = KeyedStateBackend.open(
-            plugin,
-            key_serializer=key_serializer_for([column.type for column in columns]),
-            key_groups=KeyGroupRange(0, GROUPS - 1),
-            max_parallelism=GROUPS,
-            options=config.plugin_options(registry.options, plugin.name),
+            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            KeySpace(
+                key_serializer_for([column.type for column in columns]), KeyGroupRange(0, GROUPS - 1), GROUPS
+            ),
         )
         opened.append(backend)
         made = KeyedOperator(

@@ -22,7 +22,17 @@ from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import operator as operator_module
 from keyedstate.runtime.runners.operator import key_serializer_for
-from keyedstate.state import KeyedStateBackend, ListState, MapState, ReducingState, Ttl, TtlClock, ValueState
+from keyedstate.state import (
+    ChosenBackend,
+    KeyedStateBackend,
+    KeySpace,
+    ListState,
+    MapState,
+    ReducingState,
+    Ttl,
+    TtlClock,
+    ValueState,
+)
 from keyedstate.testing import Harness
 
 GROUPS = 8
@@ -89,11 +99,8 @@ class Job:
         self.schema = schema
         self.settings = {}
         self.backend = KeyedStateBackend.open(
-            plugin,
-            key_serializer=key_serializer_for([pa.string()]),
-            key_groups=KeyGroupRange(0, GROUPS - 1),
-            max_parallelism=GROUPS,
-            options=config.plugin_options(registry.options, plugin.name),
+            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, GROUPS - 1), GROUPS),
             local_base=MEMORY,
             **settings,
         )

@@ -17,7 +17,15 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import Clock, KeyedStateBackend, LatencySampling, SnapshotTask, system_clock
+from keyedstate.state import (
+    ChosenBackend,
+    Clock,
+    KeyedStateBackend,
+    KeySpace,
+    LatencySampling,
+    SnapshotTask,
+    system_clock,
+)
 
 #: Each backend, with the options that make another build of it.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -68,16 +76,11 @@ class Instances:
         latency: LatencySampling | None = None,
     ) -> KeyedStateBackend:
         backend = KeyedStateBackend.open(
-            self.plugin,
-            key_serializer=key,
-            key_groups=groups or KeyGroupRange(0, max_parallelism - 1),
-            max_parallelism=max_parallelism,
-            options=self._options,
-            handles=handles,
+            ChosenBackend(self.plugin, self._options, generic_types=generic_types, latency=latency),
+            KeySpace(key, groups or KeyGroupRange(0, max_parallelism - 1), max_parallelism),
+            handles,
             track_changes=track_changes,
-            generic_types=generic_types,
             clock=clock,
-            latency=latency,
         )
         self._opened.append(backend)
         return backend

@@ -14,8 +14,10 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
+    ChosenBackend,
     KeyedStateBackend,
     KeysInTurn,
+    KeySpace,
     LatencySampling,
     ManualClock,
     ReducingState,
@@ -60,15 +62,11 @@ class Side:
     def __init__(self, name: str, folder: Any, latency: LatencySampling | None = None) -> None:
         plugin, options = chosen_backend(name, {})
         self.backend = KeyedStateBackend.open(
-            plugin,
-            key_serializer=types.STRING,
-            key_groups=KeyGroupRange(0, GROUPS - 1),
-            max_parallelism=GROUPS,
-            options=options,
+            ChosenBackend(plugin, options, latency=latency),
+            KeySpace(types.STRING, KeyGroupRange(0, GROUPS - 1), GROUPS),
             local_base=folder,
             track_changes=True,
             clock=ManualClock(0),
-            latency=latency,
         )
         self.handles: dict[str, Any] = {state.name: self.backend.get_state(state) for state in STATES}
         self.backend.begin_epoch(1)

@@ -12,7 +12,7 @@ from keyedstate import types
 from keyedstate.backend import AnyStateTable, EntryBatch, Snapshot, SnapshotSink, SnapshotStrategy, StateMeta
 from keyedstate.checkpoint import SegmentWriter
 from keyedstate.errors import SnapshotCancelledError
-from keyedstate.state import KeyedStateBackend, SnapshotTask, ValueState
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, SnapshotTask, ValueState
 
 WORDS = ValueState("words", types.STRING)
 
@@ -106,11 +106,8 @@ def test_a_snapshot_gives_back_what_it_holds_once_and_leaves_no_half_file(instan
 def test_a_closed_instance_leaves_nothing_in_its_local_folder(instances: Any, tmp_path: Path) -> None:
     """SNAP-03."""
     backend = KeyedStateBackend.open(
-        instances.plugin,
-        key_serializer=types.INT64,
-        key_groups=instances.open().key_groups,
-        max_parallelism=10,
-        options=instances._options,
+        ChosenBackend(instances.plugin, instances._options),
+        KeySpace(types.INT64, instances.open().key_groups, 10),
         local_base=tmp_path,
     )
     folder = backend._context.local_dir

@@ -17,7 +17,7 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import KeyedStateBackend, ManualClock
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ManualClock
 from keyedstate.time import Timer, TimerService, TimerServices
 
 GROUPS = 100
@@ -104,17 +104,17 @@ class Backends:
         registry = PluginRegistry(config)
         plugin = registry.choose()
         backend = KeyedStateBackend.open(
-            plugin,
-            key_serializer=key,
-            key_groups=groups or KeyGroupRange(0, GROUPS - 1),
-            max_parallelism=GROUPS,
-            options=config.plugin_options(registry.options, plugin.name),
-            handles=handles,
+            ChosenBackend(
+                plugin,
+                config.plugin_options(registry.options, plugin.name),
+                timer_queue=timer_queue or ("auto" if name else self.timer_queue),
+            ),
+            KeySpace(key, groups or KeyGroupRange(0, GROUPS - 1), GROUPS),
+            handles,
             local_base=self.folder,
             track_changes=True,
             clock=self.clock,
             event_time=event_time,
-            timer_queue=timer_queue or ("auto" if name else self.timer_queue),
         )
         self._opened.append(backend)
         return backend

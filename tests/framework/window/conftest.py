@@ -17,7 +17,7 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import KeyedStateBackend, ManualClock
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ManualClock
 from keyedstate.time import TimerServices
 from keyedstate.windows.definition import WindowDefinition
 from keyedstate.windows.function import ProcessWindowFunction
@@ -68,12 +68,9 @@ class Job:
         registry = PluginRegistry(config)
         plugin = registry.choose()
         self.backend = KeyedStateBackend.open(
-            plugin,
-            key_serializer=types.STRING,
-            key_groups=KeyGroupRange(0, GROUPS - 1),
-            max_parallelism=GROUPS,
-            options=config.plugin_options(registry.options, plugin.name),
-            handles=handles,
+            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            KeySpace(types.STRING, KeyGroupRange(0, GROUPS - 1), GROUPS),
+            handles,
             local_base=self._folder,
             clock=self.clock,
         )

@@ -24,7 +24,7 @@ from keyedstate.checkpoint.protocol.local_copies import LocalCopies
 from keyedstate.checkpoint.protocol.retention import prune
 from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, OperatorStateBackend
 from keyedstate.testing.instances import chosen_backend
 
 INCREMENTAL = {"rocksdb.incremental": True}
@@ -87,15 +87,11 @@ class Job:
                 for handle in handles:
                     opened.callback(handle.close)
                 instance = KeyedStateBackend.open(
-                    plugin,
-                    key_serializer=types.INT64,
-                    key_groups=key_groups,
-                    max_parallelism=self._max_parallelism,
-                    options=parsed,
-                    handles=handles,
+                    ChosenBackend(plugin, parsed, timer_queue=self.timer_queue),
+                    KeySpace(types.INT64, key_groups, self._max_parallelism),
+                    handles,
                     local_base=self._directory,
                     track_changes=True,
-                    timer_queue=self.timer_queue,
                 )
             self.instances.append(instance)
             rules = BaseRules(max_deltas=5, min_bytes=0)

@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from keyedstate.backend import Capability
 from keyedstate.checkpoint import BaseRules, CheckpointStorage, SavepointRestore
 from keyedstate.config import TIMERS_QUEUE, TYPES_GENERIC, Configuration
-from keyedstate.plugins import Backend, PluginRegistry
-from keyedstate.state import LatencySampling
+from keyedstate.plugins import PluginRegistry
+from keyedstate.state import ChosenBackend, LatencySampling
 from keyedstate.time import check_timer_queue
-
-
-@dataclass(frozen=True)
-class ChosenBackend:
-    """A backend with the values of its options, and what concerns states on every backend.
-
-    Attributes
-    ----------
-    backend : Backend
-    options : mapping
-    generic_types : bool
-        The option ``types.generic``.
-    base_rules : BaseRules
-        When a task writes its whole state.
-    latency : LatencySampling or None
-        How accesses to states are sampled, where they are.
-    timer_queue : str
-        The option ``timers.queue``.
-    """
-
-    backend: Backend
-    options: Mapping[str, Any]
-    generic_types: bool
-    base_rules: BaseRules
-    latency: LatencySampling | None
-    timer_queue: str
 
 
 def choose_backend(config: Configuration) -> ChosenBackend:
@@ -54,12 +27,7 @@ def choose_backend(config: Configuration) -> ChosenBackend:
     in_order = backend.description.level(Capability.TIMERS_IN_ORDER).usable
     check_timer_queue(config[TIMERS_QUEUE], backend.name, in_order=in_order)
     return ChosenBackend(
-        backend,
-        options,
-        config[TYPES_GENERIC] == "allow",
-        BaseRules.of(config),
-        LatencySampling.of(config),
-        config[TIMERS_QUEUE],
+        backend, options, config[TYPES_GENERIC] == "allow", LatencySampling.of(config), config[TIMERS_QUEUE]
     )
 
 
@@ -79,6 +47,12 @@ def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
     Discovering plugins takes milliseconds.
     """
     return choose_backend(configuration_in_task(settings))
+
+
+@lru_cache(maxsize=8)
+def full_snapshot_rules_in_task(settings: tuple[tuple[str, Any], ...]) -> BaseRules:
+    """Return when a task writes a full snapshot."""
+    return BaseRules.of(configuration_in_task(settings))
 
 
 @lru_cache(maxsize=8)

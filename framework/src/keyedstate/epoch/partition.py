@@ -43,6 +43,7 @@ from keyedstate.config import CLOCK_MAX_SKEW
 from keyedstate.epoch.configuration import (
     backend_in_task,
     configuration_in_task,
+    full_snapshot_rules_in_task,
     restore_in_task,
     storage_in_task,
 )
@@ -55,7 +56,13 @@ from keyedstate.errors import DuplicateUidError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, key_group_range_for
 from keyedstate.runtime import AtEnd, ConnectedInputs, KeyedOperator, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.state import BEFORE_TIME, KeyedStateBackend, OperatorStateBackend, system_clock
+from keyedstate.state import (
+    BEFORE_TIME,
+    KeyedStateBackend,
+    KeySpace,
+    OperatorStateBackend,
+    system_clock,
+)
 from keyedstate.state.clock import Clock, CorrectedClock
 from keyedstate.time.epoch_clock import EpochClock
 
@@ -136,22 +143,15 @@ class PartitionPlan:
         clock: Clock = system_clock,
     ) -> KeyedStateBackend:
         """Open the keyed state of some key groups, empty or restored; raises as `KeyedStateBackend.open`."""
-        chosen = backend_in_task(self.settings)
         sweep_once()
         return KeyedStateBackend.open(
-            chosen.backend,
-            key_serializer=key_serializer_for(self.key_types),
-            key_groups=key_groups,
-            max_parallelism=self.max_parallelism,
-            options=chosen.options,
-            handles=handles,
+            backend_in_task(self.settings),
+            KeySpace(key_serializer_for(self.key_types), key_groups, self.max_parallelism),
+            handles,
             local_base=local_folder(),
             track_changes=track_changes,
             clock=clock,
-            generic_types=chosen.generic_types,
             event_time=self.event_time is not None,
-            latency=chosen.latency,
-            timer_queue=chosen.timer_queue,
         )
 
     def operator_states(self, restored: Iterable[RestoredOperatorState] = ()) -> OperatorStateBackend:
@@ -287,7 +287,7 @@ class Beginning:
         stored = restore.beginning(directory, folder, owner, identity, restore_point)
         refuse_reordered_key(place.uid, plan.key_columns, None if stored is None else stored.metadata)
         chosen = backend_in_task(plan.settings)
-        writing = chosen.base_rules.writing(
+        writing = full_snapshot_rules_in_task(plan.settings).writing(
             restore_point,
             identity,
             asynchronous=chosen.backend.description.level(Capability.ASYNC_SNAPSHOT).usable,
@@ -352,7 +352,7 @@ class Partition:
             self._keyed,
             self._operator_states,
             beginning.folder,
-            backend_in_task(self._plan.settings).base_rules,
+            full_snapshot_rules_in_task(self._plan.settings),
             self._place.compression,
             share=_SHARE_OF_BASE if self._stays else 1.0,
         )

@@ -25,6 +25,7 @@ from keyedstate.state.operator.list_states import (
     UnionListState,
     declared_operator_states,
 )
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.state.registry.latency import LatencySampling
 from keyedstate.state.registry.running_snapshot import SnapshotTask
@@ -39,10 +40,12 @@ __all__ = [
     "AggregatingStateHandle",
     "BroadcastState",
     "BroadcastStateHandle",
+    "ChosenBackend",
     "Clock",
     "FoldingState",
     "IncrementalCleanup",
     "KeyContext",
+    "KeySpace",
     "KeyedStateBackend",
     "KeysInTurn",
     "LatencySampling",

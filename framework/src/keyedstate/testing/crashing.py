@@ -49,7 +49,9 @@ from keyedstate.plugins import Backend
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
+    ChosenBackend,
     KeyedStateBackend,
+    KeySpace,
     ListState,
     MapState,
     ReducingState,
@@ -265,12 +267,9 @@ class CrashingJob:
         handles = [] if metadata is None else handles_for(metadata, folder.storage, key_groups)
         try:
             return KeyedStateBackend.open(
-                cast(Backend, _DyingPlugin(plugin)) if point == POINTS[0] else plugin,
-                key_serializer=types.INT64,
-                key_groups=key_groups,
-                max_parallelism=MAX_PARALLELISM,
-                options=options,
-                handles=handles,
+                ChosenBackend(cast(Backend, _DyingPlugin(plugin)) if point == POINTS[0] else plugin, options),
+                KeySpace(types.INT64, key_groups, MAX_PARALLELISM),
+                handles,
                 local_base=Path(self.folder),
             )
         finally:

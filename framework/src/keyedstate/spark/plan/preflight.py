@@ -25,11 +25,11 @@ from keyedstate import types
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
-from keyedstate.epoch.configuration import ChosenBackend, backend_in_task, configuration_in_task, frozen
+from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, frozen
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.errors import PreflightError, StorageError
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 from keyedstate.working_folder import WorkingFolder
 
 _FINDINGS = "host string, check string, reason string, way_out string, file string"
@@ -260,13 +260,7 @@ def _check_backend(probe: Probe) -> None:
 
 def _open(chosen: ChosenBackend, handles: list[SegmentHandle]) -> KeyedStateBackend:
     return KeyedStateBackend.open(
-        chosen.backend,
-        key_serializer=types.STRING,
-        key_groups=_KEY_GROUPS,
-        max_parallelism=len(_KEY_GROUPS),
-        options=chosen.options,
-        handles=handles,
-        local_base=local_folder(),
+        chosen, KeySpace(types.STRING, _KEY_GROUPS, len(_KEY_GROUPS)), handles, local_base=local_folder()
     )
 
 

@@ -27,7 +27,11 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.protocol.operator_folder import is_data_path
 from keyedstate.config import CHECKPOINT_COMPRESSION
-from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, storage_in_task
+from keyedstate.epoch.configuration import (
+    configuration_in_task,
+    full_snapshot_rules_in_task,
+    storage_in_task,
+)
 from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.epoch.partition import PartitionPlan
 from keyedstate.runtime import KeyedOperator
@@ -99,10 +103,11 @@ def _saving(plan: PartitionPlan, root_uri: str, uid: str) -> Any:
         partition: int, backend: KeyedStateBackend, states: OperatorStateBackend, operator: KeyedOperator
     ) -> AttemptManifest:
         identity = bootstrap_identity(uid, partition, plan.parallelism, plan.max_parallelism)
-        chosen = backend_in_task(plan.settings)
         compression = configuration_in_task(plan.settings)[CHECKPOINT_COMPRESSION]
         folder = OperatorFolder(storage_in_task(root_uri, plan.settings), uid)
-        writer = StateWriter(backend, states, folder, chosen.base_rules, compression, native=False)
+        writer = StateWriter(
+            backend, states, folder, full_snapshot_rules_in_task(plan.settings), compression, native=False
+        )
         writer.begin(identity, None, Writing.WHOLE)
         return plan.manifest(identity, backend, operator, writer.end())
 

@@ -36,13 +36,13 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered.object_cache import weight_of
-from keyedstate.plugins import Backend
 from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME, Clock, StateTime, system_clock
 from keyedstate.state.context import KeyContext, KeysInTurn
 from keyedstate.state.kinds import handles as state_base
 from keyedstate.state.kinds.handles import StateDescriptor, check_value
 from keyedstate.state.registry.change_tracking import ChangeTracker
-from keyedstate.state.registry.latency import LatencySampling, LatencyTracker
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.latency import LatencyTracker
 from keyedstate.state.registry.restored_tables import adapted, adopt, check_keys
 from keyedstate.state.registry.restored_types import with_one_type_each
 from keyedstate.state.registry.running_snapshot import SnapshotTask
@@ -62,21 +62,18 @@ class KeyedStateBackend:
 
     def __init__(
         self,
-        backend: Backend,
+        chosen: ChosenBackend,
         context: BackendContext,
         key_serializer: TypeSerializer[Any],
         tables: dict[str, AnyStateTable],
-        track_changes: bool = False,
-        generic_types: bool = True,
-        clock: Clock = system_clock,
-        event_time: bool = True,
-        latency: LatencySampling | None = None,
-        timer_queue: str = "auto",
+        track_changes: bool,
+        clock: Clock,
+        event_time: bool,
     ) -> None:
-        self._backend = backend
+        backend = self._backend = chosen.backend
         self._context = context
         self._key_serializer = key_serializer
-        self._generic_types = generic_types
+        self._generic_types = chosen.generic_types
         #: Every table, also of restored states that nobody has registered in this run: they are kept and
         #: written into each snapshot, so that a state survives a program that does not use it.
         self._tables = tables
@@ -88,9 +85,9 @@ class KeyedStateBackend:
             self._tracker = ChangeTracker(native)
             self._changed = {name: self._tracker.track(table) for name, table in tables.items()}
         #: None where accesses are not sampled.
-        self.latency = None if latency is None else LatencyTracker(latency)
+        self.latency = None if chosen.latency is None else LatencyTracker(chosen.latency)
         #: Where the order of timers is to be kept: the option ``timers.queue``.
-        self.timer_queue = timer_queue
+        self.timer_queue = chosen.timer_queue
         self._handles: dict[str, state_base.StateHandle] = {}
         #: Those that may hold values: what comes back from the table is what was put there, and nobody but
         #: `update` changes it.
@@ -118,50 +115,32 @@ class KeyedStateBackend:
     @classmethod
     def open(
         cls,
-        backend: Backend,
-        *,
-        key_serializer: TypeSerializer[Any],
-        key_groups: KeyGroupRange,
-        max_parallelism: int,
-        options: Mapping[str, Any],
+        chosen: ChosenBackend,
+        keys: KeySpace,
         handles: Sequence[StateHandle] = (),
+        *,
         local_base: Path | None = None,
         track_changes: bool = False,
-        generic_types: bool = True,
         clock: Clock = system_clock,
         event_time: bool = True,
-        latency: LatencySampling | None = None,
-        timer_queue: str = "auto",
     ) -> KeyedStateBackend:
         """Open an instance, empty or restored.
 
         Parameters
         ----------
-        backend : Backend
-            The chosen plugin.
-        key_serializer : TypeSerializer
-            Of the key; where it has several columns, a tuple's.
-        key_groups : KeyGroupRange
-        max_parallelism : int
-        options : mapping
-            The plugin's options, as `Configuration.plugin_options` gives them.
+        chosen : ChosenBackend
+        keys : KeySpace
         handles : sequence of StateHandle
-            Snapshots to restore from; each is read only where it intersects `key_groups`.
+            Snapshots to restore from; each is read only where it intersects the key groups of `keys`.
         local_base : Path, optional
             Where the instance may make its private folder; the system's temporary folder by default.
         track_changes : bool, default False
             Whether `begin_epoch` and `changes_since` may be called: the restored state is what changes are
             changes of.
-        generic_types : bool, default True
-            Whether states whose values are pickled may be registered: the option ``types.generic``.
         clock : callable, optional
             Returns processing time in milliseconds since 1970 UTC; the machine's by default.
         event_time : bool, default True
             Whether states that expire in event time may be registered, because `advance_watermark` is called.
-        latency : LatencySampling, optional
-            How accesses to states are sampled; they are not by default.
-        timer_queue : {"auto", "heap", "ordered"}
-            Where the order of timers is kept: the option ``timers.queue``.
 
         Raises
         ------
@@ -171,22 +150,13 @@ class KeyedStateBackend:
             Where the backend's folder on the local disk cannot be made or written.
         """
         base = Path(tempfile.gettempdir()) if local_base is None else local_base
-        context = BackendContext(key_groups, max_parallelism, options, base)
+        context = BackendContext(keys.key_groups, keys.max_parallelism, chosen.options, base)
         try:
             for meta in (meta for handle in handles for meta in handle.states):
-                check_keys(meta, key_serializer)
-            tables = backend.create_restore_operation(with_one_type_each(handles, clock()), context).restore()
+                check_keys(meta, keys.key_serializer)
+            restore = chosen.backend.create_restore_operation(with_one_type_each(handles, clock()), context)
             return cls(
-                backend,
-                context,
-                key_serializer,
-                tables,
-                track_changes,
-                generic_types,
-                clock,
-                event_time,
-                latency,
-                timer_queue,
+                chosen, context, keys.key_serializer, restore.restore(), track_changes, clock, event_time
             )
         except OSError as error:
             context.closing.close()

@@ -11,7 +11,7 @@ from keyedstate import types
 from keyedstate.backend import Capability, StateHandle
 from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
-from keyedstate.state import KeyedStateBackend, SnapshotTask
+from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, SnapshotTask
 from keyedstate.state.clock import Clock, system_clock
 from keyedstate.testing.instances import chosen_backend
 
@@ -60,12 +60,9 @@ class KeyedInstances:
     ) -> KeyedStateBackend:
         """Open an instance, by default over all key groups, empty or restored."""
         backend = KeyedStateBackend.open(
-            self.plugin,
-            key_serializer=key,
-            key_groups=key_groups or KeyGroupRange(0, max_parallelism - 1),
-            max_parallelism=max_parallelism,
-            options=self.plugin_options,
-            handles=handles,
+            ChosenBackend(self.plugin, self.plugin_options),
+            KeySpace(key, key_groups or KeyGroupRange(0, max_parallelism - 1), max_parallelism),
+            handles,
             local_base=self._folder,
             track_changes=track_changes,
             clock=clock,

@@ -12,7 +12,7 @@ from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.runtime import AtEnd, KeyedOperator
 from keyedstate.runtime.rows import iterate_rows
 from keyedstate.runtime.side_outputs import MAIN
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.state import KeyedStateBackend, KeySpace, OperatorStateBackend
 from keyedstate.testing.harness.plan import InstancePlan, copy_of
 from keyedstate.testing.harness.rows import KEY_GROUP_COLUMN
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
@@ -51,21 +51,16 @@ class HarnessInstance:
         self.key_groups: KeyGroupRange = key_group_range_for(index, parallelism, plan.max_parallelism)
         self.operator_states = OperatorStateBackend(
             () if snapshot is None else snapshot.operator_state(index, parallelism),
-            generic_types=plan.generic_types,
+            generic_types=plan.chosen.generic_types,
         )
         with contextlib.ExitStack() as files:
             handles = () if snapshot is None else files.enter_context(snapshot.handles(self.key_groups))
             self.backend = KeyedStateBackend.open(
-                plan.plugin,
-                key_serializer=plan.rows.key_serializer,
-                key_groups=self.key_groups,
-                max_parallelism=plan.max_parallelism,
-                options=plan.options,
-                handles=handles,
-                generic_types=plan.generic_types,
+                plan.chosen,
+                KeySpace(plan.rows.key_serializer, self.key_groups, plan.max_parallelism),
+                handles,
                 clock=plan.time.clock,
                 event_time=plan.rows.have_event_time,
-                timer_queue=plan.timer_queue,
             )
         self.show_time()
 

@@ -11,25 +11,22 @@ from typing import Any
 
 import cloudpickle
 
-from keyedstate.backend import Capability
 from keyedstate.config import (
     BACKEND,
     MAX_PARALLELISM,
     PARALLELISM,
-    TIMERS_QUEUE,
-    TYPES_GENERIC,
     Configuration,
 )
+from keyedstate.epoch.configuration import choose_backend
 from keyedstate.errors import FunctionCopyError, HarnessSettingError, described
-from keyedstate.plugins import Backend, PluginRegistry
 from keyedstate.runtime import KeyedFunction, check_function, check_inputs, check_row_classes
 from keyedstate.runtime.function_checks import BROADCAST, ROWS
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import Outputs, check_name
+from keyedstate.state import ChosenBackend
 from keyedstate.testing.harness.connected import ConnectedInputRows
 from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.time import HarnessTime
-from keyedstate.time import check_timer_queue
 
 #: Options that are parameters of the harness.
 _PARAMETERS = {BACKEND: "backend", PARALLELISM: "parallelism", MAX_PARALLELISM: "max_parallelism"}
@@ -43,13 +40,7 @@ class InstancePlan:
     ----------
     function : KeyedProcessFunction or VectorizedProcessFunction
         Never opened itself: every instance has a copy for each epoch, as embedded tasks do.
-    plugin : Backend
-    options : mapping
-        The plugin's options.
-    generic_types : bool
-        The option ``types.generic``.
-    timer_queue : str
-        The option ``timers.queue``.
+    chosen : ChosenBackend
     rows : KeyedInputRows or ConnectedInputRows
     outputs : Outputs
     max_parallelism : int
@@ -61,10 +52,7 @@ class InstancePlan:
     """
 
     function: KeyedFunction
-    plugin: Backend
-    options: Mapping[str, Any]
-    generic_types: bool
-    timer_queue: str
+    chosen: ChosenBackend
     rows: KeyedInputRows | ConnectedInputRows
     outputs: Outputs
     max_parallelism: int
@@ -115,16 +103,9 @@ class InstancePlan:
                     f"Give it as {parameter}=... instead.",
                 )
         config = Configuration({**options, BACKEND.name: backend})
-        registry = PluginRegistry(config)
-        plugin = registry.choose()
-        in_order = plugin.description.level(Capability.TIMERS_IN_ORDER).usable
-        check_timer_queue(config[TIMERS_QUEUE], plugin.name, in_order=in_order)
         return cls(
             function=function,
-            plugin=plugin,
-            options=config.plugin_options(registry.options, plugin.name),
-            generic_types=config[TYPES_GENERIC] == "allow",
-            timer_queue=config[TIMERS_QUEUE],
+            chosen=choose_backend(config),
             rows=rows,
             outputs=Outputs(output, _side_outputs(function, rows)),
             max_parallelism=max_parallelism,
