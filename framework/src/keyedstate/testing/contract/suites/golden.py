@@ -39,7 +39,7 @@ from keyedstate.state.ttl import Ttl
 from keyedstate.testing.contract.base import ContractBase, requires
 from keyedstate.testing.contract.keyed import KeyedInstances
 
-FOLDER = Path(__file__).parent.parent / "golden"
+FOLDER = Path(__file__).parents[2] / "golden"
 KEY = types.nullable(types.STRING)
 PARALLELISM, MAX_PARALLELISM = 2, 16
 KEYS: tuple[str | None, ...] = (None, "", "ü\U0001f600", *(f"key-{number}" for number in range(20)))
