@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from streaming.lanes import HDFS, PARTITIONS, ROCKSDB, open_session
 
 from keyedstate.spark import connect, keyed
+from keyedstate.time import EventTime
 
 STEP_MS = 60_000
 #: Micro-batches before the state is as large as it gets.
@@ -53,8 +54,9 @@ def spark_join(left: Any, right: Any, folder: Path) -> Any:
 
 def keyedstate_join(left: Any, right: Any, folder: Path) -> Any:
     config = {"checkpoint.dir": str(folder / "state"), "parallelism": PARTITIONS}
-    both = connect(keyed(left, "k"), keyed(right, "k"), uid="join", config=config)
-    return both.interval_join("-1 minute", "1 minute", time="ts", delay="1 second").join()
+    event_time = EventTime("ts", delay="1 second")
+    first, second = (keyed(rows, "k", event_time=event_time) for rows in (left, right))
+    return connect(first, second, uid="join", config=config).interval_join("-1 minute", "1 minute").join()
 
 
 def processor_seconds() -> float:

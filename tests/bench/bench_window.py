@@ -39,6 +39,7 @@ from keyedstate.aggregates import count, sum_
 from keyedstate.murmur3 import key_groups
 from keyedstate.state import AggregateFunction
 from keyedstate.testing import Harness
+from keyedstate.time import EventTime
 from keyedstate.windows import Session, Tumbling, windowed
 
 STEP_MS = 20_000
@@ -127,7 +128,7 @@ class InOperator:
     """The operator alone, in this process."""
 
     def __init__(self, function: Any, opened: ExitStack) -> None:
-        schema: Any = {"key": "k", "schema": SCHEMA, "output": RESULT, "time": "ts"}
+        schema: Any = {"key": "k", "schema": SCHEMA, "output": RESULT, "event_time": EventTime("ts")}
         [self._instance] = opened.enter_context(Harness(function, **schema)).instances
 
     def run(self, numbers: range, rows: int, keys: int) -> list[float]:
@@ -233,8 +234,8 @@ def keyedstate(made: Callable[[Any], Any]) -> Callable[[Any, Path], Any]:
 
     def build(events: Any, folder: Path) -> Any:
         config = {"checkpoint.dir": str(folder / "state"), "parallelism": PARTITIONS}
-        rows = keyed(events, "k", uid="windows", config=config)
-        return made(rows.window(Tumbling.of("1 min"), time="ts", delay="1 s"))
+        rows = keyed(events, "k", uid="windows", config=config, event_time=EventTime("ts", "1 s"))
+        return made(rows.window(Tumbling.of("1 min")))
 
     return build
 

@@ -34,6 +34,7 @@ from faults.flight_log import (
 from faults.plans import INSIDE, NO_OUTPUT
 from keyedstate.aggregates import count, sum_
 from keyedstate.spark import keyed
+from keyedstate.time import EventTime
 from keyedstate.windows import Session, Tumbling
 
 _OUTPUT = pa.schema(
@@ -134,14 +135,13 @@ def _results(rows: DataFrame, uids: Sequence[str], state: Path) -> DataFrame:
 
 
 def _result(rows: DataFrame, uid: str, place: str) -> DataFrame:
-    flights = keyed(rows, OPERATORS[uid], uid=uid)
     if uid not in WINDOWED:
-        return flights.process(FlightLog(uid, place), OUTPUT_SCHEMA)
-    delay = f"{DELAY_MS[uid]} ms"
+        return keyed(rows, OPERATORS[uid], uid=uid).process(FlightLog(uid, place), OUTPUT_SCHEMA)
+    flights = keyed(rows, OPERATORS[uid], uid=uid, event_time=EventTime("ts", f"{DELAY_MS[uid]} ms"))
     if uid == "turns":
-        sessions = flights.window(Session.with_gap(f"{GAP_MS} ms"), time="ts", delay=delay)
+        sessions = flights.window(Session.with_gap(f"{GAP_MS} ms"))
         return sessions.process(Turns(place), OUTPUT_SCHEMA)
-    hours = flights.window(Tumbling.of("1 hour"), time="ts", delay=delay)
+    hours = flights.window(Tumbling.of("1 hour"))
     return hours.aggregate(flights=count(), delay=sum_("arr_delay")).selectExpr(
         f"'{uid}' operator", "unix_millis(window_start) id", "origin key", "flights", "delay"
     )

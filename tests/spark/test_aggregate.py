@@ -7,6 +7,7 @@ import pytest
 from keyedstate.aggregates import count, first, max_, mean, min_, stddev, sum_
 from keyedstate.errors import InvalidAggregateError
 from keyedstate.spark import keyed
+from keyedstate.time import EventTime
 
 ROWS = [{"k": f"key-{number % 7}", "v": number * 3 - 40} for number in range(60)] + [
     {"k": None, "v": 5},
@@ -61,8 +62,9 @@ def test_a_batch_frame_is_aggregated_with_the_types_of_spark(spark, one_backend)
     frame = spark.sql(
         "select 'a' as `the key`, cast(1.5 as decimal(10, 2)) as `a.b`, timestamp'2020-01-01' as t, 1 as x"
     )
-    out = keyed(frame, "the key", config={"backend": one_backend}).aggregate(
-        {"the total": sum_("a.b"), "time": max_("t")}, n=count("t"), time="t", delay=0, inputs="x"
+    event_time = EventTime("t", delay=0, inputs="x")
+    out = keyed(frame, "the key", config={"backend": one_backend}, event_time=event_time).aggregate(
+        {"the total": sum_("a.b"), "time": max_("t")}, n=count("t")
     )
     assert out.schema.simpleString() == (
         "struct<the key:string,the total:decimal(20,2),time:timestamp,n:bigint>"

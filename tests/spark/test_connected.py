@@ -14,13 +14,13 @@ from keyedstate.durations import Duration
 from keyedstate.errors import (
     ConnectedFramesError,
     EventTimeError,
-    InvalidDurationError,
     InvalidFunctionError,
     MissingUidError,
 )
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedProcessFunction
 from keyedstate.spark import connect, epoch_metrics, keyed, new_savepoint
 from keyedstate.state import ListState, ValueState
+from keyedstate.time import EventTime
 
 UTC = dt.timezone.utc
 ORDERS = "k string, v long, ts timestamp"
@@ -81,24 +81,35 @@ def settled(streams, backend, *, function=None, idle: Duration | None = None, pa
     config = {"backend": backend, "parallelism": parallelism, "checkpoint.dir": str(streams[0].state)}
     rows = [stream.frame() for stream in streams]
     both = connect(
-        keyed(rows[0], "k"), keyed(rows[1], "order.id"), uid="settled", config={**config, **settings}
+        keyed(rows[0], "k", event_time=EventTime("ts", 0, idle=idle)),
+        keyed(rows[1], "order.id", event_time=EventTime("at", 0, idle=idle)),
+        uid="settled",
+        config={**config, **settings},
     )
-    return both.process(function or Settled(), OUTPUT, time=("ts", "at"), delay=0, idle=idle)
+    return both.process(function or Settled(), OUTPUT)
 
 
 def test_two_batches_are_processed_with_one_state_of_each_key(spark, one_backend):
     orders = spark.createDataFrame([(f"o-{n}", n, at(n)) for n in range(60)], ORDERS)
     payments = spark.createDataFrame([(at(n), n / 2, f"o-{n}") for n in range(0, 90, 3)], PAYMENTS)
-    both = connect(keyed(orders, "K"), keyed(payments, "order.id"), config={"backend": one_backend})
-    out = both.process(Settled(), OUTPUT, time=("ts", "at"), delay=(0, "1 minute"))
+    both = connect(
+        keyed(orders, "K", event_time=EventTime("ts", 0)),
+        keyed(payments, "order.id", event_time=EventTime("at", "1 minute")),
+        config={"backend": one_backend},
+    )
+    out = both.process(Settled(), OUTPUT)
     assert out.columns == ["k", "what", "v"]
     assert sorted(map(tuple, out.collect())) == sorted(
         (f"o-{n}", f"paid {n / 2}" if n % 3 == 0 else "unpaid", n) for n in range(60)
     )
     config = {"backend": one_backend, "parallelism": 1}
     for first, second, expected in ((orders, payments.limit(0), 60), (orders.limit(0), payments, 0)):
-        both = connect(keyed(first, "k"), keyed(second, "order.id"), config=config)
-        rows = both.process(Settled(), OUTPUT, time=("ts", "at"), delay=0).collect()
+        both = connect(
+            keyed(first, "k", event_time=EventTime("ts", 0)),
+            keyed(second, "order.id", event_time=EventTime("at", 0)),
+            config=config,
+        )
+        rows = both.process(Settled(), OUTPUT).collect()
         assert [row.what for row in rows] == ["unpaid"] * expected
 
 
@@ -211,8 +222,13 @@ def test_state_of_two_batches_bootstraps_a_query(streams, one_backend, tmp_path)
         orders.spark.createDataFrame([(at(2), 9.5, "a"), (at(300), 4.5, "c")], PAYMENTS),
     ]
     config = {"backend": one_backend, "parallelism": 2}
-    both = connect(keyed(past[0], "k"), keyed(past[1], "order.id"), uid="settled", config=config)
-    made = new_savepoint().add(both, Settled(), time=("ts", "at"), delay=0).write(tmp_path / "savepoint")
+    both = connect(
+        keyed(past[0], "k", event_time=EventTime("ts", 0)),
+        keyed(past[1], "order.id", event_time=EventTime("at", 0)),
+        uid="settled",
+        config=config,
+    )
+    made = new_savepoint().add(both, Settled()).write(tmp_path / "savepoint")
     assert made.operators == ("settled",)
     orders.add([order("c", 66, 3), order("d", 67)])
     orders.run(settled(streams, one_backend, **{"restore.savepoint": str(tmp_path / "savepoint")}))
@@ -250,23 +266,22 @@ def test_what_cannot_be_is_refused_when_the_frame_is_built(streams, spark, one_b
         connect(batch, keyed(numbers, "j").broadcast(numbers))
     with pytest.raises(MissingUidError, match=r"connect\(a, b, uid="):
         connect(a, b).process(Settled(), OUTPUT)
+    frames = [stream.frame() for stream in streams]
+    timed = keyed(frames[0], "k", event_time=EventTime("ts", 0))
+    with pytest.raises(EventTimeError, match="the second of the connected inputs has none"):
+        connect(timed, b)
+    with pytest.raises(EventTimeError, match="the first of the connected inputs has none"):
+        connect(b, timed)
+    with pytest.raises(EventTimeError, match="two DataFrames are connected; leave inputs= out"):
+        connect(keyed(frames[0], "k", event_time=EventTime("ts", 0, inputs="k")), timed)
+    for event_time, message in (
+        (EventTime("ts", 0), "'ts': the DataFrame has 0 columns"),
+        (EventTime("at"), "no delay is given"),
+        ("at", r"it is 'at'; give EventTime\('ts', delay="),
+    ):
+        with pytest.raises(EventTimeError, match=message):
+            keyed(frames[1], "order.id", event_time=event_time)
     both = connect(a, b, uid="settled")
-    with pytest.raises(EventTimeError, match="the second of the connected inputs has no column"):
-        both.process(Settled(), OUTPUT, time=("ts", None), delay=0)
-    with pytest.raises(EventTimeError, match="'ts'"):
-        both.process(Settled(), OUTPUT, time="ts", delay=0)
-    with pytest.raises(EventTimeError, match="no delay is given"):
-        both.process(Settled(), OUTPUT, time=("ts", "at"))
-    with pytest.raises(EventTimeError, match="there is an idle time and no column"):
-        both.process(Settled(), OUTPUT, idle="5 s")
-    with pytest.raises(EventTimeError, match="not positive"):
-        both.process(Settled(), OUTPUT, time=("ts", "at"), delay=0, idle=0)
-    with pytest.raises(EventTimeError, match="has 3 parts"):
-        both.process(Settled(), OUTPUT, time=("ts", "at"), delay=(0, 1, 2))
-    with pytest.raises(EventTimeError, match="negative"):
-        both.process(Settled(), OUTPUT, time=("ts", "at"), delay=(0, "-1 hour"))
-    with pytest.raises(InvalidDurationError):
-        both.process(Settled(), OUTPUT, time=("ts", "at"), delay=(0, "soon"))
     with pytest.raises(InvalidFunctionError, match="has one input and there are two"):
         both.process(OneInput(), OUTPUT)
     with pytest.raises(InvalidFunctionError, match=r"connect\(keyed\(...\), keyed\(...\)\)"):

@@ -35,7 +35,7 @@ from keyedstate.state import (
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.testing import Harness, HarnessSnapshot
 from keyedstate.testing.harness.schema import arrow_schema
-from keyedstate.time import bounded_out_of_orderness
+from keyedstate.time import EventTime, bounded_out_of_orderness
 
 PARALLELISM = 3
 
@@ -121,7 +121,7 @@ class Lately(KeyedProcessFunction):
 
 
 LATELY = "key string, flights long, at long, watermark long"
-HOURS = {"time": "time_hour", "delay": "2 hours"}
+HOURS = EventTime("time_hour", delay="2 hours")
 
 
 def by_key(rows: Iterable[Any]) -> dict[Any, list[tuple[Any, ...]]]:
@@ -136,8 +136,8 @@ def by_key(rows: Iterable[Any]) -> dict[Any, list[tuple[Any, ...]]]:
 @pytest.mark.parametrize(
     ("function", "output", "key", "event_time"),
     [
-        (AircraftLog, OUTPUT_SCHEMA, "tailnum", {}),
-        (EveryKind, EVERY_KIND, ["origin", "dest"], {}),
+        (AircraftLog, OUTPUT_SCHEMA, "tailnum", None),
+        (EveryKind, EVERY_KIND, ["origin", "dest"], None),
         (Lately, LATELY, "dest", HOURS),
     ],
     ids=["aircraft", "every kind, two key columns", "event time"],
@@ -149,7 +149,7 @@ def test_flights_give_the_same_outputs_and_the_same_state(
     function: type[KeyedProcessFunction],
     output: str,
     key: Any,
-    event_time: dict[str, Any],
+    event_time: EventTime | None,
 ) -> None:
     epochs, rows = 3, 2_000
     write_flights(tmp_path / "flights", epochs, rows)
@@ -158,10 +158,12 @@ def test_flights_give_the_same_outputs_and_the_same_state(
     config["checkpoint.max-deltas"] = 0
     flights = spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1)
     keys = [key] if isinstance(key, str) else key
-    frame = keyed(flights.parquet(str(tmp_path / "flights")), *keys, uid="same", config=config)
+    frame = keyed(
+        flights.parquet(str(tmp_path / "flights")), *keys, uid="same", config=config, event_time=event_time
+    )
     in_spark: dict[int, Any] = {}
     query = (
-        frame.process(function(), output, **event_time)
+        frame.process(function(), output)
         .writeStream.foreachBatch(lambda batch, epoch: in_spark.update({epoch: batch.collect()}))
         .option("checkpointLocation", str(tmp_path / "spark"))
         .trigger(availableNow=True)
@@ -169,8 +171,8 @@ def test_flights_give_the_same_outputs_and_the_same_state(
     )
     query.awaitTermination()
 
-    arguments = {"key": key, "schema": SPARK_SCHEMA, "output": output, "backend": backend_name}
-    arguments |= event_time
+    arguments: dict[str, Any] = {"key": key, "schema": SPARK_SCHEMA, "output": output}
+    arguments |= {"backend": backend_name, "event_time": event_time}
     with Harness(function(), **arguments, parallelism=PARALLELISM) as harness:
         for epoch in range(epochs):
             table = pyarrow.parquet.read_table(tmp_path / "flights" / f"flights-{epoch:04}.parquet")

@@ -14,6 +14,7 @@ from keyedstate.cli.demo.flights import read_flights, read_weather
 from keyedstate.errors import EventTimeError, InvalidJoinError, OutputDeclarationError
 from keyedstate.joins import ProcessJoinFunction
 from keyedstate.spark import connect, epoch_metrics, keyed, split
+from keyedstate.time import EventTime
 
 FLIGHTS = "time_hour timestamp, tailnum string, origin string, dest string, arr_delay long"
 WEATHER = "time_hour timestamp, origin string, temp double, wind_speed double, visib double"
@@ -45,10 +46,12 @@ def by_spark(flights, weather):
 
 
 def near(frames, uid=None, **config):
-    both = connect(keyed(frames[0], "origin"), keyed(frames[1], "origin"), uid=uid, config=config)
-    join = both.interval_join(
-        "-1 hour", "2 hours", upper_exclusive=True, time="time_hour", delay=("6 hours", "3 hours")
+    first, second = (
+        keyed(frame, "origin", event_time=EventTime("time_hour", delay))
+        for frame, delay in zip(frames, ("6 hours", "3 hours"), strict=True)
     )
+    both = connect(first, second, uid=uid, config=config)
+    join = both.interval_join("-1 hour", "2 hours", upper_exclusive=True)
     return join.join().select(*JOINED)
 
 
@@ -124,8 +127,13 @@ def test_pairs_and_late_rows_are_split_into_outputs(streams, one_backend):
 
     flights, weather = streams
     config = {"backend": one_backend, "checkpoint.dir": str(flights.state)}
-    both = connect(keyed(flights.frame(), "origin"), keyed(weather.frame(), "origin"), uid="w", config=config)
-    join = both.interval_join(0, "1 hour", time="time_hour", delay=0, missing="side output")
+    both = connect(
+        keyed(flights.frame(), "origin", event_time=EventTime("time_hour", 0)),
+        keyed(weather.frame(), "origin", event_time=EventTime("time_hour", 0)),
+        uid="w",
+        config=config,
+    )
+    join = both.interval_join(0, "1 hour", missing="side output")
     out = join.side_output("cold", "tailnum string").side_output_late_data()
     out = out.process(Warm(), "tailnum string, temp double")
     names = ["main", "missing_left", "missing_right", "cold", "late_left", "late_right"]
@@ -153,18 +161,20 @@ def test_pairs_and_late_rows_are_split_into_outputs(streams, one_backend):
 def test_what_cannot_be_joined_is_refused_when_the_frame_is_built(spark, one_backend):
     rows = spark.createDataFrame([("a", 1, dt.datetime(2024, 1, 1))], "k string, v long, ts timestamp")
     config = {"backend": one_backend}
-    both = connect(keyed(rows, "k"), keyed(rows, "k"), config=config)
+    timed = keyed(rows, "k", event_time=EventTime("ts", 0))
+    both = connect(timed, timed, config=config)
     with pytest.raises(InvalidJoinError, match="ends before it begins"):
-        both.interval_join("1 hour", "-1 hour", time="ts", delay=0)
-    with pytest.raises(EventTimeError, match="no delay is given"):
-        both.interval_join(0, 1, time="ts")
-    with pytest.raises(EventTimeError, match="negative"):
-        both.interval_join(0, 1, time="ts", delay="-1 s")
-    with pytest.raises(EventTimeError, match="it has the type bigint"):
-        both.interval_join(0, 1, time="v", delay=0)
+        both.interval_join("1 hour", "-1 hour")
+    for event_time, message in (
+        (("ts", None), "no delay is given"),
+        (("ts", "-1 s"), "negative"),
+        (("v", 0), "it has the type bigint"),
+    ):
+        with pytest.raises(EventTimeError, match=message):
+            keyed(rows, "k", event_time=EventTime(*event_time))
     with pytest.raises(InvalidJoinError, match="no columns are named"):
-        both.interval_join(0, 1, time=None).join()
-    join = both.interval_join(0, 1, time="ts", delay=0)
+        connect(keyed(rows, "k"), keyed(rows, "k"), config=config).interval_join(0, 1).join()
+    join = both.interval_join(0, 1)
     assert join.join().columns == ["k", "left_v", "left_ts", "right_v", "right_ts"]
     with pytest.raises(OutputDeclarationError):
         join.process(Warm())
@@ -172,6 +182,6 @@ def test_what_cannot_be_joined_is_refused_when_the_frame_is_built(spark, one_bac
         join.side_output("OUTPUT", "n long").join()
     odd = rows.withColumnRenamed("v", "left_TS")
     with pytest.raises(OutputDeclarationError, match="two columns are named 'left_ts'"):
-        connect(keyed(odd, "k"), keyed(rows, "k")).interval_join(0, 1, time="ts", delay=0).join()
-    strict = connect(keyed(rows, "k"), keyed(rows, "k"), config={**config, "types.generic": "forbid"})
-    assert strict.interval_join(0, 1, time="ts", delay=0).join().columns[0] == "k"
+        connect(keyed(odd, "k", event_time=EventTime("ts", 0)), timed).interval_join(0, 1).join()
+    strict = connect(timed, timed, config={**config, "types.generic": "forbid"})
+    assert strict.interval_join(0, 1).join().columns[0] == "k"

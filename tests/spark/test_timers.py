@@ -29,7 +29,7 @@ from keyedstate.spark.plan.heartbeat import has_python_sources
 from keyedstate.spark.savepoint.savepoint import create_savepoint
 from keyedstate.spark.savepoint.stop import stop_with_savepoint
 from keyedstate.state import BEFORE_TIME, ValueState
-from keyedstate.time import EVENT_TIMERS, PROCESSING_TIMERS
+from keyedstate.time import EVENT_TIMERS, PROCESSING_TIMERS, EventTime
 
 SCHEMA = "k string, at long, n long"
 SILENCE_MS, DELAY_MS = 100, 20
@@ -76,8 +76,9 @@ def silent(
 ) -> DataFrame:
     settings = {"checkpoint.dir": str(stream.state), "parallelism": parallelism, "backend": backend}
     rows = stream.frame().withColumn("ts", f.expr("timestamp_millis(v)"))
-    frame = keyed(rows, "k", uid="silence", config={**settings, **(config or {})})
-    return frame.process(function or Silence(), SCHEMA, time="ts", delay=DELAY_MS)
+    event_time = EventTime("ts", DELAY_MS)
+    frame = keyed(rows, "k", uid="silence", config={**settings, **(config or {})}, event_time=event_time)
+    return frame.process(function or Silence(), SCHEMA)
 
 
 EPOCHS = [
@@ -229,8 +230,9 @@ class Both(Silence):
 
 def test_a_batch_fires_all_timers_at_its_end(spark: SparkSession, one_backend: str) -> None:
     rows = spark.createDataFrame([("a", 5), ("b", 9), ("a", 5)], "k string, v long")
-    frame = keyed(rows.withColumn("ts", f.expr("timestamp_millis(v)")), "k", config={"backend": one_backend})
-    out = frame.process(Both(), SCHEMA, time="ts", delay="1 hour").collect()
+    rows = rows.withColumn("ts", f.expr("timestamp_millis(v)"))
+    frame = keyed(rows, "k", config={"backend": one_backend}, event_time=EventTime("ts", "1 hour"))
+    out = frame.process(Both(), SCHEMA).collect()
     assert sorted(map(tuple, out)) == [("a", 5, 1), ("a", 2**61 + 5, 0), ("b", 9, 1), ("b", 2**61 + 9, 0)]
 
 
@@ -242,8 +244,8 @@ def test_a_bootstrapped_state_has_its_timers_which_fire_in_the_query_that_begins
     rows = spark.createDataFrame(EPOCHS[0] + EPOCHS[1], "k string, v long")
     rows = rows.withColumn("ts", f.expr("timestamp_millis(v)"))
     config: dict[str, object] = {"backend": one_backend, "parallelism": 2}
-    frame = keyed(rows, "k", uid="silence", config=config)
-    frame.bootstrap(Silence(), tmp_path / "savepoint", time="ts", delay=DELAY_MS)
+    frame = keyed(rows, "k", uid="silence", config=config, event_time=EventTime("ts", DELAY_MS))
+    frame.bootstrap(Silence(), tmp_path / "savepoint")
     restore = {"restore.savepoint": str(tmp_path / "savepoint")}
     stream.run(silent(stream, one_backend, 3, config=restore))
     # The savepoint knows of 1200: in the first epoch the watermark is 1179.
@@ -276,10 +278,9 @@ def test_an_input_that_is_behind_holds_the_watermark_up_over_restarts(stream: An
     def run() -> None:
         config = {"checkpoint.dir": str(stream.state), "parallelism": 2, "backend": one_backend}
         rows = stream.frame().withColumn("ts", f.expr("timestamp_millis(v)"))
-        out = keyed(rows, "k", uid="mark", config=config).process(
-            Mark(), SCHEMA, time="ts", delay=0, inputs="k", idle="1 day"
-        )
-        stream.run(out)
+        event_time = EventTime("ts", delay=0, inputs="k", idle="1 day")
+        frame = keyed(rows, "k", uid="mark", config=config, event_time=event_time)
+        stream.run(frame.process(Mark(), SCHEMA))
 
     stream.add([{"k": "a", "v": 1000}, {"k": "b", "v": 500}])
     stream.add([{"k": "a", "v": 2000}])
@@ -311,8 +312,9 @@ def test_a_drained_query_with_a_heartbeat_fires_all_event_time_timers(
 ) -> None:
     config = {"checkpoint.dir": str(stream.state), "parallelism": 2, "backend": one_backend}
     rows = stream.frame().withColumn("ts", f.expr("timestamp_millis(v)"))
-    frame = keyed(rows, "k", uid="silence", config=config, heartbeat="200 ms")
-    out = frame.process(OnlyOnce(), SCHEMA, time="ts", delay="1 hour")
+    event_time = EventTime("ts", "1 hour")
+    frame = keyed(rows, "k", uid="silence", config=config, heartbeat="200 ms", event_time=event_time)
+    out = frame.process(OnlyOnce(), SCHEMA)
 
     begun = threading.Event()
 

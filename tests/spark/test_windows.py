@@ -20,6 +20,7 @@ from keyedstate.errors import (
 )
 from keyedstate.spark import epoch_metrics, keyed, split, stop_with_savepoint
 from keyedstate.state import AggregateFunction
+from keyedstate.time import EventTime
 from keyedstate.windows import Count, CountTrigger, Global, Session, Sliding, Tumbling
 from keyedstate.windows.function import ProcessWindowFunction
 
@@ -92,7 +93,8 @@ def test_windows_of_a_batch_are_those_of_spark_sql(frame, one_backend, kind):
         "sliding": (Sliding.of("1 min", "20 s"), f.window("ts", "60 seconds", "20 seconds")),
         "session": (Session.with_gap("30 s"), session("30 seconds")),
     }[kind]
-    windows = keyed(frame, "k", config={"backend": one_backend}).window(assigner, time="ts", delay=0)
+    rows = keyed(frame, "k", config={"backend": one_backend}, event_time=EventTime("ts", 0))
+    windows = rows.window(assigner)
     out = windows.aggregate(n=count(), total=sum_("v"), most=max_("v"))
     assert out.columns == ["k", "window_start", "window_end", "n", "total", "most"]
     assert sorted(map(tuple, out.collect())) == by_spark(frame, window)
@@ -101,7 +103,7 @@ def test_windows_of_a_batch_are_those_of_spark_sql(frame, one_backend, kind):
 def test_sessions_row_by_row_with_one_gap_and_with_gaps_of_rows_are_those_of_spark_sql(frame, one_backend):
     from pyspark.sql import functions as f
 
-    rows = keyed(frame, "k", config={"backend": one_backend})
+    rows = keyed(frame, "k", config={"backend": one_backend}, event_time=EventTime("ts", 0))
     # Spark 3.5 wants gaps whose type it knows before it knows the columns.
     third = f.col("v") % 3
     gaps = f.when(third == 0, "10500 milliseconds").when(third == 1, "19500 milliseconds")
@@ -110,7 +112,7 @@ def test_sessions_row_by_row_with_one_gap_and_with_gaps_of_rows_are_those_of_spa
         (Session.with_gap("30 s"), "30 seconds"),
         (Session.with_dynamic_gap(lambda row: 10_500 + 9000 * (row.v % 3)), gaps),
     ):
-        windows = rows.window(assigner, time="ts", delay=0)
+        windows = rows.window(assigner)
         out = windows.aggregate_with(Largest(), types.INT64, "most long")
         expected = [(k, start, end, most) for k, start, end, _, _, most in by_spark(frame, session(gap))]
         assert sorted(map(tuple, out.collect())) == expected
@@ -120,11 +122,12 @@ def test_windows_without_an_end_are_groups_of_rows(frame, one_backend):
     """Global ones at the end of the input, those of a count, and those that a trigger fires on the way."""
     from pyspark.sql import functions as f
 
-    rows = keyed(frame.withColumn("v", f.lit(3)), "k", config={"backend": one_backend})
+    config = {"backend": one_backend}
+    rows = keyed(frame.withColumn("v", f.lit(3)), "k", config=config, event_time=EventTime("ts", 0))
     aggregates = {"n": count(), "total": sum_("v")}
     groups = frame.groupBy("k").agg(f.count("*"), f.sum(f.lit(3)))
     all_rows = sorted(map(tuple, groups.collect()))
-    whole = rows.window(Global.at_end_of_stream(), time="ts", delay=0).aggregate(aggregates)
+    whole = rows.window(Global.at_end_of_stream()).aggregate(aggregates)
     assert sorted(map(tuple, whole.collect())) == all_rows
     for window, fired in (
         (rows.window(Count.of(7)), lambda n: [7] * (n // 7)),
@@ -139,8 +142,9 @@ def test_windows_without_an_end_are_groups_of_rows(frame, one_backend):
 def test_a_stream_of_windows_goes_on_over_a_restart_and_fires_each_window_once(stream, one_backend, by):
     def windows():
         config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
-        made = keyed(stream.frame(), "k", uid="minutes", config=config)
-        minutes = made.window(Tumbling.of("1 min"), time="ts", delay="10 s")
+        event_time = EventTime("ts", delay="10 s")
+        made = keyed(stream.frame(), "k", uid="minutes", config=config, event_time=event_time)
+        minutes = made.window(Tumbling.of("1 min"))
         if by == "columns":
             return minutes.aggregate(v=sum_("v"))
         return minutes.reduce(lambda a, b: a._replace(v=a.v + b.v)).drop("ts")
@@ -168,8 +172,9 @@ def test_sessions_of_a_stream_wait_for_the_input_that_is_behind(stream, one_back
 
     def sessions():
         config = {"backend": one_backend, "checkpoint.dir": str(stream.state), "parallelism": 2}
-        made = keyed(stream.frame(), "k", uid="sessions", config=config)
-        windows = made.window(Session.with_gap("30 s"), time="ts", delay=0, inputs="k", idle="1 day")
+        event_time = EventTime("ts", delay=0, inputs="k", idle="1 day")
+        made = keyed(stream.frame(), "k", uid="sessions", config=config, event_time=event_time)
+        windows = made.window(Session.with_gap("30 s"))
         return windows.aggregate(n=count(), total=sum_("v"))
 
     stream.add([line("a", 0), line("a", 20, 2), line("b", 10)])
@@ -210,8 +215,8 @@ class Busy(ProcessWindowFunction):
 def test_outputs_are_split_in_foreach_batch_and_the_state_runs_once(stream, one_backend):
     config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
     out = (
-        keyed(stream.frame(), "k", uid="split", config=config)
-        .window(Tumbling.of("1 min"), time="ts", delay=0, missing="side output")
+        keyed(stream.frame(), "k", uid="split", config=config, event_time=EventTime("ts", 0))
+        .window(Tumbling.of("1 min"), missing="side output")
         .side_output("busy", "k string")
         .side_output_late_data()
         .process(Busy(), "k string, start long, total long")
@@ -250,28 +255,26 @@ class Anything(AggregateFunction):
 
 
 def test_what_cannot_be_is_refused_when_the_frame_is_built(frame):
-    rows = keyed(frame, "k")
-    with pytest.raises(InvalidWindowError, match="no column is named"):
-        rows.window(Tumbling.of("1 min"))
+    with pytest.raises(InvalidWindowError, match="by their event time, and they have none"):
+        keyed(frame, "k").window(Tumbling.of("1 min"))
     with pytest.raises(EventTimeError, match="no delay is given"):
-        rows.window(Tumbling.of("1 min"), time="ts")
+        keyed(frame, "k", event_time=EventTime("ts"))
     with pytest.raises(EventTimeError):
-        rows.window(Tumbling.of("1 min"), time="when", delay=0)
+        keyed(frame, "k", event_time=EventTime("when", 0))
     with pytest.raises(InvalidDurationError):
-        rows.window(Tumbling.of("1 min"), time="ts", delay="soon")
-    windows = rows.window(Tumbling.of("1 min"), time="ts", delay=0)
+        EventTime("ts", delay="soon")
+    windows = keyed(frame, "k", event_time=EventTime("ts", 0)).window(Tumbling.of("1 min"))
     with pytest.raises(InvalidAggregateError, match="no column 'w'"):
         windows.aggregate(total=sum_("w"))
     with pytest.raises(OutputDeclarationError, match="NoneType"):
         windows.process(Busy())
+    renamed = frame.withColumnRenamed("v", "window_start")
     with pytest.raises(OutputDeclarationError, match="two columns are named 'window_start'"):
-        keyed(frame.withColumnRenamed("v", "window_start"), "k").window(
-            Tumbling.of("1 min"), time="ts", delay=0
-        ).reduce(max)
+        keyed(renamed, "k", event_time=EventTime("ts", 0)).window(Tumbling.of("1 min")).reduce(max)
     with pytest.raises(GenericTypeForbiddenError, match="window-contents"):
         keyed(frame, "k", config={"types.generic": "forbid"}).window(Count.of(2)).aggregate_with(
             Anything(), types.pickled(), "n long"
         )
     with pytest.raises(SideOutputError, match="no outputs"):
         split(frame)
-    assert rows.window(Count.of(2)).aggregate(n=count()).columns == ["k", "n"]
+    assert keyed(frame, "k").window(Count.of(2)).aggregate(n=count()).columns == ["k", "n"]

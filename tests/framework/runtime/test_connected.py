@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 
 import pyarrow as pa
 import pytest
 
 from keyedstate import types
 from keyedstate.config import Configuration
-from keyedstate.errors import HarnessSchemaError, HarnessSettingError, InvalidFunctionError, UserFunctionError
+from keyedstate.errors import (
+    EventTimeError,
+    HarnessSchemaError,
+    HarnessSettingError,
+    InvalidFunctionError,
+    UserFunctionError,
+)
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import (
@@ -25,6 +30,7 @@ from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.connected import FIRST_COLUMN, SECOND_COLUMN
 from keyedstate.state import BEFORE_TIME, ChosenBackend, KeyedStateBackend, KeySpace, ListState, ValueState
 from keyedstate.testing import Harness, SecondInput
+from keyedstate.time import EventTime
 
 ORDERS = "order string, customer string, at timestamp"
 PAYMENTS = "amount double, paid_at timestamp, order_id string"
@@ -65,9 +71,16 @@ class Settled(KeyedCoProcessFunction):
 
 
 def settled(backend_name, function=None, **settings):
-    second = {"schema": PAYMENTS, "key": "order_id", "time": "paid_at", "delay": settings.pop("delay2", None)}
-    arguments = {"key": "order", "schema": ORDERS, "time": "at", "output": OUTPUT, "backend": backend_name}
-    return Harness(function or Settled(), **{**arguments, "second": SecondInput(**second), **settings})
+    delay, delay2, idle = (settings.pop(name, None) for name in ("delay", "delay2", "idle"))
+    arguments = {
+        "key": "order",
+        "schema": ORDERS,
+        "output": OUTPUT,
+        "backend": backend_name,
+        "event_time": EventTime("at", delay, idle=idle),
+        "second": SecondInput(PAYMENTS, "order_id", EventTime("paid_at", delay2, idle=idle)),
+    }
+    return Harness(function or Settled(), **{**arguments, **settings})
 
 
 def test_rows_of_two_inputs_share_the_state_of_their_key(backend_name):
@@ -287,12 +300,13 @@ def test_inputs_that_cannot_be_are_refused(one_backend):
         settled(one_backend, second=SecondInput(PAYMENTS, key="order_id"))
     with pytest.raises(HarnessSettingError, match="one input only"):
         settled(one_backend, delay=0)
-    with pytest.raises(HarnessSettingError, match="is -1, which is negative"):
+    with pytest.raises(EventTimeError, match="'paid_at': the delay -1 is negative"):
         settled(one_backend, delay=0, delay2=-1)
-    for idle, delays in itertools.product([0, 5], [{}, {"delay": 0, "delay2": 0}]):
-        if idle == 0 or not delays:
-            with pytest.raises(HarnessSettingError, match="idle time"):
-                settled(one_backend, idle=idle, **delays)
+    for delays in ({}, {"delay": 0, "delay2": 0}):
+        with pytest.raises(EventTimeError, match="idle time"):
+            settled(one_backend, idle=0, **delays)
+    with pytest.raises(HarnessSettingError, match="idle time"):
+        settled(one_backend, idle=5)
     with settled(one_backend) as harness, pytest.raises(HarnessSettingError, match="Use process1"):
         harness.process(("o-1", "ann", at(0)))
     with (

@@ -26,6 +26,7 @@ from keyedstate.state import (
     TtlClock,
     ValueState,
 )
+from keyedstate.time import EventTime
 
 MS = pa.timestamp("ms", "UTC")
 
@@ -66,7 +67,10 @@ def backend():
         yield opened
 
 
-def run(backend, rows, time_column="time", function=None):
+TIMES = EventTime("time")
+
+
+def run(backend, rows, event_time=TIMES, function=None):
     operator = KeyedOperator(
         LastSeen() if function is None else function,
         backend,
@@ -74,7 +78,7 @@ def run(backend, rows, time_column="time", function=None):
         key_group_column="group",
         output=OUTPUT,
         epoch=1,
-        time_column=time_column,
+        event_time=event_time,
     )
     operator.open()
     keys, numbers, times = zip(*rows, strict=True)
@@ -101,7 +105,7 @@ def test_a_function_is_told_the_event_time_of_its_row_and_the_watermark(backend)
 
 
 def test_without_a_time_column_no_row_has_an_event_time(backend):
-    out, largest = run(backend, [("a", 1, 5000)], time_column=None)
+    out, largest = run(backend, [("a", 1, 5000)], event_time=None)
     assert out == [("a", None, None, BEFORE_TIME)] and largest is None
 
 
@@ -130,7 +134,7 @@ def test_a_replay_expires_what_the_first_run_did(backend):
 
 def test_a_state_in_event_time_is_refused_where_there_is_none(backend):
     with backend.open(event_time=False) as fresh:
-        with pytest.raises(MissingEventTimeError, match=r"'seen'.*time='ts'"):
+        with pytest.raises(MissingEventTimeError, match=r"'seen'.*event_time=EventTime\('ts'"):
             run(fresh, [("a", 1, 5000)])
         assert fresh.metas() == []
 

@@ -29,6 +29,7 @@ from keyedstate.runtime import (
 )
 from keyedstate.state import AggregateFunction, AggregatingState, ReducingState, ValueState
 from keyedstate.testing import Harness
+from keyedstate.time import EventTime
 from keyedstate.windows import (
     CountEvictor,
     CountTrigger,
@@ -309,7 +310,7 @@ def test_a_trigger_may_give_its_own_attribute_to_the_context() -> None:
         key="k",
         schema="k string, ts timestamp",
         output="k string, window_start timestamp, window_end timestamp, n long",
-        time="ts",
+        event_time=EventTime("ts"),
     ) as harness:
         now = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
         assert [row.n for row in harness.process_all([("a", now)] * 4)] == [3]

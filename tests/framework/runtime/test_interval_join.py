@@ -19,6 +19,7 @@ from keyedstate.errors import (
 from keyedstate.joins import ProcessJoinFunction, interval_join
 from keyedstate.state import ValueState
 from keyedstate.testing import Harness, SecondInput
+from keyedstate.time import EventTime
 
 LEFT = "k string, n long, at timestamp"
 RIGHT = "at timestamp, k2 string, n long"
@@ -34,11 +35,11 @@ def at(ms):
 
 
 def joining(function, backend, output=OUTPUT, **arguments):
-    second = SecondInput(RIGHT, key="k2", time="at", delay=arguments.pop("delay2", None))
+    second = SecondInput(RIGHT, "k2", EventTime("at", arguments.pop("delay2", None)))
     chosen = {
         "key": "k",
         "schema": LEFT,
-        "time": "at",
+        "event_time": EventTime("at", arguments.pop("delay", None)),
         "output": output,
         "backend": backend,
         "second": second,
@@ -301,7 +302,7 @@ def test_what_cannot_be_joined_is_refused(one_backend):
     with pytest.raises(InvalidJoinError, match="not said"):
         interval_join(0, 1).side_output("x", None)
     with pytest.raises(InvalidJoinError, match="no columns are named"):
-        joining(interval_join(0, 1).join(), one_backend, time=None, second=SecondInput(RIGHT, key="k2"))
+        joining(interval_join(0, 1).join(), one_backend, event_time=None, second=SecondInput(RIGHT, key="k2"))
     with pytest.raises(InvalidFunctionError, match="does not know the columns"):
         interval_join(0, 1).join().states()
     with joining(interval_join(0, 1).process(One()), one_backend, "k string, n long") as harness:

@@ -20,6 +20,7 @@ from keyedstate.runtime.key_runs import ROWS_AT_ONCE
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners.operator import key_serializer_for
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace
+from keyedstate.time import EventTime
 
 GROUPS = 8
 GROUP_COLUMN = "__group"
@@ -91,7 +92,7 @@ def operator(request):
             key_group_column=GROUP_COLUMN,
             output=OUTPUT,
             epoch=1,
-            time_column=time_column,
+            event_time=time_column and EventTime(time_column),
         )
         made.open()
         return made

@@ -31,6 +31,7 @@ from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import MAIN, OUTPUT, Outputs
 from keyedstate.state import ValueState
 from keyedstate.testing import Harness, SecondInput
+from keyedstate.time import EventTime
 
 SCHEMA = "user string, n long"
 
@@ -142,7 +143,9 @@ class Timed(KeyedProcessFunction):
 
 def test_timers_put_rows_out_to_side_outputs(backend_name: str) -> None:
     at = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
-    with harness_of(Timed(), backend_name, schema="user string, n long, ts timestamp", time="ts") as harness:
+    with harness_of(
+        Timed(), backend_name, schema="user string, n long, ts timestamp", event_time=EventTime("ts")
+    ) as harness:
         harness.process_all([("ann", 5, at), ("bob", 7, at), ("ann", 9, at)])
         assert harness.advance_watermark(8) == []
         assert harness.side_output("fired") == [("ann", 5), ("bob", 7)]

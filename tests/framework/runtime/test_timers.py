@@ -24,7 +24,7 @@ from keyedstate.runtime import (
 )
 from keyedstate.state import BEFORE_TIME, Ttl, TtlClock, ValueState
 from keyedstate.testing import Harness
-from keyedstate.time import HeapTimerQueue, OrderedTimerQueue
+from keyedstate.time import EventTime, HeapTimerQueue, OrderedTimerQueue
 
 SCHEMA = "k string, at timestamp, n long"
 OUTPUT = "k string, what string, at long, n long"
@@ -35,7 +35,14 @@ def at(ms: int) -> dt.datetime:
 
 
 def harness_of(function, backend_name, **settings):
-    arguments = {"key": "k", "schema": SCHEMA, "output": OUTPUT, "time": "at", "backend": backend_name}
+    event_time = EventTime("at", settings.pop("delay", None))
+    arguments = {
+        "key": "k",
+        "schema": SCHEMA,
+        "output": OUTPUT,
+        "event_time": event_time,
+        "backend": backend_name,
+    }
     return Harness(function, **{**arguments, **settings})
 
 
@@ -214,10 +221,10 @@ def test_event_time_timers_without_event_time_are_refused_and_processing_time_wo
         def on_timer(self, time, ctx):
             yield ctx.key, ctx.time_domain.value, time, 0
 
-    with harness_of(Function(), backend_name, time=None) as harness:
+    with harness_of(Function(), backend_name, event_time=None) as harness:
         harness.process(("a", at(0), 0))
         assert harness.advance_processing_time(10) == [("a", "processing-time", 10, 0)]
-        with pytest.raises(UserFunctionError, match="time='ts'") as caught:
+        with pytest.raises(UserFunctionError, match=r"event_time=EventTime\('ts'") as caught:
             harness.process(("a", at(0), 1))
         assert isinstance(caught.value.__cause__, NoEventTimeError)
 

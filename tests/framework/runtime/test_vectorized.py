@@ -34,6 +34,7 @@ from keyedstate.state import (
     ValueState,
 )
 from keyedstate.testing import Harness
+from keyedstate.time import EventTime
 
 GROUPS = 8
 BACKENDS = ("heap-cow", "nested-map", "rocksdb")
@@ -113,7 +114,7 @@ class Job:
             key_group_column="group",
             output=OutputSchema(output),
             epoch=4,
-            time_column=time_column,
+            event_time=time_column and EventTime(time_column),
         )
         operator.open()
         made = [

@@ -20,6 +20,7 @@ from keyedstate.errors import (
 )
 from keyedstate.state import AggregateFunction, ValueState
 from keyedstate.testing import Harness
+from keyedstate.time import EventTime
 from keyedstate.windows import (
     ContinuousEventTimeTrigger,
     Count,
@@ -62,7 +63,14 @@ def harness(backend_name: str) -> Iterator[Make]:
     with ExitStack() as opened:
 
         def make(function: Any, output: str, **more: Any) -> Harness:
-            arguments = {"key": "user", "schema": SCHEMA, "time": "ts", "backend": backend_name, **more}
+            event_time = EventTime("ts", more.pop("delay", None))
+            arguments = {
+                "key": "user",
+                "schema": SCHEMA,
+                "event_time": event_time,
+                "backend": backend_name,
+                **more,
+            }
             return opened.enter_context(Harness(function, output=output, **arguments))
 
         yield make
@@ -217,7 +225,7 @@ def test_windows_by_the_clock_need_no_event_time(harness: Make) -> None:
     declared = windowed(Tumbling.of("1 min", processing_time=True)).trigger(
         ProcessingTimeoutTrigger.of(CountTrigger.of(3), "10 s")
     )
-    job = harness(declared.reduce(summed), REDUCED, time=None)
+    job = harness(declared.reduce(summed), REDUCED, event_time=None)
     job.process_all([row("ann", None), row("ann", None)])
     job.restore(job.snapshot())
     assert job.advance_processing_time("10 s") == [("ann", at(0), at(1), 2, None)]
@@ -292,7 +300,7 @@ def test_aggregates_of_columns_that_are_not_there_are_refused() -> None:
         (windowed(Session.with_gap(1)).aggregate(user=count()), "a key column has the same name"),
     ):
         with pytest.raises(InvalidAggregateError, match=told):
-            Harness(declared, key="user", schema=SCHEMA, output=REDUCED, time="ts")
+            Harness(declared, key="user", schema=SCHEMA, output=REDUCED, event_time=EventTime("ts"))
 
 
 def test_a_function_that_was_not_told_its_columns_cannot_be_opened() -> None:
@@ -401,7 +409,11 @@ def test_a_function_cannot_have_a_state_of_a_name_that_windows_use(name: str) ->
         minutes.process(Declares())
     for asked in ("window_state", "global_state"):
         with Harness(
-            minutes.process(Asks(asked)), key="user", schema=SCHEMA, output=REDUCED, time="ts"
+            minutes.process(Asks(asked)),
+            key="user",
+            schema=SCHEMA,
+            output=REDUCED,
+            event_time=EventTime("ts"),
         ) as job:
             job.process(row("ann", 0))
             with pytest.raises(UserFunctionError, match=f"the state '{name}' cannot be used"):

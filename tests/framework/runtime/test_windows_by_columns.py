@@ -14,6 +14,7 @@ from keyedstate import types
 from keyedstate.aggregates import collect, count, max_, mean, sum_
 from keyedstate.state import AggregateFunction
 from keyedstate.testing import Harness
+from keyedstate.time import EventTime
 from keyedstate.windows import Session, Sliding, Tumbling, windowed
 from keyedstate.windows.columnar.aggregation import WindowedAggregation
 from keyedstate.windows.columnar.session_aggregation import SessionAggregation
@@ -103,7 +104,7 @@ def test_columns_and_rows_give_the_same(backend_name: str, assigner: Any, latene
         "key": "user",
         "schema": SCHEMA,
         "output": OUTPUT,
-        "time": "ts",
+        "event_time": EventTime("ts"),
         "backend": backend_name,
     }
     with Harness(by_rows, **arguments) as rows, Harness(by_columns, **arguments) as columns:
@@ -177,7 +178,13 @@ def test_sessions_by_columns_and_by_rows_give_the_same(gap: int, lateness: int, 
     by_columns = declared(Session.with_gap(gap), lateness).aggregate(
         n=count(), total=sum_("v"), most=max_("v")
     )
-    arguments: Any = {"key": "user", "schema": SCHEMA, "output": OUTPUT, "time": "ts", "backend": "heap-cow"}
+    arguments: Any = {
+        "key": "user",
+        "schema": SCHEMA,
+        "output": OUTPUT,
+        "event_time": EventTime("ts"),
+        "backend": "heap-cow",
+    }
     with Harness(by_rows, **arguments) as rows, Harness(by_columns, **arguments) as columns:
         assert isinstance(columns.instances[0].function, SessionAggregation)
         for step in [*walk(gap + lateness, 150), 10_000]:
@@ -221,7 +228,7 @@ def test_a_batch_over_many_windows_and_keys_of_several_columns(backend_name: str
     arguments: Any = {
         "key": ("user", "room"),
         "schema": "user string, room int, v double, ts timestamp",
-        "time": "ts",
+        "event_time": EventTime("ts"),
         "output": "user string, room int, window_start timestamp, window_end timestamp, n long, mean double, "
         "all array<double>",
     }
@@ -245,7 +252,9 @@ def test_a_batch_over_many_windows_and_keys_of_several_columns(backend_name: str
 def test_sums_that_leave_their_type_are_refused_with_the_key(backend_name: str) -> None:
     function = windowed(Tumbling.of(10)).aggregate(total=sum_("v"))
     output = "user string, window_start timestamp, window_end timestamp, total long"
-    with Harness(function, key="user", schema=SCHEMA, time="ts", output=output, backend=backend_name) as job:
+    with Harness(
+        function, key="user", schema=SCHEMA, event_time=EventTime("ts"), output=output, backend=backend_name
+    ) as job:
         now = dt.datetime.fromtimestamp(0, UTC)
         job.process(("ann", 2**63 - 1, now))
         with pytest.raises(Exception, match=r"sum\(v\).*'ann'"):
@@ -256,7 +265,9 @@ def test_a_lateness_beyond_the_end_of_time_keeps_windows_for_good() -> None:
     """WIN-15: no row is late, by columns as row by row."""
     windows = windowed(Sliding.of(5, 10)).allowed_lateness(2**64).aggregate(n=count())
     output = "user string, window_start timestamp, window_end timestamp, n long"
-    with Harness(windows, key="user", schema=SCHEMA, output=output, time="ts", backend="heap-cow") as job:
+    with Harness(
+        windows, key="user", schema=SCHEMA, output=output, event_time=EventTime("ts"), backend="heap-cow"
+    ) as job:
         job.advance_watermark(1_000)
         assert [row.n for row in job.process(("ann", 1, dt.datetime.fromtimestamp(0, UTC)))] == [1]
         assert job.process(("ann", 1, dt.datetime.fromtimestamp(0.007, UTC))) == []
@@ -280,7 +291,7 @@ def test_a_late_row_makes_one_firing_although_a_window_before_goes_at_the_end_of
         return user, 1, dt.datetime.fromtimestamp(ms / 1000, UTC)
 
     with Harness(
-        made, key="user", schema=SCHEMA, output=output, time="ts", backend="heap-cow", delay=0
+        made, key="user", schema=SCHEMA, output=output, event_time=EventTime("ts", 0), backend="heap-cow"
     ) as job:
         job.process_all([row("ann", 5), row("bob", 12), row("eve", 21)])
         assert job.end_epoch() == []
@@ -315,7 +326,7 @@ def test_sessions_of_many_keys_over_batches_out_of_order_and_a_rescaling(backend
     arguments: Any = {
         "key": ("user", "room"),
         "schema": "user string, room double, v double, ts timestamp",
-        "time": "ts",
+        "event_time": EventTime("ts"),
         "output": "user string, room double, window_start timestamp, window_end timestamp, n long, "
         "mean double, all array<double>",
     }
@@ -353,7 +364,12 @@ def test_a_session_that_grows_with_every_batch_leaves_no_timer_behind_each() -> 
     function = windowed(Session.with_gap("1 min")).aggregate(n=count())
     output = "user string, window_start timestamp, window_end timestamp, n long"
     with Harness(
-        function, key="user", schema=SCHEMA, output=output, time="ts", backend="heap-cow", delay="5 s"
+        function,
+        key="user",
+        schema=SCHEMA,
+        output=output,
+        event_time=EventTime("ts", "5 s"),
+        backend="heap-cow",
     ) as job:
         for second in range(0, 600, 10):
             job.process(("ann", 1, dt.datetime.fromtimestamp(second, UTC)))
@@ -368,7 +384,9 @@ def test_sessions_at_the_ends_of_time_and_overflowing_sums() -> None:
     function = windowed(Session.with_gap("10 s")).allowed_lateness(2**64).aggregate(total=sum_("v"))
     output = "user string, window_start timestamp, window_end timestamp, total long"
     first, last = dt.datetime.min.replace(tzinfo=UTC), dt.datetime.max.replace(tzinfo=UTC)
-    with Harness(function, key="user", schema=SCHEMA, time="ts", output=output, backend="heap-cow") as job:
+    with Harness(
+        function, key="user", schema=SCHEMA, event_time=EventTime("ts"), output=output, backend="heap-cow"
+    ) as job:
         job.process_all([(f"user {number}", number, first if number % 2 else last) for number in range(9)])
         job.process_all([("user 8", 1, first), ("user 7", 2**63 - 8, last)])
         out = job.end_input()

@@ -12,6 +12,7 @@ from keyedstate import types
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.state import ListState, Ttl, TtlClock, ValueState
 from keyedstate.testing import Harness, HarnessSnapshot
+from keyedstate.time import EventTime
 
 TTL_MS = 10
 DELAY_MS = 5
@@ -112,8 +113,7 @@ def test_a_harness_does_what_plain_dicts_do(backend_name: str, steps: list[tuple
         Modelled(),
         key="user",
         schema="user string, n long, at timestamp",
-        time="at",
-        delay=DELAY_MS,
+        event_time=EventTime("at", DELAY_MS),
         output=output,
         backend=backend_name,
         max_parallelism=MAX_PARALLELISM,

@@ -325,7 +325,7 @@ def test_a_timer_needs_a_current_key_and_a_namespace_of_its_type(backends):
 def test_event_time_timers_are_refused_where_rows_have_no_event_time(backends):
     instance = backends.instance(event_time=False)
     instance.processing("k", "n", 5)
-    with pytest.raises(NoEventTimeError, match="time='ts'"):
+    with pytest.raises(NoEventTimeError, match=r"event_time=EventTime\('ts'"):
         instance.timers.register_event_time_timer("n", 5)
     with pytest.raises(NoEventTimeError):
         instance.timers.register_event_time_timers(["k"], None, "n", 5)

@@ -30,7 +30,7 @@ class Inputs:
         for name, time in rows.items():
             known = self.inputs.get(name, InputTime(time, now))
             self.inputs[name] = InputTime(max(known.largest_event_time, time), max(known.last_seen, now))
-        delay_ms, idle_ms = self.settings
+        delay_ms, idle_ms = (dict.fromkeys(self.inputs, setting) for setting in self.settings)
         mark = watermark_of_inputs(self.inputs, delay_ms, idle_ms, now, self.watermark)
         assert mark >= self.watermark
         self.watermark = mark

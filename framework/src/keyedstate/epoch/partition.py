@@ -48,7 +48,7 @@ from keyedstate.epoch.configuration import (
     storage_in_task,
 )
 from keyedstate.epoch.epoch_writer import SavedState, StateWriter
-from keyedstate.epoch.event_time import ConnectedEventTime, EventTime, inputs_at_start
+from keyedstate.epoch.event_time import EventTimes, inputs_at_start, watermark_after
 from keyedstate.epoch.function_transport import unpack_function
 from keyedstate.epoch.key_columns import naming_key_columns, refuse_reordered_key
 from keyedstate.epoch.local_folders import local_folder, sweep_once
@@ -111,7 +111,8 @@ class PartitionPlan:
         The configuration, as `keyedstate.epoch.configuration.frozen` gives it.
     place : StatePlace or None
         None for a batch DataFrame: the operator begins without state and keeps none.
-    event_time : EventTime or ConnectedEventTime or None
+    event_times : tuple of EventTime
+        That of the rows, or of each of two connected inputs; empty where rows have none.
     connected : ConnectedInputs or None
         The inputs of a function that has two; their columns are then those of their union.
     side_outputs : mapping of str to OutputSchema
@@ -126,7 +127,7 @@ class PartitionPlan:
     max_parallelism: int
     settings: tuple[tuple[str, Any], ...]
     place: StatePlace | None
-    event_time: EventTime | ConnectedEventTime | None
+    event_times: EventTimes
     connected: ConnectedInputs | None = None
     side_outputs: Mapping[str, OutputSchema] = field(default_factory=dict)
 
@@ -151,7 +152,7 @@ class PartitionPlan:
             local_base=local_folder(),
             track_changes=track_changes,
             clock=clock,
-            event_time=self.event_time is not None,
+            event_time=bool(self.event_times),
         )
 
     def operator_states(self, restored: Iterable[RestoredOperatorState] = ()) -> OperatorStateBackend:
@@ -185,8 +186,7 @@ class PartitionPlan:
             operator_states=operator_states,
             task=partition,
             parallelism=self.parallelism,
-            time_column=self.event_time.column if isinstance(self.event_time, EventTime) else None,
-            input_column=self.event_time.input_column if isinstance(self.event_time, EventTime) else None,
+            event_time=self.event_times[0] if len(self.event_times) == 1 else None,
             connected=self.connected,
         )
 
@@ -442,7 +442,7 @@ class Partition:
             # They were reported with the epoch before.
             self._keyed.latency.forget()
         self._watermark = self._watermark_of(beginning)
-        if self._watermark is not None and self._plan.event_time is not None:
+        if self._watermark is not None and self._plan.event_times:
             self._keyed.advance_watermark(self._watermark)
         self._clock.correction_ms = beginning.clock.correction_ms
         stored = None if beginning.stored is None else beginning.stored.metadata.processing_time
@@ -508,18 +508,18 @@ class Partition:
         """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
         if beginning.stored is None:
             return None
-        metadata, event_time = beginning.stored.metadata, self._plan.event_time
+        metadata = beginning.stored.metadata
         # Kept by a run without event time too, so that it does not go back in the next one that has it.
         before = metadata.watermark
-        if event_time is None:
+        if not self._plan.event_times:
             return before
         known = BEFORE_TIME if before is None else before
-        mark = event_time.watermark(metadata, known)
+        mark = watermark_after(self._plan.event_times, metadata, known)
         return None if before is None and mark == BEFORE_TIME else mark
 
     def _inputs_after(self, beginning: Beginning) -> dict[str, tuple[int, int]]:
         """Return what is known of each input at the end of the epoch."""
-        found = inputs_at_start(self._plan.event_time, self._processing_time)
+        found = inputs_at_start(self._plan.event_times, self._processing_time)
         if beginning.stored is not None:
             found |= beginning.stored.metadata.inputs
         if not beginning.goes_on:

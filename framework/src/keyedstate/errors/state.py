@@ -35,8 +35,8 @@ class MissingEventTimeError(StateError):
 
     message = (
         "the state {state!r} expires in event time, and this operator does not know the event time of its "
-        "rows. Name the column, as in process(function, schema, time='ts', delay='10 minutes'), or let the "
-        "state expire in processing time."
+        "rows. Name the column, as in keyed(..., event_time=EventTime('ts', delay='10 minutes')), or let "
+        "the state expire in processing time."
     )
 
 

@@ -34,7 +34,7 @@ class NoEventTimeError(TimerError):
     service: str
     message = (
         "an event-time timer of {service!r} would never fire: this operator does not know the event time of "
-        "its rows. Name the column, as in process(function, schema, time='ts', delay='10 minutes'), or "
+        "its rows. Name the column, as in keyed(..., event_time=EventTime('ts', delay='10 minutes')), or "
         "register a processing-time timer."
     )
 

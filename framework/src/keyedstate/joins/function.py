@@ -218,7 +218,7 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
             raise InvalidJoinError(
                 "the interval",
                 "rows are joined by their event times, and no columns are named",
-                "Name one of each input, as in interval_join(..., time=('ts', 'at'), delay='10 minutes').",
+                "Give each, as in keyed(..., event_time=EventTime('ts', delay='10 minutes')).",
             )
         function = self._function
         if isinstance(function, JoinedRow):

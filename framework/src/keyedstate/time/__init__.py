@@ -1,5 +1,6 @@
 """Timers in event and processing time, and watermarks."""
 
+from keyedstate.time.event_time import EventTime
 from keyedstate.time.heap_queue import HeapTimerQueue
 from keyedstate.time.ordered_queue import OrderedTimerQueue
 from keyedstate.time.queue import DueTimers, TimerQueue
@@ -18,6 +19,7 @@ __all__ = [
     "EVENT_TIMERS",
     "PROCESSING_TIMERS",
     "DueTimers",
+    "EventTime",
     "HeapTimerQueue",
     "InputTime",
     "OrderedTimerQueue",

@@ -46,8 +46,8 @@ def bounded_out_of_orderness(largest_event_time: int | None, delay_ms: int) -> i
 
 def watermark_of_inputs(
     inputs: Mapping[str, InputTime],
-    delay_ms: int | Mapping[str, int],
-    idle_ms: int | None,
+    delay_ms: Mapping[str, int],
+    idle_ms: Mapping[str, int | None],
     now: int,
     before: int,
 ) -> int:
@@ -57,10 +57,10 @@ def watermark_of_inputs(
     ----------
     inputs : mapping
         Those that have had rows, and those that are known without: their largest event time is `BEFORE_TIME`.
-    delay_ms : int or mapping
-        How late rows of an input may come, against others of the same input; one for all, or by input.
-    idle_ms : int or None
-        An input without rows for longer is idle and holds nothing up; None where none ever is.
+    delay_ms : mapping of str to int
+        How late rows of an input may come, against others of the same input.
+    idle_ms : mapping of str to int or None
+        An input without rows for longer is idle and holds nothing back; None where it never is.
     now : int
         The processing time by which that is judged.
     before : int
@@ -68,13 +68,13 @@ def watermark_of_inputs(
         or is new, is left out until it has caught up.
     """
     marks = {
-        name: bounded_out_of_orderness(
-            input_.largest_event_time, delay_ms if isinstance(delay_ms, int) else delay_ms[name]
-        )
+        name: bounded_out_of_orderness(input_.largest_event_time, delay_ms[name])
         for name, input_ in inputs.items()
     }
     active = [
-        mark for name, mark in marks.items() if idle_ms is None or now - inputs[name].last_seen <= idle_ms
+        mark
+        for name, mark in marks.items()
+        if (idle := idle_ms[name]) is None or now - inputs[name].last_seen <= idle
     ]
     if not active:
         # Nothing is waited for: everything that has come is over.

@@ -53,7 +53,7 @@ from keyedstate.state import (
     declared_operator_states,
     declared_states,
 )
-from keyedstate.time import TimerService
+from keyedstate.time import EventTime, TimerService
 from keyedstate.types import TypeSerializer, from_arrow_type, nullable, tuple_of
 
 #: Output rows and bytes that are gathered before they become one Arrow batch.
@@ -95,10 +95,8 @@ class KeyedOperator:
         With what the task restores; an empty one by default.
     task, parallelism : int, optional
         Which task this is, from 0, and of how many.
-    time_column : str, optional
-        The column with each row's event time, for which `keyedstate.runtime.event_time.is_event_time`.
-    input_column : str, optional
-        The column that says of which input a row is, where several have event times of their own.
+    event_time : EventTime, optional
+        The event time of the rows of one input.
     connected : ConnectedInputs, optional
         The two inputs of a `KeyedCoProcessFunction`, which say themselves where their event times are.
 
@@ -131,8 +129,7 @@ class KeyedOperator:
         operator_states: OperatorStateBackend | None = None,
         task: int = 0,
         parallelism: int = 1,
-        time_column: str | None = None,
-        input_column: str | None = None,
+        event_time: EventTime | None = None,
         connected: ConnectedInputs | None = None,
     ) -> None:
         check_function(function)
@@ -158,12 +155,12 @@ class KeyedOperator:
         self._rows = RowsByKey(
             key_columns,
             key_group_column,
-            time_column,
+            None if event_time is None else event_time.column,
             whole=connected is not None,
             row_class=self._row_classes.get(ROWS),
         )
-        self._time_column = time_column
-        self._input_column = input_column
+        self._time_column = None if event_time is None else event_time.column
+        self._input_column = None if event_time is None else event_time.inputs
         self._connected = connected
         self.rows_by_input: dict[str, int] = {}
         self.largest_event_times: dict[str, int] = {}

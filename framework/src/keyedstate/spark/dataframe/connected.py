@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from keyedstate.checkpoint import Savepoint
 from keyedstate.durations import Duration
-from keyedstate.epoch.event_time import ConnectedEventTime
+from keyedstate.epoch.event_time import EventTimes
 from keyedstate.errors import ConnectedFramesError, EventTimeError, MissingUidError
 from keyedstate.joins import IntervalJoin, IntervalJoinFunction, JoinOutput
 from keyedstate.runtime import (
@@ -33,7 +33,6 @@ from keyedstate.runtime.runners.connected import FIRST_COLUMN, SECOND_COLUMN
 from keyedstate.spark.dataframe.frame import KeyedFrame
 from keyedstate.spark.dataframe.join_columns import join_output_type
 from keyedstate.spark.dataframe.schema import to_arrow
-from keyedstate.spark.dataframe.time_columns import column_and_delay, idle_ms
 from keyedstate.spark.plan.heartbeat import heartbeat_ms
 from keyedstate.spark.plan.operator_plan import KeyedRows
 from keyedstate.spark.savepoint.edit import new_savepoint
@@ -54,7 +53,8 @@ def connect(
     ----------
     first, second : KeyedFrame
         ``keyed(df, "key")``, both streaming or both batch, made without a uid, options and a heartbeat, which
-        are those of the connected operator.  Key columns may have other names, not other types.  Both may be
+        are those of the connected operator.  Both have an event time, or neither; the watermark of the
+        operator is the least of both.  Key columns may have other names, not other types.  Both may be
         of one DataFrame.
     uid, config, heartbeat
         As in `keyed`.
@@ -67,6 +67,8 @@ def connect(
     ------
     ConnectedFramesError
         For what are no two keyed DataFrames that fit.
+    EventTimeError
+        For event times of one of them only.
     HeartbeatError
     """
     for number, frame in (("first", first), ("second", second)):
@@ -81,6 +83,7 @@ def connect(
             "give the rows of the batch one to every task with keyed(...).broadcast(...)"
         )
     _check_keys(first, second)
+    _both_event_times(first, second)
     interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
     return ConnectedFrame(first, second, uid, config, interval_ms)
 
@@ -117,15 +120,7 @@ class ConnectedFrame:
     def _schemas(self) -> list[StructType]:
         return [frame.rows.df.schema for frame in self._frames]
 
-    def process(
-        self,
-        function: KeyedCoProcessFunction,
-        schema: str | StructType,
-        *,
-        time: str | tuple[str, str] | None = None,
-        delay: Duration | tuple[Duration, Duration] | None = None,
-        idle: Duration | None = None,
-    ) -> DataFrame:
+    def process(self, function: KeyedCoProcessFunction, schema: str | StructType) -> DataFrame:
         """Run a function of two inputs over the rows of each key.
 
         Parameters
@@ -133,14 +128,6 @@ class ConnectedFrame:
         function : KeyedCoProcessFunction
         schema : str or StructType
             Columns of the rows that the function yields.
-        time : str or (str, str), optional
-            The column with the event time of each row: one name, or one for each input.
-        delay : str, timedelta or int, or two of them, optional
-            How far behind its largest event time the watermark of an input stays; that of the operator is the
-            least of both.  With `time` only.
-        idle : str, timedelta or int, optional
-            After how long without rows an input holds the watermark up no more, until it has rows and has
-            caught up; by default never.  With `time` only.
 
         Returns
         -------
@@ -149,8 +136,6 @@ class ConnectedFrame:
 
         Raises
         ------
-        EventTimeError, InvalidDurationError
-            Also where one input has event times and the other has none.
         InvalidFunctionError
             For a function of one input.
 
@@ -158,23 +143,19 @@ class ConnectedFrame:
         -----
         Other errors are those of `KeyedFrame.process`.
         """
-        event_time, columns = self._event_time(time, delay, idle)
-        bound, frame = self._together(function, columns)
-        return frame.run(bound, schema, event_time, self._schemas)
+        bound, frame = self._together(function)
+        return frame.run(bound, schema, self._schemas)
 
     def interval_join(
         self,
         lower: Duration,
         upper: Duration,
         *,
-        time: str | tuple[str, str],
-        delay: Duration | tuple[Duration, Duration] | None = None,
-        idle: Duration | None = None,
         lower_exclusive: bool = False,
         upper_exclusive: bool = False,
         missing: str = "fail",
     ) -> IntervalJoin[DataFrame]:
-        """Join rows by key and event time: ``interval_join("-1 h", "2 h", time=("ts", "at"), delay="1 h")``.
+        """Join rows by key and event time: ``interval_join("-1 hour", "2 hours").join()``.
 
         Rows of the first DataFrame, the left ones, are joined with those of the second one, the right ones,
         that have a time in ``[left time + lower, left time + upper]``: an inner join.  As in SQL rows with a
@@ -184,8 +165,6 @@ class ConnectedFrame:
         ----------
         lower, upper : str, timedelta or int
             Relative to the time of the left row; either may be negative.
-        time, delay, idle
-            As in `process`.
         lower_exclusive, upper_exclusive : bool, optional
             Whether a right row at exactly that bound is not joined.
         missing : {"fail", "drop", "side output"}, optional
@@ -198,16 +177,15 @@ class ConnectedFrame:
 
         Raises
         ------
-        InvalidJoinError, EventTimeError, InvalidDurationError
+        InvalidJoinError, InvalidDurationError
         """
-        event_time, columns = self._event_time(time, delay, idle)
 
         def finish(function: IntervalJoinFunction, output: JoinOutput) -> DataFrame:
-            inputs = self._inputs(columns)
+            inputs = self._inputs()
             left, right = (frame.rows.df for frame in self._frames)
             schema = join_output_type(left, right, inputs, output, by_itself=function.joins_by_itself)
-            bound, frame = self._together(function, columns)
-            return frame.run(bound, schema, event_time, self._schemas)
+            bound, frame = self._together(function)
+            return frame.run(bound, schema, self._schemas)
 
         return IntervalJoin(
             lower,
@@ -218,20 +196,12 @@ class ConnectedFrame:
             finish=finish,
         )
 
-    def bootstrap(
-        self,
-        function: KeyedCoProcessFunction,
-        path: str | os.PathLike[str],
-        *,
-        time: str | tuple[str, str] | None = None,
-        delay: Duration | tuple[Duration, Duration] | None = None,
-    ) -> Savepoint:
+    def bootstrap(self, function: KeyedCoProcessFunction, path: str | os.PathLike[str]) -> Savepoint:
         """Write a savepoint with the state that a function has after the rows of two batch DataFrames.
 
         Parameters
         ----------
-        function, time, delay
-            As in `process`.
+        function : KeyedCoProcessFunction
         path : str or path
             A new folder.
 
@@ -239,27 +209,19 @@ class ConnectedFrame:
         -----
         Errors are those of `process` and of `KeyedFrame.bootstrap`.
         """
-        return new_savepoint().add(self, function, time=time, delay=delay).write(path)
+        return new_savepoint().add(self, function).write(path)
 
-    def bootstrap_plan(
-        self,
-        function: KeyedFunction,
-        time: str | tuple[str, str] | None,
-        delay: Duration | tuple[Duration, Duration] | None,
-    ) -> tuple[OperatorPlan, DataFrame]:
+    def bootstrap_plan(self, function: KeyedFunction) -> tuple[OperatorPlan, DataFrame]:
         """Return what runs in the tasks of a bootstrap, and their rows; raises as `bootstrap`."""
-        event_time, columns = self._event_time(time, delay, None)
-        bound, frame = self._together(function, columns)
-        return frame.plan_of_bootstrap(bound, event_time)
+        bound, frame = self._together(function)
+        return frame.bootstrap_plan(bound)
 
-    def _together(
-        self, function: KeyedFunction, time_columns: tuple[str | None, str | None]
-    ) -> tuple[KeyedFunction, KeyedFrame]:
+    def _together(self, function: KeyedFunction) -> tuple[KeyedFunction, KeyedFrame]:
         """Return the function for the rows of both, and their union as one keyed DataFrame."""
         check_function(function)
         check_inputs(function, connected=True)
         assert isinstance(function, KeyedCoProcessFunction), "checked"
-        connected = self._inputs(time_columns)
+        connected = self._inputs()
         inputs = (connected.first, connected.second)
         rows = _side(0, self._frames, inputs).union(_side(1, self._frames, inputs))
         frame = KeyedFrame(
@@ -270,49 +232,43 @@ class ConnectedFrame:
                 self._config,
                 interval_ms=self._interval_ms,
                 connected=connected,
+                event_times=_both_event_times(*self._frames),
             )
         )
         return function.for_inputs(connected), frame
 
-    def _inputs(self, time_columns: tuple[str | None, str | None]) -> ConnectedInputs:
-        return ConnectedInputs(
-            *(
-                ConnectedInput(_arrow_schema(frame.rows.df, number), tuple(frame.rows.key_columns), column)
-                for number, frame, column in zip(("first", "second"), self._frames, time_columns, strict=True)
+    def _inputs(self) -> ConnectedInputs:
+        first, second = (
+            ConnectedInput(
+                _arrow_schema(frame.rows.df, number),
+                tuple(frame.rows.key_columns),
+                frame.rows.event_times[0].column if frame.rows.event_times else None,
             )
+            for number, frame in zip(("first", "second"), self._frames, strict=True)
         )
+        return ConnectedInputs(first, second)
 
-    def _event_time(
-        self, time: Any, delay: Any, idle: Duration | None
-    ) -> tuple[ConnectedEventTime | None, tuple[str | None, str | None]]:
-        columns, delays = _pair("time", time), _pair("delay", delay)
-        if time is None:
-            if delay is not None or idle is not None:
-                given = "a delay" if delay is not None else "an idle time"
-                raise EventTimeError(None, f"there is {given} and no column; name it with time=")
-            return None, (None, None)
-        if None in columns:
-            which = "first" if columns[0] is None else "second"
-            raise EventTimeError(
-                None,
-                f"the {which} of the connected inputs has no column, and without one its watermark would "
-                "hold that of the other back for ever; name one for each, as in time=('ts', 'at'), or none",
-            )
-        (first, first_ms), (second, second_ms) = (
-            column_and_delay(frame.rows.df, column, each)
-            for frame, column, each in zip(self._frames, columns, delays, strict=True)
+
+def _both_event_times(first: KeyedFrame, second: KeyedFrame) -> EventTimes:
+    """Return the event times of two inputs: one of each, or none.
+
+    Raises
+    ------
+    EventTimeError
+    """
+    event_times = (*first.rows.event_times, *second.rows.event_times)
+    if len(event_times) == 1:
+        which = "second" if first.rows.event_times else "first"
+        raise EventTimeError(
+            None,
+            f"the {which} of the connected inputs has none, and without one its watermark would hold that "
+            "of the other back for ever; give each keyed DataFrame an event_time=, or neither",
         )
-        return ConnectedEventTime((first_ms, second_ms), idle_ms(columns[0], idle)), (first, second)
-
-
-def _pair(name: str, given: Any) -> tuple[Any, Any]:
-    """Return what is given for each of two inputs: two, or one for both."""
-    if not isinstance(given, (tuple, list)):
-        return given, given
-    if len(given) != 2:
-        reason = f"{name}= has {len(given)} parts, and there are two inputs; give one for each"
-        raise EventTimeError(None, reason)
-    return given[0], given[1]
+    for each in event_times:
+        if each.inputs is not None:
+            reason = "it tells inputs of one DataFrame apart with inputs=, and two DataFrames are connected"
+            raise EventTimeError(each.column, f"{reason}; leave inputs= out")
+    return event_times
 
 
 def _check_keys(first: KeyedFrame, second: KeyedFrame) -> None:

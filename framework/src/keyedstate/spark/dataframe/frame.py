@@ -15,7 +15,6 @@ from keyedstate.aggregates import Aggregate
 from keyedstate.aggregates.declaration import all_aggregates
 from keyedstate.checkpoint import Savepoint
 from keyedstate.durations import Duration
-from keyedstate.epoch.event_time import ConnectedEventTime, EventTime
 from keyedstate.errors import (
     BootstrapError,
     BroadcastFrameError,
@@ -36,6 +35,7 @@ from keyedstate.spark.savepoint.bootstrap import NO_OUTPUT
 from keyedstate.spark.savepoint.edit import new_savepoint
 from keyedstate.spark.task.task import OperatorPlan
 from keyedstate.state import Ttl
+from keyedstate.time import EventTime
 from keyedstate.windows import WindowAssigner, Windowed, WindowOutput
 from keyedstate.windows.definition import WindowDefinition
 
@@ -46,6 +46,7 @@ def keyed(
     uid: str | None = None,
     config: Mapping[str, object] | None = None,
     heartbeat: Duration | None = None,
+    event_time: EventTime | None = None,
 ) -> KeyedFrame:
     """Key the rows of a DataFrame, so that a process function sees those of one key together with its state.
 
@@ -70,6 +71,11 @@ def keyed(
         The interval on which micro-batches come also where no row comes: ``"5 seconds"``, or milliseconds.
         It is a source of the query, so a query that has one keeps it for life; with 0 it is there and does
         not beat.  Not used for a batch DataFrame.
+    event_time : EventTime, optional
+        The event time of the rows and their watermark: ``EventTime("ts", delay="10 minutes")``; for windows
+        and timers in event time, states that expire in it, and `Context.timestamp`.  By default the column
+        and the delay of ``df.withWatermark(...)``, where it was called.  Spark drops the watermark of a batch
+        DataFrame, which needs an `EventTime`.
 
     Returns
     -------
@@ -81,6 +87,8 @@ def keyed(
         For key columns that cannot be used.
     HeartbeatError
         For an interval that is none.
+    EventTimeError
+        For an event time whose columns or delay cannot be used.
     ClassicSparkRequiredError
         For a DataFrame of Spark Connect.
 
@@ -92,7 +100,11 @@ def keyed(
     _refuse_connect(df)
     rows, key_columns = with_key_columns(df, keys)
     interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
-    return KeyedFrame(KeyedRows(rows, key_columns, uid, config, interval_ms=interval_ms))
+    found = event_time_of(rows, event_time)
+    event_times = () if found is None else (found,)
+    return KeyedFrame(
+        KeyedRows(rows, key_columns, uid, config, interval_ms=interval_ms, event_times=event_times)
+    )
 
 
 class KeyedFrame:
@@ -148,16 +160,7 @@ class KeyedFrame:
             raise BroadcastFrameError("it is the second one; make one of both, with a column that tells them")
         return KeyedFrame(replace(self.rows, broadcast=df))
 
-    def process(
-        self,
-        function: KeyedFunction,
-        schema: str | StructType,
-        *,
-        time: str | None = None,
-        delay: Duration | None = None,
-        inputs: str | None = None,
-        idle: Duration | None = None,
-    ) -> DataFrame:
+    def process(self, function: KeyedFunction, schema: str | StructType) -> DataFrame:
         """Run a process function over the rows of each key.
 
         The configuration is read now: what is set in ``spark.conf`` later counts for frames built later.
@@ -168,18 +171,6 @@ class KeyedFrame:
         schema : str or StructType
             Columns of the rows that the function yields: ``"app_id string, views long"``.  Those of its side
             outputs are in its `side_outputs`.
-        time : str, optional
-            Name of the column with each row's event time, a timestamp or a date: for states that expire in
-            event time, and for `Context.timestamp`.
-        delay : str, timedelta or int, optional
-            How far behind the largest event time the watermark stays: ``"10 minutes"``.  With `time` only.
-        inputs : str, optional
-            Name of the column that says of which input a row is, where several were put into one DataFrame
-            and some may be far behind others: the watermark is then the least of those of the inputs.  With
-            `time` only.
-        idle : str, timedelta or int, optional
-            After how long without rows an input holds the watermark up no more, until it has rows and has
-            caught up; by default never.  With `inputs` only.
 
         Returns
         -------
@@ -196,10 +187,10 @@ class KeyedFrame:
             For a broadcast DataFrame that cannot be used.
         OutputDeclarationError
             For a schema that cannot be used.
-        EventTimeError, InvalidDurationError
-            For a time column or a delay that cannot be used, and for one without the other.
+        EventTimeError
+            For an idle time without inputs.
         MissingEventTimeError
-            For a declared state that expires in event time, without `time`.
+            For a declared state that expires in event time, where the rows have none.
         ConfigError, PluginError
             For options and backends.
         GenericTypeForbiddenError
@@ -212,28 +203,17 @@ class KeyedFrame:
         CheckpointError
             Where the checkpoint folder cannot be used.
         """
-        return self.run(function, schema, event_time_of(self.rows.df, time, delay, inputs, idle))
+        return self.run(function, schema, [self.rows.df.schema])
 
     def run(
-        self,
-        function: KeyedFunction,
-        schema: str | StructType,
-        event_time: EventTime | ConnectedEventTime | None,
-        inputs: Sequence[StructType] = (),
+        self, function: KeyedFunction, schema: str | StructType, inputs: Sequence[StructType]
     ) -> DataFrame:
-        """Run a process function, as `process` does, with event times from where it is said.
-
-        Parameters
-        ----------
-        function, schema, event_time
-        inputs : sequence of StructType, optional
-            The columns of two inputs, where the rows are their union.
-        """
+        """Run a process function over rows that are of these inputs: one, or the union of two."""
         check_function(function)
         self.rows.check_sides(function)
         df = self.rows.df
-        declared, output, sides = declared_outputs(df, schema, function, inputs or [df.schema])
-        plan, rows = self.rows.planned(function, output, sides, event_time, keeps_state=True)
+        declared, output, sides = declared_outputs(df, schema, function, inputs)
+        plan, rows = self.rows.planned(function, output, sides, keeps_state=True)
         return rows.mapInArrow(task_of(plan), declared)
 
     def aggregate(
@@ -242,10 +222,6 @@ class KeyedFrame:
         /,
         *,
         ttl: Ttl | None = None,
-        time: str | None = None,
-        delay: Duration | None = None,
-        inputs: str | None = None,
-        idle: Duration | None = None,
         **named: Aggregate,
     ) -> DataFrame:
         """Compute aggregates over all rows of each key, by columns.
@@ -257,8 +233,6 @@ class KeyedFrame:
             parameters of this method.
         ttl : Ttl, optional
             How long the aggregates of a key live after its last row; for ever without.
-        time, delay, inputs, idle
-            As in `process`; for a time to live in event time.
         named : Aggregate
             Aggregates by the names of their output columns: ``sales=count(), amount=sum_("amount")``.  See
             `keyedstate.aggregates`.
@@ -281,35 +255,24 @@ class KeyedFrame:
         restarted: one that is new begins with the first micro-batch that knows it.
         """
         chosen = all_aggregates(aggregates, named)
-        event_time = event_time_of(self.rows.df, time, delay, inputs, idle)
+        read = [name for each in self.rows.event_times for name in (each.column, each.inputs) if name]
         frame, function, schema = aggregation_of(
-            self.rows.df,
-            self.rows.key_columns,
-            chosen,
-            ttl,
-            () if event_time is None else tuple(filter(None, (event_time.column, event_time.input_column))),
+            self.rows.df, self.rows.key_columns, chosen, ttl, tuple(read)
         )
-        pruned = KeyedFrame(replace(self.rows, df=frame))
-        return pruned.process(function, schema, time=time, delay=delay, inputs=inputs, idle=idle)
+        return KeyedFrame(replace(self.rows, df=frame)).process(function, schema)
 
     def window(
         self,
         assigner: WindowAssigner[Any],
         *,
-        time: str | None = None,
-        delay: Duration | None = None,
-        inputs: str | None = None,
-        idle: Duration | None = None,
         missing: str = "fail",
     ) -> Windowed[DataFrame]:
-        """Put the rows of each key into windows: ``window(Tumbling.of("1 h"), time="ts", delay="10 min")``.
+        """Put the rows of each key into windows: ``window(Tumbling.of("1 h")).aggregate(n=count())``.
 
         Parameters
         ----------
         assigner : WindowAssigner
             Of `keyedstate.windows`.
-        time, delay, inputs, idle
-            As in `process`; the first two are needed for windows in event time.
         missing : {"fail", "drop", "side output"}, optional
             What is done with rows whose event time is null, where their windows need one.
 
@@ -321,29 +284,21 @@ class KeyedFrame:
         Raises
         ------
         InvalidWindowError
-        EventTimeError, InvalidDurationError
-            As `process`.
+            Also for windows in event time over rows that have none.
         """
         definition = WindowDefinition.of(assigner)
-        check_event_time(definition, time)
-        event_time = event_time_of(self.rows.df, time, delay, inputs, idle)
-        time_column = None if event_time is None else event_time.column
+        event_times = self.rows.event_times
+        check_event_time(definition, known=bool(event_times))
+        time_column = event_times[0].column if event_times else None
 
         def finish(function: KeyedFunction, output: WindowOutput) -> DataFrame:
             schema = output_type(self.rows.df, self.rows.key_columns, output)
             bound = function.for_rows(to_arrow(self.rows.df.schema), self.rows.key_columns, time_column)
-            return self.process(bound, schema, time=time, delay=delay, inputs=inputs, idle=idle)
+            return self.process(bound, schema)
 
         return Windowed(definition, missing, finish)
 
-    def bootstrap(
-        self,
-        function: KeyedFunction,
-        path: str | os.PathLike[str],
-        *,
-        time: str | None = None,
-        delay: Duration | None = None,
-    ) -> Savepoint:
+    def bootstrap(self, function: KeyedFunction, path: str | os.PathLike[str]) -> Savepoint:
         """Write a savepoint with the state that a process function has after the rows of a batch DataFrame.
 
         For several operators in one savepoint see `keyedstate.spark.new_savepoint`.
@@ -354,8 +309,6 @@ class KeyedFrame:
             What it yields is dropped.
         path : str or path
             A new folder.
-        time, delay
-            As in `process`.
 
         Returns
         -------
@@ -373,7 +326,7 @@ class KeyedFrame:
         -----
         Other errors are those of `process`.
         """
-        return new_savepoint().add(self, function, time=time, delay=delay).write(path)
+        return new_savepoint().add(self, function).write(path)
 
     @property
     def uid(self) -> str:
@@ -385,21 +338,13 @@ class KeyedFrame:
         """
         return self.rows.required_uid()
 
-    def bootstrap_plan(
-        self, function: KeyedFunction, time: str | None, delay: Duration | None
-    ) -> tuple[OperatorPlan, DataFrame]:
+    def bootstrap_plan(self, function: KeyedFunction) -> tuple[OperatorPlan, DataFrame]:
         """Return what runs in the tasks of a bootstrap, and their rows; raises as `bootstrap`."""
-        return self.plan_of_bootstrap(function, event_time_of(self.rows.df, time, delay))
-
-    def plan_of_bootstrap(
-        self, function: KeyedFunction, event_time: EventTime | ConnectedEventTime | None
-    ) -> tuple[OperatorPlan, DataFrame]:
-        """Return the same with event times from where it is said."""
         self._refuse_streaming()
         check_function(function)
         self.rows.check_sides(function)
         sides = dict.fromkeys(function.side_outputs, NO_OUTPUT)
-        return self.rows.planned(function, NO_OUTPUT, sides, event_time, keeps_state=False)
+        return self.rows.planned(function, NO_OUTPUT, sides, keeps_state=False)
 
     def bootstrap_rows(self) -> tuple[DataFrame, list[str], int, int]:
         """Return the rows, the key columns, parallelism and max parallelism of state without a function."""

@@ -1,111 +1,87 @@
-"""The columns of event times: which a DataFrame has, and how far the watermark stays behind them."""
+"""The event time of a DataFrame: the one that is given, or that of its watermark."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import DateType, IntegralType, StringType, TimestampNTZType, TimestampType
+from dataclasses import replace
 
-from keyedstate.durations import Duration, milliseconds
-from keyedstate.epoch.event_time import EventTime
+from pyspark.sql import DataFrame
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    IntegralType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
 from keyedstate.errors import EventTimeError
 from keyedstate.spark.dataframe.schema import fields_by_name, folded
+from keyedstate.time import EventTime
+
+_TIMES = (DateType, TimestampType, TimestampNTZType)
+#: Where Spark notes the delay of `DataFrame.withWatermark` in the metadata of a column.
+_DELAY_MS = "spark.watermarkDelayMs"
 
 
-def time_column_of(frame: DataFrame, name: str) -> str:
-    """Return the column of event times by the name that the frame gives it.
+def event_time_of(frame: DataFrame, given: EventTime | None) -> EventTime | None:
+    """Return the event time of the rows of a DataFrame, with columns by the names that the frame gives them.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    given : EventTime or None
+        None for that of `DataFrame.withWatermark`, if the DataFrame has one.
 
     Raises
     ------
     EventTimeError
-        For a column that is not there, or holds neither timestamps nor dates.
+        For columns that are missing or have other types, a missing delay, and several watermarks.
     """
-    found = fields_by_name(frame).get(folded(frame, name), [])
-    if len(found) != 1:
-        columns = ", ".join(frame.columns)
-        raise EventTimeError(name, f"the DataFrame has {len(found)} columns of that name; it has {columns}")
-    (field,) = found
-    if not isinstance(field.dataType, (DateType, TimestampType, TimestampNTZType)):
+    if given is None:
+        return _of_watermark(frame)
+    if type(given) is not EventTime:
+        reason = f"it is {given!r}; give EventTime('ts', delay='10 minutes')"
+        raise EventTimeError(None, reason)
+    name, type_ = _column(frame, given.column)
+    if not isinstance(type_, _TIMES):
         raise EventTimeError(
             name,
-            f"it has the type {field.dataType.simpleString()}; make a timestamp of it, for example with "
+            f"it has the type {type_.simpleString()}; make a timestamp of it, for example with "
             f"withColumn({name!r}, timestamp_millis({name}))",
         )
-    return field.name
-
-
-def source_column_of(frame: DataFrame, name: str) -> str:
-    """Return the column that says of which input a row is, by the name that the frame gives it.
-
-    Raises
-    ------
-    EventTimeError
-        For a column that is not there, or cannot be text.
-    """
-    found = fields_by_name(frame).get(folded(frame, name), [])
-    if len(found) != 1:
-        columns = ", ".join(frame.columns)
-        raise EventTimeError(name, f"the DataFrame has {len(found)} columns of that name; it has {columns}")
-    (field,) = found
-    if not isinstance(field.dataType, (StringType, IntegralType)):
-        raise EventTimeError(
-            name, f"it has the type {field.dataType.simpleString()}; inputs are told by text or whole numbers"
-        )
-    return field.name
-
-
-def event_time_of(
-    frame: DataFrame,
-    column: str | None,
-    delay: Duration | None,
-    inputs: str | None = None,
-    idle: Duration | None = None,
-) -> EventTime | None:
-    """Return where the rows of a DataFrame have their event time from; None where they have none.
-
-    Raises
-    ------
-    EventTimeError, InvalidDurationError
-    """
-    if column is None:
-        if delay is not None or inputs is not None or idle is not None:
-            given = "a delay" if delay is not None else "inputs" if inputs is not None else "an idle time"
-            raise EventTimeError(None, f"there is {given} and no column; name it with time=")
-        return None
-    name, delay_ms = column_and_delay(frame, column, delay)
-    if idle is not None and inputs is None:
-        raise EventTimeError(
-            name, "an idle time is for several inputs; name the column that tells them with inputs="
-        )
-    told_by = None if inputs is None else source_column_of(frame, inputs)
-    return EventTime(name, delay_ms, told_by, idle_ms(name, idle))
-
-
-def column_and_delay(frame: DataFrame, column: str, delay: Duration | None) -> tuple[str, int]:
-    """Return the column of event times, and how far the watermark stays behind them in milliseconds.
-
-    Raises
-    ------
-    EventTimeError, InvalidDurationError
-    """
-    name = time_column_of(frame, column)
-    if delay is None:
+    if given.delay is None:
         raise EventTimeError(
             name, "no delay is given; say how late rows may come, as in delay='10 minutes', or delay=0"
         )
-    delay_ms = milliseconds(delay)
-    if delay_ms < 0:
-        raise EventTimeError(name, f"the delay {delay!r} is negative; give 0 or more")
-    return name, delay_ms
+    if given.inputs is None:
+        return replace(given, column=name)
+    inputs, type_ = _column(frame, given.inputs)
+    if not isinstance(type_, (StringType, IntegralType)):
+        raise EventTimeError(
+            inputs, f"it has the type {type_.simpleString()}; inputs are told by text or whole numbers"
+        )
+    return replace(given, column=name, inputs=inputs)
 
 
-def idle_ms(column: str, idle: Duration | None) -> int | None:
-    """Return after how long an input is idle, in milliseconds; None for never.
+def _of_watermark(frame: DataFrame) -> EventTime | None:
+    fields = [
+        field
+        for field in frame.schema.fields
+        if _DELAY_MS in field.metadata and isinstance(field.dataType, _TIMES)
+    ]
+    if not fields:
+        return None
+    if len(fields) > 1:
+        names = ", ".join(repr(field.name) for field in fields)
+        raise EventTimeError(
+            None, f"the columns {names} have watermarks; name one, as in event_time=EventTime(...)"
+        )
+    return EventTime(fields[0].name, delay=fields[0].metadata[_DELAY_MS])
 
-    Raises
-    ------
-    EventTimeError, InvalidDurationError
-    """
-    found = None if idle is None else milliseconds(idle)
-    if found is not None and found <= 0:
-        raise EventTimeError(column, f"the idle time {idle!r} is not positive; give '5 minutes' or so")
-    return found
+
+def _column(frame: DataFrame, name: str) -> tuple[str, DataType]:
+    found = fields_by_name(frame).get(folded(frame, name), [])
+    if len(found) != 1:
+        columns = ", ".join(frame.columns)
+        raise EventTimeError(name, f"the DataFrame has {len(found)} columns of that name; it has {columns}")
+    return found[0].name, found[0].dataType

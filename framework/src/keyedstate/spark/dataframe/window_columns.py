@@ -14,7 +14,7 @@ from keyedstate.windows import WINDOW_END, WINDOW_START, Global, WindowOutput
 from keyedstate.windows.definition import WindowDefinition
 
 
-def check_event_time(definition: WindowDefinition, time: str | None) -> None:
+def check_event_time(definition: WindowDefinition, *, known: bool) -> None:
     """Refuse windows in event time over rows that have none.
 
     Raises
@@ -22,11 +22,12 @@ def check_event_time(definition: WindowDefinition, time: str | None) -> None:
     InvalidWindowError
     """
     assigner = definition.assigner
-    if time is None and assigner.is_event_time and not isinstance(assigner, Global):
+    if not known and assigner.is_event_time and not isinstance(assigner, Global):
         raise InvalidWindowError(
             repr(assigner),
-            "it assigns rows by their event time, and no column is named",
-            "Name it, as in window(..., time='ts', delay='10 minutes'), or use processing_time=True.",
+            "it assigns rows by their event time, and they have none",
+            "Name the column, as in keyed(..., event_time=EventTime('ts', delay='10 minutes')), or use "
+            "processing_time=True.",
         )
 
 

@@ -30,10 +30,10 @@ from keyedstate.config import (
     Configuration,
 )
 from keyedstate.epoch.configuration import choose_backend, frozen
-from keyedstate.epoch.event_time import ConnectedEventTime, EventTime
+from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import pack_function
 from keyedstate.epoch.partition import PartitionPlan, StatePlace
-from keyedstate.errors import InvalidFunctionError, MissingEventTimeError, MissingUidError
+from keyedstate.errors import EventTimeError, InvalidFunctionError, MissingEventTimeError, MissingUidError
 from keyedstate.joins import IntervalJoinFunction
 from keyedstate.keygroups import KEY_GROUP_COLUMN, check_parallelism, default_max_parallelism
 from keyedstate.plugins import PluginRegistry
@@ -88,6 +88,8 @@ class KeyedRows:
         The interval of the heartbeat.
     connected : ConnectedInputs or None
         Where the rows are the union of two inputs.
+    event_times : tuple of EventTime
+        That of the rows, or of each of two connected inputs; empty where rows have none.
     """
 
     df: DataFrame
@@ -97,6 +99,7 @@ class KeyedRows:
     broadcast: DataFrame | None = None
     interval_ms: int | None = None
     connected: ConnectedInputs | None = None
+    event_times: EventTimes = ()
 
     def required_uid(self) -> str:
         """Return the operator's name.
@@ -167,20 +170,21 @@ class KeyedRows:
         function: KeyedFunction,
         output: OutputSchema,
         side_outputs: Mapping[str, OutputSchema],
-        event_time: EventTime | ConnectedEventTime | None,
         *,
         keeps_state: bool,
     ) -> tuple[OperatorPlan, DataFrame]:
         """Return what the tasks run, and their rows, routed to them."""
         if self.df.isStreaming:
             self.required_uid()
+        if self.connected is None:
+            _check_idle_time(self.event_times)
         self.check_row_classes(function)
         spark = self.df.sparkSession
         packed = pack_function(function)
         variables = tuple(spark.sparkContext._pickled_broadcast_vars)
         config = read_configuration(spark, self.config)
         chosen = choose_backend(config)
-        _check_states(function, chosen.generic_types, event_time)
+        _check_states(function, chosen.generic_types, self.event_times)
         stored = None
         storage = self._storage(spark, config) if keeps_state else None
         folder = None if storage is None else OperatorFolder(storage, self.required_uid())
@@ -216,7 +220,7 @@ class KeyedRows:
             max_parallelism=max_parallelism,
             settings=frozen(config),
             place=place,
-            event_time=event_time,
+            event_times=self.event_times,
             connected=self.connected,
         )
         plan = OperatorPlan.of(
@@ -247,7 +251,16 @@ class KeyedRows:
         return CheckpointStorage.open(config[CHECKPOINT_DIR], config)
 
 
-def _check_states(function: KeyedFunction, generic_types: bool, event_time: object) -> None:
+def _check_idle_time(event_times: EventTimes) -> None:
+    for each in event_times:
+        if each.idle is not None and each.inputs is None:
+            raise EventTimeError(
+                each.column,
+                "an idle time is for several inputs; name the column that tells them with inputs=",
+            )
+
+
+def _check_states(function: KeyedFunction, generic_types: bool, event_times: EventTimes) -> None:
     """Refuse declared states that no task could register."""
     states = declared_states(function)
     if isinstance(function, (WindowedFunction, IntervalJoinFunction)):
@@ -255,7 +268,7 @@ def _check_states(function: KeyedFunction, generic_types: bool, event_time: obje
     for state in states:
         if not generic_types:
             refuse_generic(state.name, state.serializer)
-        if event_time is None and state.ttl is not None and state.ttl.clock is TtlClock.EVENT_TIME:
+        if not event_times and state.ttl is not None and state.ttl.clock is TtlClock.EVENT_TIME:
             raise MissingEventTimeError(state.name)
     if not generic_types:
         for operator_state in declared_operator_states(function):

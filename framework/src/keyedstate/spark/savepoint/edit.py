@@ -115,14 +115,7 @@ class SavepointEdit:
         """The uids that the new savepoint will have."""
         return sorted(self._operators)
 
-    def add(
-        self,
-        frame: KeyedFrame | ConnectedFrame,
-        function: KeyedFunction,
-        *,
-        time: Any = None,
-        delay: Any = None,
-    ) -> SavepointEdit:
+    def add(self, frame: KeyedFrame | ConnectedFrame, function: KeyedFunction) -> SavepointEdit:
         """Add an operator with the state that a process function has after the rows of a batch DataFrame.
 
         Parameters
@@ -131,8 +124,6 @@ class SavepointEdit:
             ``keyed(df, "key", uid="name")``, or two that are connected.
         function : KeyedProcessFunction, VectorizedProcessFunction or KeyedCoProcessFunction
             What it yields is dropped.
-        time, delay
-            As in the frame's `process`.
 
         Raises
         ------
@@ -145,7 +136,7 @@ class SavepointEdit:
         Other errors are those of `KeyedFrame.process`.
         """
         self._refuse_known(frame.uid)
-        self._operators[frame.uid] = _Operator(bootstrap=frame.bootstrap_plan(function, time, delay))
+        self._operators[frame.uid] = _Operator(bootstrap=frame.bootstrap_plan(function))
         return self
 
     def add_state(self, frame: KeyedFrame, state: StateDescriptor[Any]) -> SavepointEdit:

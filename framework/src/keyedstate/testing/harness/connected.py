@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.durations import Duration
 from keyedstate.errors import HarnessSchemaError, HarnessSettingError
 from keyedstate.runtime import ConnectedInput, ConnectedInputs, KeyedCoProcessFunction, KeyedFunction
 from keyedstate.runtime.runners.connected import FIRST_COLUMN, INPUTS, SECOND_COLUMN
 from keyedstate.runtime.runners.operator import KeyedOperator
 from keyedstate.testing.harness.rows import KeyedInputRows, routed
+from keyedstate.time import EventTime
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,13 @@ class SecondInput:
         The columns of its rows.
     key : str or sequence of str
         The column, or columns, that make the key: of the types that those of the first input have.
-    time : str or None
-        The column with each row's event time; both inputs have one, or neither.
-    delay : str, timedelta, int or None
-        How far behind its largest event time its watermark stays.
+    event_time : EventTime or None
+        Both inputs have one, or neither.
     """
 
     schema: object
     key: str | Sequence[str]
-    time: str | None = None
-    delay: Duration | None = None
+    event_time: EventTime | None = None
 
 
 class ConnectedInputRows:
@@ -52,7 +49,7 @@ class ConnectedInputRows:
     key_columns : tuple of str
         Those of the first input, as on Spark.
     key_serializer : TypeSerializer
-    time_column : None
+    event_time : None
         Each input has its own.
 
     Raises
@@ -60,21 +57,21 @@ class ConnectedInputRows:
     HarnessSchemaError, HarnessSettingError
     """
 
-    time_column = None
+    event_time = None
 
     def __init__(self, first: KeyedInputRows, second: SecondInput) -> None:
-        other = KeyedInputRows(second.schema, second.key, second.time, argument="second")
+        other = KeyedInputRows(second.schema, second.key, second.event_time, argument="second")
         self._inputs = (first, other)
         self.key_columns = first.key_columns
         self.key_serializer = first.key_serializer
         if first.key_types != other.key_types:
             ours, theirs = (", ".join(map(str, rows.key_types)) for rows in self._inputs)
             raise HarnessSchemaError("second", f"its key is {theirs}, and that of the first input {ours}")
-        if (first.time_column is None) != (other.time_column is None):
+        if first.have_event_time != other.have_event_time:
             raise HarnessSettingError(
                 "the event time of the rows",
                 "is known of one input and not of the other",
-                "Name a column of each with time=, or of neither.",
+                "Give each an event_time=, or neither.",
             )
         self.connected = ConnectedInputs(
             *(ConnectedInput(rows.schema, rows.key_columns, rows.time_column) for rows in self._inputs)
@@ -88,6 +85,11 @@ class ConnectedInputRows:
     def have_event_time(self) -> bool:
         """Whether the rows of both inputs have event times."""
         return self.connected.have_event_time
+
+    @property
+    def event_times(self) -> dict[str, EventTime | None]:
+        """The event time of each input."""
+        return dict(zip(INPUTS, (rows.event_time for rows in self._inputs), strict=True))
 
     @property
     def columns_by_input(self) -> dict[str, pa.Schema]:

@@ -17,7 +17,6 @@ from keyedstate.durations import Duration
 from keyedstate.errors import HarnessSettingError, StateNotRegisteredError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
-from keyedstate.runtime.runners.connected import INPUTS
 from keyedstate.state import KeyContext, StateDescriptor, StateHandle
 from keyedstate.state.clock import Clock
 from keyedstate.testing.harness.connected import ConnectedInputRows, SecondInput
@@ -25,9 +24,10 @@ from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.instances import RunningInstances
 from keyedstate.testing.harness.outputs import HarnessOutputs
 from keyedstate.testing.harness.plan import InstancePlan
-from keyedstate.testing.harness.rows import ONLY_INPUT, InputRows, KeyedInputRows, checked_schema
+from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
 from keyedstate.testing.harness.time import HarnessTime
+from keyedstate.time import EventTime
 from keyedstate.types import VOID_NAMESPACE
 
 H = TypeVar("H", bound=StateHandle)
@@ -53,18 +53,14 @@ class Harness(HarnessOutputs):
     output : str, mapping, pyarrow.Schema or StructType
         The columns of what the function yields; as in ``process(function, "user string, views long")``.
         Rows of side outputs are in `side_output`.
-    time : str, optional
-        The column with each row's event time, a timestamp or a date; as in ``process(..., time="ts")``.
-    delay : str, timedelta or int, optional
-        How far behind the largest event time the watermark follows when an epoch ends: ``"10 minutes"``.
-        Without it only `advance_watermark` moves the watermark.
+    event_time : EventTime, optional
+        The event time of the rows; as in ``keyed(df, "user", event_time=EventTime("ts", "10 minutes"))``.
+        With a delay the watermark follows when an epoch ends; without one only `advance_watermark` moves it.
     broadcast : str, mapping, pyarrow.Schema or StructType, optional
         The columns of the rows of the broadcast side, where the function has one.
     second : SecondInput, optional
-        The second input of a `KeyedCoProcessFunction`; the parameters `key`, `schema`, `time` and `delay` are
-        then those of the first, and rows are given to `process1` and `process2`.
-    idle : str, timedelta or int, optional
-        After how long without rows one of two inputs holds the watermark up no more; by default never.
+        The second input of a `KeyedCoProcessFunction`; `key`, `schema` and `event_time` are then
+        those of the first, and rows are given to `process1` and `process2`.
     backend : str, default "heap-cow"
     options : mapping, optional
         Options by name without ``spark.keyedstate.``.  Neither Spark's configuration nor the environment is
@@ -104,11 +100,9 @@ class Harness(HarnessOutputs):
         key: str | Sequence[str],
         schema: object,
         output: object,
-        time: str | None = None,
-        delay: Duration | None = None,
+        event_time: EventTime | None = None,
         broadcast: object = None,
         second: SecondInput | None = None,
-        idle: Duration | None = None,
         backend: str = "heap-cow",
         options: Mapping[str, object] | None = None,
         parallelism: int = 1,
@@ -118,14 +112,9 @@ class Harness(HarnessOutputs):
     ) -> None:
         if max_parallelism is None:
             max_parallelism = DEFAULT_MAX_PARALLELISM if restore is None else restore.max_parallelism
-        first = KeyedInputRows(schema, key, time)
+        first = KeyedInputRows(schema, key, event_time)
         self._rows = first if second is None else ConnectedInputRows(first, second)
-        if delay is not None:
-            self._check_event_time()
-        delays = (
-            {ONLY_INPUT: delay} if second is None else dict(zip(INPUTS, (delay, second.delay), strict=True))
-        )
-        self._time = HarnessTime(clock, delays, idle)
+        self._time = HarnessTime(clock, self._rows.event_times)
         self._max_parallelism = max_parallelism
         self._broadcast_rows = _broadcast_rows(function, broadcast)
         plan = InstancePlan.of(
@@ -471,7 +460,7 @@ class Harness(HarnessOutputs):
             raise HarnessSettingError(
                 "the event time of the rows",
                 "is not known",
-                "Name the column that has it, as in time='ts'.",
+                "Name the column that has it, as in event_time=EventTime('ts').",
             )
 
     def _move_time(self, move: Callable[[HarnessTime], None]) -> list[tuple[Any, ...]]:

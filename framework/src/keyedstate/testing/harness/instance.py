@@ -82,7 +82,7 @@ class HarnessInstance:
             operator_states=self.operator_states,
             task=self._index,
             parallelism=self._parallelism,
-            time_column=self._plan.rows.time_column,
+            event_time=self._plan.rows.event_time,
             connected=self._plan.rows.connected,
         )
         try:

@@ -24,6 +24,7 @@ from keyedstate.runtime import KeyedFunction, KeyedOperator, key_serializer_for
 from keyedstate.runtime.event_time import is_event_time
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.testing.harness.schema import arrow_schema
+from keyedstate.time import EventTime
 
 #: The column that carries the key group, by the name that it has in a Spark job.
 KEY_GROUP_COLUMN = "__keyedstate_key_group"
@@ -86,8 +87,7 @@ class KeyedInputRows(InputRows):
     declared : str, mapping, pyarrow.Schema or StructType
     key : str or sequence of str
         Columns, or fields of structs as ``"place.city"``, which become columns, ``city``.
-    time : str or None
-        The column with the event time.
+    event_time : EventTime or None
     argument : str, optional
         The name of `declared`, for errors.
 
@@ -98,13 +98,17 @@ class KeyedInputRows(InputRows):
     key_columns : tuple of str
     key_types : list of pyarrow.DataType
     key_serializer : TypeSerializer
-    time_column : str or None
+    event_time : EventTime or None
     """
 
     connected = None
 
     def __init__(
-        self, declared: object, key: str | Sequence[str], time: str | None, argument: str = "schema"
+        self,
+        declared: object,
+        key: str | Sequence[str],
+        event_time: EventTime | None,
+        argument: str = "schema",
     ) -> None:
         super().__init__(declared, argument)
         paths = _key_paths(self._checked.schema, key)
@@ -112,7 +116,9 @@ class KeyedInputRows(InputRows):
         #: Fields of structs that are parts of the key: columns of the rows, as on Spark.
         self._from_structs = {name: path for name, path in paths.items() if len(path) > 1}
         self._schema = self._with_fields(self._checked.to_batch([])).schema
-        self.time_column = None if time is None else _time_column(self.schema, time)
+        self.event_time = event_time
+        if event_time is not None:
+            _check_time_column(self.schema, event_time)
         self.key_types = [_key_type(self.schema.field(name)) for name in self.key_columns]
         self.key_serializer = key_serializer_for(self.key_types)
 
@@ -135,7 +141,17 @@ class KeyedInputRows(InputRows):
     @property
     def have_event_time(self) -> bool:
         """Whether the rows have event times."""
-        return self.time_column is not None
+        return self.event_time is not None
+
+    @property
+    def time_column(self) -> str | None:
+        """The column with the event time."""
+        return None if self.event_time is None else self.event_time.column
+
+    @property
+    def event_times(self) -> dict[str, EventTime | None]:
+        """The event time, by the name of the input."""
+        return {ONLY_INPUT: self.event_time}
 
     def side_columns(self, name: str, function: KeyedFunction) -> pa.Schema:
         """Return the columns of a side output that has those of the input."""
@@ -218,11 +234,13 @@ def _key_paths(schema: pa.Schema, key: str | Sequence[str]) -> dict[str, list[st
     return paths
 
 
-def _time_column(schema: pa.Schema, name: str) -> str:
-    _check_is_column(schema, name, "time")
+def _check_time_column(schema: pa.Schema, event_time: EventTime) -> None:
+    name = event_time.column
+    _check_is_column(schema, name, "event_time")
     if not is_event_time(schema.field(name).type):
-        raise HarnessSchemaError("time", f"the column {name!r} has the type {schema.field(name).type}")
-    return name
+        raise HarnessSchemaError("event_time", f"the column {name!r} has the type {schema.field(name).type}")
+    if event_time.inputs is not None:
+        raise HarnessSchemaError("event_time", "a harness does not tell inputs of one DataFrame apart")
 
 
 def _check_is_column(schema: pa.Schema, name: object, argument: str) -> None:

@@ -9,7 +9,7 @@ from keyedstate.durations import Duration, milliseconds
 from keyedstate.errors import HarnessSettingError
 from keyedstate.state import KeyedStateBackend
 from keyedstate.state.clock import BEFORE_TIME, Clock, ManualClock
-from keyedstate.time import InputTime, watermark_of_inputs
+from keyedstate.time import EventTime, InputTime, watermark_of_inputs
 
 _1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MILLISECOND = dt.timedelta(milliseconds=1)
@@ -22,11 +22,8 @@ class HarnessTime:
     ----------
     clock : callable or None
         By default a `ManualClock` that begins at 0.
-    delays : mapping of str to (str, timedelta, int or None)
-        For each input how far behind its largest event time the watermark follows at the end of an epoch;
-        None where only the test moves it.
-    idle : str, timedelta, int or None
-        After how long without rows an input holds the watermark up no more.
+    event_times : mapping of str to EventTime or None
+        The event time of each input, whose watermark follows at the end of an epoch where it has a delay.
 
     Attributes
     ----------
@@ -37,24 +34,25 @@ class HarnessTime:
         What is known of each input, over all epochs.
     """
 
-    def __init__(
-        self, clock: Clock | None, delays: Mapping[str, Duration | None], idle: Duration | None = None
-    ) -> None:
+    def __init__(self, clock: Clock | None, event_times: Mapping[str, EventTime | None]) -> None:
         self.clock: Clock = ManualClock() if clock is None else clock
         self.watermark = BEFORE_TIME
-        self._delays_ms = {name: milliseconds(delay) for name, delay in delays.items() if delay is not None}
-        for name, delay_ms in self._delays_ms.items():
-            if delay_ms < 0:
-                reason = f"is {delays[name]!r}, which is negative"
-                raise HarnessSettingError("the delay", reason, "Give 0 or more.")
-        if self._delays_ms and len(self._delays_ms) < len(delays):
+        known = {name: each for name, each in event_times.items() if each is not None}
+        self._delays_ms = {name: ms for name, each in known.items() if (ms := each.delay_ms) is not None}
+        self._idle_ms = {name: each.idle_ms for name, each in known.items()}
+        if self._delays_ms and len(self._delays_ms) < len(event_times):
             raise HarnessSettingError("the delay", "is given for one input only", "Give both one, or none.")
-        self._idle_ms = None if idle is None else milliseconds(idle)
-        if self._idle_ms is not None and (self._idle_ms <= 0 or not self._delays_ms):
-            way_out = "Give '5 minutes' or so, and both inputs a delay."
-            raise HarnessSettingError("the idle time", f"is {idle!r}, and has nothing to judge", way_out)
+        for each in known.values():
+            if each.idle is not None and not self._delays_ms:
+                way_out = "Give both inputs a delay."
+                raise HarnessSettingError(
+                    "the idle time", f"is {each.idle!r}, and there is no delay", way_out
+                )
+            if each.idle is not None and len(event_times) < 2:
+                way_out = "Leave it out."
+                raise HarnessSettingError("the idle time", "is for two inputs, and there is one", way_out)
         now = self.clock()
-        self.inputs = {name: InputTime(BEFORE_TIME, now) for name in delays}
+        self.inputs = {name: InputTime(BEFORE_TIME, now) for name in event_times}
 
     def advance(self, duration: Duration) -> None:
         """Move the clock."""

@@ -1,0 +1,58 @@
+"""Where rows have their event time from: `EventTime`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keyedstate.durations import Duration, milliseconds
+from keyedstate.errors import EventTimeError
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """The event time of rows, and their watermark: ``EventTime("ts", delay="10 minutes")``.
+
+    Parameters
+    ----------
+    column : str
+        The column with the event time of each row, a timestamp or a date.
+    delay : str, timedelta or int, optional
+        How far behind the largest event time the watermark stays.  A job needs one; without it the watermark
+        of a test harness moves only when the test moves it.
+    inputs : str, optional
+        The column with the input of each row, where several inputs were put into one DataFrame and some may
+        be far behind others: the watermark is then the least of those of the inputs.
+    idle : str, timedelta or int, optional
+        After how long without rows an input no longer holds the watermark back, until it has rows and has
+        caught up; by default never.  For several inputs: those of `inputs`, or one of two that are connected.
+
+    Raises
+    ------
+    EventTimeError
+        For a negative delay, and an idle time that is not positive.
+    InvalidDurationError
+    """
+
+    column: str
+    delay: Duration | None = None
+    inputs: str | None = None
+    idle: Duration | None = None
+
+    def __post_init__(self) -> None:
+        delay_ms, idle_ms = self.delay_ms, self.idle_ms
+        if delay_ms is not None and delay_ms < 0:
+            raise EventTimeError(self.column, f"the delay {self.delay!r} is negative; give 0 or more")
+        if idle_ms is not None and idle_ms <= 0:
+            raise EventTimeError(
+                self.column, f"the idle time {self.idle!r} is not positive; give '5 minutes' or so"
+            )
+
+    @property
+    def delay_ms(self) -> int | None:
+        """The delay in milliseconds."""
+        return None if self.delay is None else milliseconds(self.delay)
+
+    @property
+    def idle_ms(self) -> int | None:
+        """The idle time in milliseconds."""
+        return None if self.idle is None else milliseconds(self.idle)
