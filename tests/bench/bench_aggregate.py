@@ -32,9 +32,10 @@ from keyedstate.aggregates import Aggregation, count, sum_
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, SegmentWriter, write_delta
 from keyedstate.keygroups import key_group_range_for
 from keyedstate.murmur3 import key_groups
-from keyedstate.runtime import KeyedBatch, KeyedOperator, KeyedProcessFunction, VectorizedProcessFunction
+from keyedstate.runtime import KeyedBatch, KeyedProcessFunction, VectorizedProcessFunction
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners.operator import key_serializer_for
+from keyedstate.runtime.runners import keyed_operator
 from keyedstate.state import KeyedStateBackend, ValueState
 
 PARTITIONS = 4
@@ -124,7 +125,7 @@ class Job:
         for keyed, batches in zip(self.parts, parts, strict=True):
             keyed.begin_epoch(self.epoch)
             keyed.forget_changes(self.epoch - 1)
-            operator = KeyedOperator(
+            operator = keyed_operator(
                 self.function(),
                 keyed,
                 key_columns=["k"],

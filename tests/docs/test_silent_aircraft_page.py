@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from keyedstate.testing import Harness
+from keyedstate.time import EventTime
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "recipes" / "silent-aircraft.md"
 PICTURE = PAGE.parents[2] / "images" / "silent-aircraft.svg"
@@ -63,8 +64,7 @@ def test_other_epochs_a_restart_on_another_backend_and_rescaling_give_the_same_a
         "key": "tailnum",
         "schema": "tailnum string, time_hour timestamp",
         "output": "tailnum string, last long, since long",
-        "time": "time_hour",
-        "delay": "1 day",
+        "event_time": EventTime("time_hour", delay="1 day"),
     }
     flights, alerts = page["flights"], []
     parts = [flights[first : first + 800] for first in range(0, len(flights), 800)]

@@ -22,7 +22,7 @@ from keyedstate.runtime import Context, KeyedBatch, KeyedProcessFunction, Vector
 from keyedstate.spark import keyed
 from keyedstate.state import AggregateFunction, ReducingState
 from keyedstate.windows import Count
-from keyedstate.windows.function import ProcessWindowFunction
+from keyedstate.windows.declaration.function import ProcessWindowFunction
 
 SCHEMA = "k string, v long"
 JOB = Path(__file__).with_name("failing_job.py")

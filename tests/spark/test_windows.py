@@ -22,7 +22,7 @@ from keyedstate.spark import epoch_metrics, keyed, split, stop_with_savepoint
 from keyedstate.state import AggregateFunction
 from keyedstate.time import EventTime
 from keyedstate.windows import Count, CountTrigger, Global, Session, Sliding, Tumbling
-from keyedstate.windows.function import ProcessWindowFunction
+from keyedstate.windows.declaration.function import ProcessWindowFunction
 
 UTC = dt.timezone.utc
 SCHEMA = "k string, v long, ts timestamp"

@@ -50,9 +50,10 @@ from keyedstate.errors import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners.operator import key_serializer_for
+from keyedstate.runtime.runners import keyed_operator
 from keyedstate.state import (
     AggregateFunction,
     ChosenBackend,
@@ -116,7 +117,7 @@ class Job:
     def run(self, function: Any, *batches: list[tuple[Any, ...]], output=None) -> list[tuple[Any, ...]]:
         """Run one epoch and return its output; batches without rows are left out."""
         function = cloudpickle.loads(cloudpickle.dumps(function))  # as it travels to the task
-        operator = KeyedOperator(
+        operator = keyed_operator(
             function,
             self.backend,
             key_columns=self.keys,

@@ -32,9 +32,9 @@ from keyedstate.errors import AggregateOverflowError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedOperator
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners.operator import key_serializer_for
+from keyedstate.runtime.runners import keyed_operator
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, Ttl
 
 GROUPS = 8
@@ -103,7 +103,7 @@ class Job:
         """Run an epoch and return its output as texts that show every bit."""
         self.epoch += 1
         self.backend.begin_epoch(self.epoch)
-        operator = KeyedOperator(
+        operator = keyed_operator(
             self.function,
             self.backend,
             key_columns=self.keys,

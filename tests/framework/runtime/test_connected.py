@@ -22,12 +22,12 @@ from keyedstate.runtime import (
     ConnectedInput,
     ConnectedInputs,
     KeyedCoProcessFunction,
-    KeyedOperator,
     KeyedProcessFunction,
     key_serializer_for,
 )
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners.connected import FIRST_COLUMN, SECOND_COLUMN
+from keyedstate.runtime.runners import keyed_operator
+from keyedstate.runtime.two_inputs import FIRST_COLUMN, SECOND_COLUMN
 from keyedstate.state import BEFORE_TIME, ChosenBackend, KeyedStateBackend, KeySpace, ListState, ValueState
 from keyedstate.testing import Harness, SecondInput
 from keyedstate.time import EventTime
@@ -176,7 +176,7 @@ def operator(function, backend_name, time=None, keys=("k", "j")):
         KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 0), 1),
         event_time=time is not None,
     )
-    return KeyedOperator(
+    return keyed_operator(
         function,
         backend,
         key_columns=["k"],

@@ -13,10 +13,11 @@ from keyedstate.config import Configuration
 from keyedstate.errors import MissingEventTimeError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
+from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.event_time import event_times, is_event_time
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners.operator import key_serializer_for
+from keyedstate.runtime.runners import keyed_operator
 from keyedstate.state import (
     BEFORE_TIME,
     ChosenBackend,
@@ -71,7 +72,7 @@ TIMES = EventTime("time")
 
 
 def run(backend, rows, event_time=TIMES, function=None):
-    operator = KeyedOperator(
+    operator = keyed_operator(
         LastSeen() if function is None else function,
         backend,
         key_columns=["key"],

@@ -39,7 +39,7 @@ from keyedstate.windows import (
     Tumbling,
     windowed,
 )
-from keyedstate.windows.function import ProcessWindowFunction
+from keyedstate.windows.declaration.function import ProcessWindowFunction
 
 LOOSE = ValueState("loose", types.INT64, default=0)
 

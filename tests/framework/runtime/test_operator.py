@@ -23,9 +23,11 @@ from keyedstate.errors import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners.operator import OUTPUT_BATCH_ROWS, key_serializer_for
+from keyedstate.runtime.runners import keyed_operator
+from keyedstate.runtime.runners.keyed_operator import OUTPUT_BATCH_ROWS
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 
 GROUPS = 8
@@ -66,7 +68,7 @@ def run(request):
                 ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
                 KeySpace(key_serializer_for(key_types), KeyGroupRange(0, GROUPS - 1), GROUPS),
             )
-        operator = KeyedOperator(
+        operator = keyed_operator(
             function,
             opened[key_types],
             key_columns=keys,

@@ -25,11 +25,12 @@ from keyedstate.runtime import (
     BroadcastContext,
     Context,
     KeyedBroadcastProcessFunction,
-    KeyedOperator,
     KeyedProcessFunction,
 )
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners.operator import OUTPUT_BATCH_ROWS, key_serializer_for
+from keyedstate.runtime.runners import KeyedOperator, keyed_operator
+from keyedstate.runtime.runners.keyed_operator import OUTPUT_BATCH_ROWS
 from keyedstate.state import (
     BroadcastState,
     ChosenBackend,
@@ -68,7 +69,7 @@ class Task:
         self.states = OperatorStateBackend()
 
     def open(self, function: Any) -> KeyedOperator:
-        operator = KeyedOperator(
+        operator = keyed_operator(
             function,
             self.backend,
             key_columns=["k"],

@@ -15,10 +15,11 @@ from keyedstate.errors import OutputTypeError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedOperator, KeyedProcessFunction
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.key_runs import ROWS_AT_ONCE
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners.operator import key_serializer_for
+from keyedstate.runtime.runners import KeyedOperator, keyed_operator
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace
 from keyedstate.time import EventTime
 
@@ -85,7 +86,7 @@ def operator(request):
             ),
         )
         opened.append(backend)
-        made = KeyedOperator(
+        made = keyed_operator(
             function,
             backend,
             key_columns=[f"k{place}" for place in range(len(columns))],

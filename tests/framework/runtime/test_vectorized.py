@@ -17,11 +17,11 @@ from keyedstate.errors import NoCurrentKeyError, OutputBatchError, StateValueErr
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedOperator, KeyedProcessFunction, VectorizedProcessFunction
-from keyedstate.runtime.grouping import GroupedRows
+from keyedstate.runtime import KeyedProcessFunction, VectorizedProcessFunction
+from keyedstate.runtime.grouping import GroupedRows, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import operator as operator_module
-from keyedstate.runtime.runners.operator import key_serializer_for
+from keyedstate.runtime.runners import keyed_operator
+from keyedstate.runtime.runners import rows as operator_module
 from keyedstate.state import (
     ChosenBackend,
     KeyedStateBackend,
@@ -107,7 +107,7 @@ class Job:
         )
 
     def run(self, function, *batches, output=OUTPUT, time_column=None, one_by_one=False):
-        operator = KeyedOperator(
+        operator = keyed_operator(
             function,
             self.backend,
             key_columns=["key"],

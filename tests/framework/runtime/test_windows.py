@@ -36,7 +36,7 @@ from keyedstate.windows import (
     Tumbling,
     windowed,
 )
-from keyedstate.windows.function import ProcessWindowFunction
+from keyedstate.windows.declaration.function import ProcessWindowFunction
 
 SCHEMA = "user string, v long, ts timestamp"
 REDUCED = "user string, window_start timestamp, window_end timestamp, v long, ts timestamp"

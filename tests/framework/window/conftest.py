@@ -19,9 +19,9 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ManualClock
 from keyedstate.time import TimerServices
-from keyedstate.windows.definition import WindowDefinition
-from keyedstate.windows.function import ProcessWindowFunction
-from keyedstate.windows.row.contents import AllRows, WindowContents
+from keyedstate.windows.declaration.contents import AllRows, WindowContents
+from keyedstate.windows.declaration.definition import WindowDefinition
+from keyedstate.windows.declaration.function import ProcessWindowFunction
 from keyedstate.windows.row.operator import TIMERS, WindowOperator
 
 GROUPS = 16

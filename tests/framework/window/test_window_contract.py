@@ -26,9 +26,9 @@ from keyedstate.windows import (
     Tumbling,
     WindowAssigner,
 )
-from keyedstate.windows.definition import WindowDefinition
-from keyedstate.windows.function import ProcessWindowFunction
-from keyedstate.windows.row.contents import AggregatedRows, AllRows, ReducedRows
+from keyedstate.windows.declaration.contents import AggregatedRows, AllRows, ReducedRows
+from keyedstate.windows.declaration.definition import WindowDefinition
+from keyedstate.windows.declaration.function import ProcessWindowFunction
 
 Jobs = Callable[..., Any]
 CONTINUE, FIRE, PURGE = TriggerResult.CONTINUE, TriggerResult.FIRE, TriggerResult.PURGE

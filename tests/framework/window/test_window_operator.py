@@ -28,8 +28,8 @@ from keyedstate.windows import (
     TimeEvictor,
     Tumbling,
 )
-from keyedstate.windows.function import ProcessWindowFunction
-from keyedstate.windows.row.contents import AggregatedRows, AllRows, ReducedRows
+from keyedstate.windows.declaration.contents import AggregatedRows, AllRows, ReducedRows
+from keyedstate.windows.declaration.function import ProcessWindowFunction
 
 Jobs = Callable[..., Any]
 

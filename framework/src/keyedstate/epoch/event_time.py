@@ -6,7 +6,7 @@ It is computed from the metadata alone, so it is the same in all tasks of an epo
 from __future__ import annotations
 
 from keyedstate.checkpoint import CheckpointMetadata
-from keyedstate.runtime.runners.connected import INPUTS
+from keyedstate.runtime.two_inputs import INPUTS
 from keyedstate.state import BEFORE_TIME
 from keyedstate.time import EventTime, InputTime, bounded_out_of_orderness, watermark_of_inputs
 

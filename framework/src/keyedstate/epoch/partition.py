@@ -54,8 +54,9 @@ from keyedstate.epoch.key_columns import naming_key_columns, refuse_reordered_ke
 from keyedstate.epoch.local_folders import local_folder, sweep_once
 from keyedstate.errors import DuplicateUidError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, key_group_range_for
-from keyedstate.runtime import AtEnd, ConnectedInputs, KeyedOperator, key_serializer_for
+from keyedstate.runtime import AtEnd, ConnectedInputs, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners import KeyedOperator, keyed_operator
 from keyedstate.state import (
     BEFORE_TIME,
     KeyedStateBackend,
@@ -174,7 +175,7 @@ class PartitionPlan:
         FunctionTransportError
         """
         function, row_classes = unpack_function(self.function, self.function_name)
-        return KeyedOperator(
+        return keyed_operator(
             function,
             backend,
             key_columns=[name for name, _ in self.key_columns],

@@ -23,8 +23,8 @@ class MissingTimestampError(WindowError):
 
     assigner: str
     message = (
-        "{assigner} cannot assign a row that has no event time. Name the column with event_time=, and say what "
-        "is done with rows where it is null: missing='drop' or missing='side output'."
+        "{assigner} cannot assign a row that has no event time. Name the column with event_time=, and say "
+        "what is done with rows where it is null: missing='drop' or missing='side output'."
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from keyedstate.errors import InvalidFunctionError, InvalidJoinError, MissingJoinTimeError
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, TIMELESS
 from keyedstate.runtime.function import Context
-from keyedstate.runtime.runners.connected import ConnectedInputs, KeyedCoProcessFunction
+from keyedstate.runtime.two_inputs import ConnectedInputs, KeyedCoProcessFunction
 from keyedstate.state import MapState, StateDescriptor, declared_states
 from keyedstate.time import Timer
 from keyedstate.types import INT64, STRING, infer, list_of, tuple_of

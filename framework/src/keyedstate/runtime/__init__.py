@@ -9,16 +9,15 @@ from keyedstate.runtime.function import (
     OnTimerContext,
 )
 from keyedstate.runtime.function_checks import check_function, check_row_classes
-from keyedstate.runtime.grouping import GroupedRows
-from keyedstate.runtime.runners.connected import (
+from keyedstate.runtime.grouping import GroupedRows, key_serializer_for
+from keyedstate.runtime.timers import AtEnd, KeyTimers, TimeDomain, TimerBatch
+from keyedstate.runtime.two_inputs import (
     ConnectedInput,
     ConnectedInputs,
     KeyedCoProcessFunction,
     check_inputs,
 )
-from keyedstate.runtime.runners.operator import KeyedOperator, key_serializer_for
-from keyedstate.runtime.runners.vectorized import KeyedBatch, VectorizedProcessFunction
-from keyedstate.runtime.timers import AtEnd, KeyTimers, TimeDomain, TimerBatch
+from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 
 __all__ = [
     "AtEnd",
@@ -32,7 +31,6 @@ __all__ = [
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedFunction",
-    "KeyedOperator",
     "KeyedProcessFunction",
     "OnTimerContext",
     "TimeDomain",

@@ -17,8 +17,8 @@ from keyedstate.runtime.function import (
     refuse_lone_broadcast_state,
 )
 from keyedstate.runtime.row_classes import RowClass, row_class_of
-from keyedstate.runtime.runners.connected import INPUTS, KeyedCoProcessFunction
-from keyedstate.runtime.runners.vectorized import VectorizedProcessFunction
+from keyedstate.runtime.two_inputs import INPUTS, KeyedCoProcessFunction
+from keyedstate.runtime.vectorized import VectorizedProcessFunction
 from keyedstate.state import OperatorStateDescriptor, StateDescriptor, declared_operator_states
 
 #: The sorts of rows that a function reads, beside those of each of two inputs.

@@ -15,9 +15,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyedstate.types import TypeSerializer, from_arrow_type
+from keyedstate.types import TypeSerializer, from_arrow_type, nullable, tuple_of
 
 Integers = npt.NDArray[np.int64]
+
+
+def key_serializer_for(types: Sequence[pa.DataType]) -> TypeSerializer[Any]:
+    """Return the serializer of a key made of columns of these Arrow types.
+
+    Every column is nullable: a null key is a key like any other, as in Spark's ``GROUP BY``.  Several
+    columns make a tuple.
+    """
+    parts = [nullable(from_arrow_type(type_)) for type_ in types]
+    return parts[0] if len(parts) == 1 else tuple_of(*parts)
 
 
 class GroupedRows:

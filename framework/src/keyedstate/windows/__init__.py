@@ -2,7 +2,8 @@
 
 from keyedstate.runtime.event_time import MISSING
 from keyedstate.types import GLOBAL_WINDOW, TIME_WINDOW, GlobalWindow, TimeWindow
-from keyedstate.windows.assigners import (
+from keyedstate.windows.builder import Windowed, WindowOutput, windowed
+from keyedstate.windows.declaration.assigners import (
     AssignerContext,
     Count,
     Global,
@@ -13,16 +14,18 @@ from keyedstate.windows.assigners import (
     WindowAssigner,
     WindowStagger,
 )
-from keyedstate.windows.builder import Windowed, WindowOutput, windowed
-from keyedstate.windows.combined_triggers import (
+from keyedstate.windows.declaration.combined_triggers import (
     AllTrigger,
     AnyTrigger,
     DeltaTrigger,
     ProcessingTimeoutTrigger,
     PurgingTrigger,
 )
-from keyedstate.windows.continuous_triggers import ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger
-from keyedstate.windows.evictors import (
+from keyedstate.windows.declaration.continuous_triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+)
+from keyedstate.windows.declaration.evictors import (
     CountEvictor,
     DeltaEvictor,
     Evictor,
@@ -30,10 +33,8 @@ from keyedstate.windows.evictors import (
     TimeEvictor,
     TimestampedValue,
 )
-from keyedstate.windows.row.merging import MergingWindowSet
-from keyedstate.windows.row.process_function import WINDOW_END, WINDOW_START, WindowedFunction
-from keyedstate.windows.sessions import Session
-from keyedstate.windows.triggers import (
+from keyedstate.windows.declaration.sessions import Session
+from keyedstate.windows.declaration.triggers import (
     CountTrigger,
     EndOfStreamTrigger,
     EventTimeTrigger,
@@ -44,6 +45,8 @@ from keyedstate.windows.triggers import (
     TriggerContext,
     TriggerResult,
 )
+from keyedstate.windows.row.merging import MergingWindowSet
+from keyedstate.windows.row.process_function import WINDOW_END, WINDOW_START, WindowedFunction
 
 __all__ = [
     "GLOBAL_WINDOW",

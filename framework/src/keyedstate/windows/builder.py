@@ -21,14 +21,14 @@ from keyedstate.runtime.function_checks import check_methods
 from keyedstate.runtime.side_outputs import check_name
 from keyedstate.state import AggregateFunction
 from keyedstate.types import TypeSerializer
-from keyedstate.windows.assigners import WindowAssigner
 from keyedstate.windows.columnar.aggregation import DeclaredAggregation
-from keyedstate.windows.definition import WindowDefinition
-from keyedstate.windows.evictors import Evictor
-from keyedstate.windows.function import ProcessWindowFunction
-from keyedstate.windows.row.contents import AggregatedRows, AllRows, ReducedRows, WindowContents
+from keyedstate.windows.declaration.assigners import WindowAssigner
+from keyedstate.windows.declaration.contents import AggregatedRows, AllRows, ReducedRows, WindowContents
+from keyedstate.windows.declaration.definition import WindowDefinition
+from keyedstate.windows.declaration.evictors import Evictor
+from keyedstate.windows.declaration.function import ProcessWindowFunction
+from keyedstate.windows.declaration.triggers import Trigger
 from keyedstate.windows.row.process_function import WindowedFunction, WindowRow, has_bounds
-from keyedstate.windows.triggers import Trigger
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class Windowed(Generic[T]):
         return other
 
     def side_output(self, name: str, schema: object) -> Windowed[T]:
-        """Declare a side output, for `keyedstate.windows.function.WindowContext.output`.
+        """Declare a side output, for `keyedstate.windows.declaration.function.WindowContext.output`.
 
         Parameters
         ----------

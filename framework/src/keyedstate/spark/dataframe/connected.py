@@ -29,7 +29,7 @@ from keyedstate.runtime import (
     check_function,
     check_inputs,
 )
-from keyedstate.runtime.runners.connected import FIRST_COLUMN, SECOND_COLUMN
+from keyedstate.runtime.two_inputs import FIRST_COLUMN, SECOND_COLUMN
 from keyedstate.spark.dataframe.frame import KeyedFrame
 from keyedstate.spark.dataframe.join_columns import join_output_type
 from keyedstate.spark.dataframe.schema import to_arrow

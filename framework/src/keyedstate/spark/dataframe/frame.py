@@ -37,7 +37,7 @@ from keyedstate.spark.task.task import OperatorPlan
 from keyedstate.state import Ttl
 from keyedstate.time import EventTime
 from keyedstate.windows import WindowAssigner, Windowed, WindowOutput
-from keyedstate.windows.definition import WindowDefinition
+from keyedstate.windows.declaration.definition import WindowDefinition
 
 
 def keyed(

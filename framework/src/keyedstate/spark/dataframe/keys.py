@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from keyedstate.errors import KeyColumnError, MissingKeyColumnError, UnsupportedTypeError
 from keyedstate.keygroups import KEY_GROUP_COLUMN
-from keyedstate.runtime.runners.operator import key_serializer_for
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.spark.dataframe.schema import fields_by_name, first_line, folded, to_arrow
 
 #: What `groupBy` takes.

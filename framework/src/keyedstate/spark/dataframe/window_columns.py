@@ -11,7 +11,7 @@ from keyedstate.errors import InvalidWindowError
 from keyedstate.spark.dataframe.schema import distinct, parse_output, to_arrow
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.windows import WINDOW_END, WINDOW_START, Global, WindowOutput
-from keyedstate.windows.definition import WindowDefinition
+from keyedstate.windows.declaration.definition import WindowDefinition
 
 
 def check_event_time(definition: WindowDefinition, *, known: bool) -> None:

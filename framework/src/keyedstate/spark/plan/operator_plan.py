@@ -46,7 +46,7 @@ from keyedstate.runtime import (
 )
 from keyedstate.runtime.function_checks import BROADCAST, ROWS
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners.connected import INPUTS
+from keyedstate.runtime.two_inputs import INPUTS
 from keyedstate.spark.dataframe.schema import key_types, to_arrow
 from keyedstate.spark.hosts.owners import remote_access
 from keyedstate.spark.plan.broadcast import broadcast_side_of, with_broadcast_rows

@@ -34,8 +34,8 @@ from keyedstate.epoch.configuration import (
 )
 from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.epoch.partition import PartitionPlan
-from keyedstate.runtime import KeyedOperator
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.spark.task.task import OperatorPlan
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 

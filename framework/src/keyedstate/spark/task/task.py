@@ -21,7 +21,8 @@ from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition import Beginning, Partition, PartitionPlan, evaluate
 from keyedstate.errors import KeyedStateError, MisroutedRowsError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, operator_index_for_key_group
-from keyedstate.runtime import AtEnd, KeyedOperator
+from keyedstate.runtime import AtEnd
+from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.network.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.owners import RemoteAccess, kept_elsewhere, run_where_kept

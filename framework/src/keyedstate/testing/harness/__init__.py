@@ -1,9 +1,9 @@
 """The harness: a process function under test, without Spark and without Java."""
 
-from keyedstate.testing.harness.connected import SecondInput
 from keyedstate.testing.harness.harness import Harness
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
+from keyedstate.testing.harness.two_inputs import SecondInput
 
 __all__ = [
     "Harness",

@@ -19,7 +19,6 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
 from keyedstate.state import KeyContext, StateDescriptor, StateHandle
 from keyedstate.state.clock import Clock
-from keyedstate.testing.harness.connected import ConnectedInputRows, SecondInput
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.instances import RunningInstances
 from keyedstate.testing.harness.outputs import HarnessOutputs
@@ -27,6 +26,7 @@ from keyedstate.testing.harness.plan import InstancePlan
 from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
 from keyedstate.testing.harness.time import HarnessTime
+from keyedstate.testing.harness.two_inputs import ConnectedInputRows, SecondInput
 from keyedstate.time import EventTime
 from keyedstate.types import VOID_NAMESPACE
 

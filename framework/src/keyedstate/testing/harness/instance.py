@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.runtime import AtEnd, KeyedOperator
+from keyedstate.runtime import AtEnd
 from keyedstate.runtime.rows import iterate_rows
+from keyedstate.runtime.runners import KeyedOperator, keyed_operator
 from keyedstate.runtime.side_outputs import MAIN
 from keyedstate.state import KeyedStateBackend, KeySpace, OperatorStateBackend
 from keyedstate.testing.harness.plan import InstancePlan, copy_of
@@ -71,7 +72,7 @@ class HarnessInstance:
     def begin_epoch(self, epoch: int) -> None:
         """Open a copy of the function."""
         self.function = copy_of(self._plan.function)
-        operator = KeyedOperator(
+        operator = keyed_operator(
             self.function,
             self.backend,
             key_columns=self._plan.rows.key_columns,

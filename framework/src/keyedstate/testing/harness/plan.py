@@ -24,9 +24,9 @@ from keyedstate.runtime.function_checks import BROADCAST, ROWS
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import Outputs, check_name
 from keyedstate.state import ChosenBackend
-from keyedstate.testing.harness.connected import ConnectedInputRows
 from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.time import HarnessTime
+from keyedstate.testing.harness.two_inputs import ConnectedInputRows
 
 #: Options that are parameters of the harness.
 _PARAMETERS = {BACKEND: "backend", PARALLELISM: "parallelism", MAX_PARALLELISM: "max_parallelism"}

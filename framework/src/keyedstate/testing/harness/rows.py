@@ -20,9 +20,10 @@ from keyedstate.errors import (
     did_you_mean,
 )
 from keyedstate.murmur3 import key_groups
-from keyedstate.runtime import KeyedFunction, KeyedOperator, key_serializer_for
+from keyedstate.runtime import KeyedFunction, key_serializer_for
 from keyedstate.runtime.event_time import is_event_time
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.testing.harness.schema import arrow_schema
 from keyedstate.time import EventTime
 

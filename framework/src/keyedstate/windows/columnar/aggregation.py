@@ -21,16 +21,18 @@ from keyedstate.backend import ColumnTable
 from keyedstate.errors import InvalidAggregateError, MissingTimestampError
 from keyedstate.runtime.function import Context, KeyedFunction
 from keyedstate.runtime.grouping import GroupedRows, keys_of
-from keyedstate.runtime.runners.vectorized import KeyedBatch
 from keyedstate.runtime.timers import TimerBatch
+from keyedstate.runtime.vectorized import KeyedBatch
 from keyedstate.state import BEFORE_TIME, END_OF_TIME, ValueState
 from keyedstate.types import TIME_WINDOW, TimeWindow, infer, nullable
-from keyedstate.windows.assigners import Sliding, Tumbling
 from keyedstate.windows.columnar.late_rows import ColumnarWindows, Times
 from keyedstate.windows.columnar.session_aggregation import SessionAggregation
-from keyedstate.windows.definition import WindowDefinition
-from keyedstate.windows.function import ProcessWindowFunction, WindowContext
-from keyedstate.windows.row.contents import CONTENTS, AllRows
+from keyedstate.windows.declaration.assigners import Sliding, Tumbling
+from keyedstate.windows.declaration.contents import CONTENTS, AllRows
+from keyedstate.windows.declaration.definition import WindowDefinition
+from keyedstate.windows.declaration.function import ProcessWindowFunction, WindowContext
+from keyedstate.windows.declaration.sessions import Session
+from keyedstate.windows.declaration.triggers import EventTimeTrigger
 from keyedstate.windows.row.process_function import (
     WINDOW_END,
     WINDOW_START,
@@ -38,8 +40,6 @@ from keyedstate.windows.row.process_function import (
     has_bounds,
     window_bounds,
 )
-from keyedstate.windows.sessions import Session
-from keyedstate.windows.triggers import EventTimeTrigger
 
 #: So many more windows between the first and the last than rows are looked for one by one.
 _FEW_WINDOWS = 1024

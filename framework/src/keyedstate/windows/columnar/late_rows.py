@@ -13,9 +13,9 @@ from keyedstate.aggregates.function import OUTPUT_ROWS, Aggregation
 from keyedstate.errors import MissingTimestampError
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, MISSING, TIMELESS, event_time_array
 from keyedstate.runtime.function import Context
-from keyedstate.runtime.runners.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.types import from_arrow_type, nullable
-from keyedstate.windows.definition import WindowDefinition
+from keyedstate.windows.declaration.definition import WindowDefinition
 from keyedstate.windows.row.process_function import WINDOW_END, WINDOW_START
 
 Times = npt.NDArray[np.int64]

@@ -22,14 +22,14 @@ from keyedstate.aggregates.declaration import Part
 from keyedstate.errors import StateValueError
 from keyedstate.runtime.function import Context
 from keyedstate.runtime.grouping import GroupedRows
-from keyedstate.runtime.runners.vectorized import KeyedBatch
 from keyedstate.runtime.timers import TimerBatch
+from keyedstate.runtime.vectorized import KeyedBatch
 from keyedstate.state import BEFORE_TIME, END_OF_TIME, ValueState
 from keyedstate.types import INT64, accumulators_of, nullable
 from keyedstate.windows.columnar.late_rows import ColumnarWindows, Times
-from keyedstate.windows.definition import WindowDefinition
-from keyedstate.windows.row.contents import CONTENTS
-from keyedstate.windows.sessions import Session
+from keyedstate.windows.declaration.contents import CONTENTS
+from keyedstate.windows.declaration.definition import WindowDefinition
+from keyedstate.windows.declaration.sessions import Session
 
 #: What is kept of a session before its accumulators; the first session of a key says how many there are.
 _COUNT, _START, _END, _DUE = range(4)

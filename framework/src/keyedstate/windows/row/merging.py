@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from keyedstate.windows.assigners import MergingWindowAssigner
+from keyedstate.windows.declaration.assigners import MergingWindowAssigner
 
 W = TypeVar("W")
 

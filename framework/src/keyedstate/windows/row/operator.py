@@ -21,13 +21,13 @@ from keyedstate.state import (
 )
 from keyedstate.time import Timer, TimerService, TimerServices
 from keyedstate.types import INT64, TypeSerializer, nullable, tuple_of
-from keyedstate.windows.assigners import MergingWindowAssigner
-from keyedstate.windows.definition import WindowDefinition
-from keyedstate.windows.evictors import TimestampedValue
-from keyedstate.windows.function import ProcessWindowFunction, WindowContext
-from keyedstate.windows.row.contents import CONTENTS, WindowContents
+from keyedstate.windows.declaration.assigners import MergingWindowAssigner
+from keyedstate.windows.declaration.contents import CONTENTS, WindowContents
+from keyedstate.windows.declaration.definition import WindowDefinition
+from keyedstate.windows.declaration.evictors import TimestampedValue
+from keyedstate.windows.declaration.function import ProcessWindowFunction, WindowContext
+from keyedstate.windows.declaration.triggers import OnMergeContext, Trigger, TriggerResult, named_within
 from keyedstate.windows.row.merging import MergingWindowSet
-from keyedstate.windows.triggers import OnMergeContext, Trigger, TriggerResult, named_within
 
 H = TypeVar("H", bound=StateHandle)
 

@@ -15,9 +15,9 @@ from keyedstate.runtime.function import Context, KeyedProcessFunction
 from keyedstate.state import StateDescriptor, declared_states
 from keyedstate.time import Timer
 from keyedstate.types import TIME_WINDOW, TimeWindow, infer
-from keyedstate.windows.definition import WindowDefinition
-from keyedstate.windows.function import ProcessWindowFunction, WindowContext
-from keyedstate.windows.row.contents import ReducedRows, WindowContents
+from keyedstate.windows.declaration.contents import ReducedRows, WindowContents
+from keyedstate.windows.declaration.definition import WindowDefinition
+from keyedstate.windows.declaration.function import ProcessWindowFunction, WindowContext
 from keyedstate.windows.row.operator import TIMERS, WindowOperator, check_state_name
 
 #: The columns of a window's start and end.

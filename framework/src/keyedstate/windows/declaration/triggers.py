@@ -17,7 +17,7 @@ from keyedstate.errors import InvalidWindowError
 from keyedstate.state import ReducingState, StateDescriptor, StateHandle
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.types import INT64, TypeSerializer
-from keyedstate.windows.checks import whole
+from keyedstate.windows.declaration.checks import whole
 
 W = TypeVar("W")
 H = TypeVar("H", bound=StateHandle)

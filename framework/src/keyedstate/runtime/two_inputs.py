@@ -6,7 +6,7 @@ fields of one struct column, which is null in rows of the other input.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -191,10 +191,3 @@ def check_inputs(function: KeyedFunction, *, connected: bool) -> None:
         raise InvalidFunctionError(
             name, "it has two inputs and there is one; give it both, with connect(keyed(...), keyed(...))"
         )
-
-
-def in_turn(of_second: Iterable[bool], first: Iterator[Any], second: Iterator[Any]) -> Iterator[Any]:
-    """Yield what belongs to the rows of two inputs in the order of the rows."""
-    following = (first.__next__, second.__next__)
-    for number in of_second:
-        yield following[number]()

@@ -8,8 +8,8 @@ from typing import Any
 from keyedstate.durations import Duration, milliseconds
 from keyedstate.errors import InvalidDurationError, InvalidGapError
 from keyedstate.types import TimeWindow
-from keyedstate.windows.assigners import AssignerContext, MergingWindowAssigner, TimeAssigner
-from keyedstate.windows.checks import function, positive
+from keyedstate.windows.declaration.assigners import AssignerContext, MergingWindowAssigner, TimeAssigner
+from keyedstate.windows.declaration.checks import function, positive
 
 
 class Session(TimeAssigner, MergingWindowAssigner[TimeWindow]):

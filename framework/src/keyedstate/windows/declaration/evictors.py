@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from keyedstate.durations import Duration
 from keyedstate.state.clock import BEFORE_TIME
-from keyedstate.windows.checks import check_delta, positive, whole
+from keyedstate.windows.declaration.checks import check_delta, positive, whole
 
 W = TypeVar("W")
 

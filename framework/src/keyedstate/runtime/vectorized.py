@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from keyedstate.runtime.function import Context, KeyedFunction
 from keyedstate.runtime.grouping import GroupedRows, keys_of
-from keyedstate.runtime.timers import TimeDomain, TimerBatch
-from keyedstate.time import DueTimers
+from keyedstate.runtime.timers import TimerBatch
 
 
 class KeyedBatch:
@@ -57,47 +56,6 @@ class KeyedBatch:
     def groups(self) -> GroupedRows:
         """The distinct keys, and which row has which."""
         return GroupedRows([self.rows.column(name) for name in self._key_columns], self.key_groups)
-
-
-def put_together(batches: Iterator[pa.RecordBatch], rows: int, size: int) -> Iterator[pa.RecordBatch]:
-    """Put batches together until they have at least so many rows or bytes."""
-    waiting: list[pa.RecordBatch] = []
-    waiting_rows = waiting_bytes = 0
-    for batch in batches:
-        waiting.append(batch)
-        waiting_rows += batch.num_rows
-        waiting_bytes += batch.nbytes
-        if waiting_rows >= rows or waiting_bytes >= size:
-            yield _one_batch(waiting)
-            waiting, waiting_rows, waiting_bytes = [], 0, 0
-    if waiting:
-        yield _one_batch(waiting)
-
-
-def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    schema = batches[0].schema
-    columns = [pa.concat_arrays([batch.column(number) for batch in batches]) for number in range(len(schema))]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def timer_batch(due: Iterator[DueTimers], size: int, domain: TimeDomain) -> TimerBatch | None:
-    """Take timers until there are at least so many, and return them; None where there are none."""
-    keys: list[Any] = []
-    key_groups: list[int] = []
-    times: list[int] = []
-    counts: list[int] = []
-    for timers in due:
-        keys += timers.keys
-        key_groups += timers.key_groups
-        times.append(timers.time)
-        counts.append(len(timers))
-        if len(keys) >= size:
-            break
-    if not keys:
-        return None
-    return TimerBatch(keys, key_groups, np.repeat(np.array(times, np.int64), counts), domain)
 
 
 class VectorizedProcessFunction(KeyedFunction):

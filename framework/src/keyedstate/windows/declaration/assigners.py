@@ -20,10 +20,10 @@ from keyedstate.types import (
     TimeWindow,
     TypeSerializer,
 )
-from keyedstate.windows.checks import positive, whole
-from keyedstate.windows.combined_triggers import PurgingTrigger
-from keyedstate.windows.evictors import CountEvictor, Evictor
-from keyedstate.windows.triggers import (
+from keyedstate.windows.declaration.checks import positive, whole
+from keyedstate.windows.declaration.combined_triggers import PurgingTrigger
+from keyedstate.windows.declaration.evictors import CountEvictor, Evictor
+from keyedstate.windows.declaration.triggers import (
     CountTrigger,
     EndOfStreamTrigger,
     EventTimeTrigger,

@@ -7,10 +7,10 @@ from typing import Any
 
 from keyedstate.durations import Duration, milliseconds
 from keyedstate.errors import InvalidWindowError, forgotten_call
-from keyedstate.windows.assigners import MergingWindowAssigner, WindowAssigner
-from keyedstate.windows.evictors import Evictor
-from keyedstate.windows.row.contents import WindowContents
-from keyedstate.windows.triggers import Trigger
+from keyedstate.windows.declaration.assigners import MergingWindowAssigner, WindowAssigner
+from keyedstate.windows.declaration.contents import WindowContents
+from keyedstate.windows.declaration.evictors import Evictor
+from keyedstate.windows.declaration.triggers import Trigger
 
 
 @dataclass(frozen=True)

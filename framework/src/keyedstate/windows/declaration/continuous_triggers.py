@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from keyedstate.durations import Duration
 from keyedstate.state import ReducingState
 from keyedstate.types import INT64
-from keyedstate.windows.checks import positive
-from keyedstate.windows.triggers import OnMergeContext, Trigger, TriggerContext, TriggerResult
+from keyedstate.windows.declaration.checks import positive
+from keyedstate.windows.declaration.triggers import OnMergeContext, Trigger, TriggerContext, TriggerResult
 
 T = TypeVar("T", bound="_ContinuousTrigger")
 

@@ -9,7 +9,7 @@ from typing import Any
 from keyedstate.errors import InvalidWindowError, forgotten_call
 from keyedstate.state import AggregateFunction, AggregatingState, ListState, ReducingState, StateDescriptor
 from keyedstate.types import TypeSerializer
-from keyedstate.windows.checks import function as check_function
+from keyedstate.windows.declaration.checks import function as check_function
 
 #: The name of the state with the contents of windows (Flink's ``WindowOperatorBuilder.WINDOW_STATE_NAME``).
 CONTENTS = "window-contents"

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from keyedstate.errors import HarnessSchemaError, HarnessSettingError
 from keyedstate.runtime import ConnectedInput, ConnectedInputs, KeyedCoProcessFunction, KeyedFunction
-from keyedstate.runtime.runners.connected import FIRST_COLUMN, INPUTS, SECOND_COLUMN
-from keyedstate.runtime.runners.operator import KeyedOperator
+from keyedstate.runtime.runners import KeyedOperator
+from keyedstate.runtime.two_inputs import FIRST_COLUMN, INPUTS, SECOND_COLUMN
 from keyedstate.testing.harness.rows import KeyedInputRows, routed
 from keyedstate.time import EventTime
 

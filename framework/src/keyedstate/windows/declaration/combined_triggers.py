@@ -10,8 +10,8 @@ from keyedstate.durations import Duration
 from keyedstate.errors import InvalidWindowError, forgotten_call
 from keyedstate.state import ReducingState, StateDescriptor, StateHandle, ValueState
 from keyedstate.types import INT64, TypeSerializer
-from keyedstate.windows.checks import check_delta, positive
-from keyedstate.windows.triggers import (
+from keyedstate.windows.declaration.checks import check_delta, positive
+from keyedstate.windows.declaration.triggers import (
     H,
     OnMergeContext,
     Trigger,

@@ -1,0 +1,134 @@
+"""Functions that handle whole batches: `VectorizedProcessFunction`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.errors import OutputError
+from keyedstate.runtime.runners.keyed_operator import KeyedOperator
+from keyedstate.runtime.timers import TimeDomain, TimerBatch
+from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.time import DueTimers, Timer, TimerTarget
+
+
+class BatchOperator(KeyedOperator):
+    """Runs a `VectorizedProcessFunction`."""
+
+    _by_columns = True
+    _function: VectorizedProcessFunction
+
+    def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in joined(batches, self._function.batch_rows, self._function.batch_bytes):
+            yield from self._process_one(batch)
+
+    def _process_one(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._note_event_times(batch)
+        self._begin_step()
+        names = [name for name in batch.schema.names if name != self._key_group_column]
+        key_groups = batch.column(self._key_group_column).to_numpy()
+        keyed = KeyedBatch(batch.select(names), self._key_columns, key_groups)
+        yield from self._given("process_batch", partial(self._function.process_batch, keyed, self._context))
+        self.rows_in += batch.num_rows
+
+    def _end(self) -> Iterator[pa.RecordBatch]:
+        self._begin_step()
+        yield from self._given("end_epoch", partial(self._function.end_epoch, self._context))
+
+    def _timer_target(self) -> TimerTarget | None:
+        if type(self._function).on_timers is VectorizedProcessFunction.on_timers:
+            return None
+        return _InBatches()
+
+    def _fire(self, domain: TimeDomain) -> Iterator[pa.RecordBatch]:
+        service = self._user_timers
+        if service is None:
+            return
+        if domain is TimeDomain.EVENT_TIME:
+            until, due = service.current_watermark, service.due_event_time_timers_together
+        else:
+            until, due = service.current_processing_time, service.due_processing_time_timers_together
+        with self._timers.firing(until):
+            # Again after each: an iterator that has ended sees nothing of what was registered since.
+            while batch := _timer_batch(due(), self._function.batch_rows, domain):
+                self._begin_step()
+                yield from self._given("on_timers", partial(self._function.on_timers, batch, self._context))
+
+    def _begin_step(self) -> None:
+        """Leave no current key, and let states see the present time."""
+        self._context.key = None
+        self._backend.current.clear()
+        self._backend.current.timestamp = self.largest_event_time
+        if self._backend.on_record is not None:
+            self._backend.on_record()
+
+    def _given(self, step: str, call: Callable[[], Any]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches that a vectorised function gives, as they are declared."""
+        try:
+            given = call()
+            if isinstance(given, (pa.RecordBatch, pa.Table)):
+                raise TypeError(f"{step}() must yield its batches or return a list of them, not one batch")
+            for made in () if given is None else given:
+                for batch in self._outputs.main.conform(made):
+                    yield self._tagged(batch)
+                yield from self._take_side_rows()
+            yield from self._take_side_rows()
+        except OutputError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._failure(step, error) from error
+
+
+class _InBatches:
+    """Stands for a function that takes many timers at once, which is not called with single ones."""
+
+    def on_event_time(self, timer: Timer) -> Any:
+        """Do nothing."""
+
+    def on_processing_time(self, timer: Timer) -> Any:
+        """Do nothing."""
+
+
+def joined(batches: Iterator[pa.RecordBatch], rows: int, size: int) -> Iterator[pa.RecordBatch]:
+    """Join batches until they have at least so many rows or bytes."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_rows = waiting_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        waiting_rows += batch.num_rows
+        waiting_bytes += batch.nbytes
+        if waiting_rows >= rows or waiting_bytes >= size:
+            yield _one_batch(waiting)
+            waiting, waiting_rows, waiting_bytes = [], 0, 0
+    if waiting:
+        yield _one_batch(waiting)
+
+
+def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    schema = batches[0].schema
+    columns = [pa.concat_arrays([batch.column(number) for batch in batches]) for number in range(len(schema))]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _timer_batch(due: Iterator[DueTimers], size: int, domain: TimeDomain) -> TimerBatch | None:
+    """Take timers until there are at least so many, and return them; None where there are none."""
+    keys: list[Any] = []
+    key_groups: list[int] = []
+    times: list[int] = []
+    counts: list[int] = []
+    for timers in due:
+        keys += timers.keys
+        key_groups += timers.key_groups
+        times.append(timers.time)
+        counts.append(len(timers))
+        if len(keys) >= size:
+            break
+    if not keys:
+        return None
+    return TimerBatch(keys, key_groups, np.repeat(np.array(times, np.int64), counts), domain)

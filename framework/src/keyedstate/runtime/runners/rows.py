@@ -1,0 +1,293 @@
+"""Functions that handle one row after the other: with one input, with a broadcast side, of two inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from keyedstate.runtime.event_time import event_time_array
+from keyedstate.runtime.function import (
+    BroadcastContext,
+    Context,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    OnTimerContext,
+)
+from keyedstate.runtime.function_checks import BROADCAST, ROWS
+from keyedstate.runtime.key_runs import KeyRuns, RowsByKey
+from keyedstate.runtime.row_classes import RowClass, rows_from
+from keyedstate.runtime.runners.batches import joined
+from keyedstate.runtime.runners.keyed_operator import OUTPUT_BATCH_ROWS, OUTPUT_BYTES, KeyedOperator
+from keyedstate.runtime.timers import TimeDomain
+from keyedstate.runtime.two_inputs import INPUTS, ConnectedInputs, ConnectedRows, KeyedCoProcessFunction
+from keyedstate.time import Timer, TimerTarget
+
+#: Rows and bytes that are put together to be grouped by key.
+GROUPED_ROWS = 131_072
+GROUPED_BYTES = 4 << 20
+#: Results that are surely one row where rows are expected: iterating over them would yield its fields.
+_SINGLE_ROWS = frozenset((tuple, dict, str, bytes))
+
+_Rows = tuple[Iterator[Any], Iterator[int | None] | None, Callable[[Any, Context], Any]]
+
+
+class RowOperator(KeyedOperator):
+    """Runs a `KeyedProcessFunction`.
+
+    Parameters
+    ----------
+    row_classes : mapping of str to RowClass
+        Those that the function names for its rows.
+    """
+
+    _kind: ClassVar[Any] = KeyedProcessFunction
+    #: Whether rows are needed with all of their columns, those of the key too.
+    _whole_rows = False
+    _function: Any
+
+    def __init__(
+        self, function: Any, *arguments: Any, row_classes: Mapping[str, RowClass], **more: Any
+    ) -> None:
+        super().__init__(function, *arguments, **more)
+        self._row_classes = row_classes
+        self._rows = RowsByKey(
+            self._key_columns,
+            self._key_group_column,
+            self._time_column,
+            whole=self._whole_rows,
+            row_class=row_classes.get(ROWS),
+        )
+
+    def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if not self._operator_states.metas():
+            yield from joined(self._process_by_key(batches), OUTPUT_BATCH_ROWS, OUTPUT_BYTES)
+            return
+        # Operator state would show in which order rows of different keys are handled.
+        for batch in batches:
+            yield from self._process_one(batch)
+
+    def _process_one(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._note_event_times(batch)
+        for some in self._rows.in_order(batch):
+            yield from self._process_runs(some)
+        self.rows_in += batch.num_rows
+
+    def _process_by_key(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the function over rows grouped by key, and yield its output in small batches."""
+        for batch in joined(batches, GROUPED_ROWS, GROUPED_BYTES):
+            self._note_event_times(batch)
+            for some in self._rows.grouped(batch):
+                yield from self._process_runs(some)
+            self.rows_in += batch.num_rows
+
+    def _rows_of(self, some: KeyRuns) -> _Rows:
+        """Return rows, their event times, and what is called with each row."""
+        return some.rows(), some.times(self._time_column), self._function.process
+
+    def _step_of(self, row: Any) -> str:
+        """Return the name of the method that is called with a row."""
+        return "process"
+
+    def _process_runs(self, some: KeyRuns) -> Iterator[pa.RecordBatch]:
+        context, backend, current = self._context, self._backend, self._backend.current
+        rows, times, process = self._rows_of(some)
+        limit = OUTPUT_BATCH_ROWS
+        out: list[Any] = []
+        keys = some.keys.keys
+        ends: list[int] = []  # ends[i]: rows of `out` after those of keys[i]
+        backend.hold_values(some.keys)
+        try:
+            for current.turn, (key, current.key_group, count) in enumerate(
+                zip(keys, some.keys.key_groups, some.counts, strict=True)
+            ):
+                context.key = current.key = key
+                for row in islice(rows, count):
+                    if times is not None:
+                        current.timestamp = next(times)
+                    # Looked up for each row: one before may have been the first to use a state that expires.
+                    if backend.on_record is not None:
+                        backend.on_record()
+                    try:
+                        result = process(row, context)
+                        if result.__class__ is list:
+                            out += result
+                        elif result is not None:
+                            if result.__class__ in _SINGLE_ROWS:
+                                raise _single_row(self._step_of(row), result)
+                            out.extend(result)
+                    except (Exception, SystemExit) as error:
+                        raise self._failure(self._step_of(row), error) from error
+                    if len(out) >= limit:
+                        ends.append(len(out))
+                        # The caller may stop here: then the state is as it is without the cache.
+                        backend.write_held()
+                        yield self._emit(out, keys, ends)
+                        backend.hold_values(some.keys)
+                        out, ends = [], [0] * current.turn
+                ends.append(len(out))
+        finally:
+            backend.write_held()
+        if out:
+            yield self._emit(out, keys, ends)
+        yield from self._take_side_rows()
+
+    def _timer_target(self) -> TimerTarget | None:
+        if type(self._function).on_timer is self._kind.on_timer:
+            return None
+        return _OnTimer(self._function, self._context)
+
+    def _fire(self, domain: TimeDomain) -> Iterator[pa.RecordBatch]:
+        """Fire the timers of one domain, one after the other."""
+        context, backend, timers = self._context, self._backend, self._timers
+        in_event_time = domain is TimeDomain.EVENT_TIME
+        due = timers.due_event_time_timers() if in_event_time else timers.due_processing_time_timers()
+        out: list[Any] = []
+        keys: list[Any] = []
+        ends: list[int] = []  # ends[i]: rows of `out` after the timer of keys[i]
+        with contextlib.closing(due):
+            for target, timer in due:
+                context.key = timer.key
+                # The time of a row is what states that expire in event time are stamped with.
+                backend.current.timestamp = timer.time if in_event_time else None
+                if backend.on_record is not None:
+                    backend.on_record()
+                try:
+                    call = target.on_event_time if in_event_time else target.on_processing_time
+                    result = call(timer)
+                    if result is not None:
+                        if result.__class__ in _SINGLE_ROWS:
+                            raise _single_row("on_timer", result)
+                        out.extend(result)
+                except (Exception, SystemExit) as error:
+                    raise self._failure("on_timer", error, timer.time) from error
+                keys.append(timer.key)
+                ends.append(len(out))
+                if len(keys) >= OUTPUT_BATCH_ROWS or len(out) >= OUTPUT_BATCH_ROWS:
+                    if out:
+                        yield self._emit(out, keys, ends)
+                    yield from self._take_side_rows()
+                    out, keys, ends = [], [], []
+        if out:
+            yield self._emit(out, keys, ends)
+        yield from self._take_side_rows()
+        backend.current.timestamp = None
+
+    def _emit(self, out: list[Any], keys: list[Any], ends: list[int]) -> pa.RecordBatch:
+        return self._tagged(self._outputs.main.to_batch(out, lambda row: keys[bisect_right(ends, row)]))
+
+
+class BroadcastOperator(RowOperator):
+    """Runs a `KeyedBroadcastProcessFunction`."""
+
+    def process_broadcast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        function: KeyedBroadcastProcessFunction[Any, Any] = self._function
+        context = BroadcastContext(self._context)
+        row_class = self._row_classes.get(BROADCAST)
+        self._context.key = None
+        self._backend.current.clear()
+        out: list[Any] = []
+        with self._operator_states.broadcast_side():
+            for batch in batches:
+                for row in rows_from(row_class, batch.schema.names, batch.columns):
+                    try:
+                        result = function.process_broadcast(row, context)
+                        if result.__class__ in _SINGLE_ROWS:
+                            raise _single_row("process_broadcast", result)
+                        out.extend(() if result is None else result)
+                    except (Exception, SystemExit) as error:
+                        raise self._failure("process_broadcast", error) from error
+                    if len(out) >= OUTPUT_BATCH_ROWS:
+                        yield self._emit(out, [None], [])
+                        out = []
+        if out:
+            yield self._emit(out, [None], [])
+        yield from self._take_side_rows()
+
+
+class TwoInputOperator(RowOperator):
+    """Runs a `KeyedCoProcessFunction`.
+
+    Parameters
+    ----------
+    connected : ConnectedInputs
+        The two inputs, with the columns of their event times.
+    """
+
+    _kind = KeyedCoProcessFunction
+    _whole_rows = True
+
+    def __init__(self, *arguments: Any, connected: ConnectedInputs, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._connected = connected
+
+    def _rows_of(self, some: KeyRuns) -> _Rows:
+        """Return the rows, each with whether it is of the second input."""
+        of_second, parts = self._connected.separate(some.batch, self._key_columns)
+        rows = [
+            rows_from(self._row_classes.get(name), part.input.schema.names, part.columns)
+            for name, part in zip(INPUTS, parts, strict=True)
+        ]
+        times = [self._event_times_of(name, part) for name, part in zip(INPUTS, parts, strict=True)]
+        both_times = None
+        if self._connected.have_event_time:
+            both_times = _in_order(of_second, *map(iter, times))
+        processes = (self._function.process1, self._function.process2)
+
+        def process(row: tuple[bool, Any], context: Context) -> Any:
+            return processes[row[0]](row[1], context)
+
+        return zip(of_second, _in_order(of_second, *rows), strict=True), both_times, process
+
+    def _step_of(self, row: Any) -> str:
+        return "process2" if row[0] else "process1"
+
+    def _event_times_of(self, name: str, part: ConnectedRows) -> list[int | None]:
+        """Count the rows of one of two inputs and return their event times; none where it has no such."""
+        self.rows_by_input[name] = self.rows_by_input.get(name, 0) + len(part)
+        if part.times is None:
+            return []
+        times, missing = event_time_array(part.times)
+        self._note_times(times, missing, name)
+        found: list[int | None] = pa.array(times, mask=missing).to_pylist()
+        return found
+
+
+def _in_order(of_second: Iterable[bool], first: Iterator[Any], second: Iterator[Any]) -> Iterator[Any]:
+    """Yield what belongs to the rows of two inputs in the order of the rows."""
+    following = (first.__next__, second.__next__)
+    for number in of_second:
+        yield following[number]()
+
+
+class _OnTimer:
+    """Calls a function with its timers, one after the other."""
+
+    def __init__(self, function: Any, context: Context) -> None:
+        self._on_timer = function.on_timer
+        self._function_context = context
+        self._context: OnTimerContext | None = None
+
+    def on_event_time(self, timer: Timer) -> Any:
+        """Return what the function gives for a timer of event time."""
+        return self._call(timer, TimeDomain.EVENT_TIME)
+
+    def on_processing_time(self, timer: Timer) -> Any:
+        """Return what the function gives for a timer of processing time."""
+        return self._call(timer, TimeDomain.PROCESSING_TIME)
+
+    def _call(self, timer: Timer, domain: TimeDomain) -> Any:
+        context = self._context
+        if context is None:
+            context = self._context = OnTimerContext(self._function_context)
+        context.epoch = self._function_context.epoch
+        context.key, context._time, context.time_domain = timer.key, timer.time, domain
+        return self._on_timer(timer.time, context)
+
+
+def _single_row(step: str, result: object) -> TypeError:
+    return TypeError(f"{step}() must yield its rows or return a list of them, not {result!r}")

@@ -1,0 +1,1 @@
+"""What users declare: assigners, triggers, evictors, functions of windows, and all of it together."""
