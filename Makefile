@@ -15,7 +15,7 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo test test-fast test-model test-protocol soak faults chaos bench bench-state bench-segment bench-types bench-checkpoint \
+.PHONY: help setup java demo test test-fast test-quick test-model test-protocol soak faults chaos bench bench-state bench-segment bench-types bench-checkpoint \
         bench-rocksdb bench-timers bench-keygroups bench-window bench-join bench-transport contract lint format \
         types docs site site-serve coverage tox matrix clean
 
@@ -56,8 +56,13 @@ test: setup lint types docs test-fast ## all checks and all tests
 test-fast: setup ## the tests alone
 	$(WITH_JAVA) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+# What needs no Java and no rare event, on one backend.
+test-quick: $(COMPILED) ## the framework and the plugins without Spark, on one BACKEND: less than two minutes
+	KEYEDSTATE_TEST_BACKEND=$(BACKEND) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not spark and not slow" \
+	    tests/framework tests/plugins $(ARGS)
+
 test-model: $(COMPILED) ## the random model test of the copy-on-write map, 10,000,000 operations
-	$(BIN)/pytest tests/heap_cow/test_cowmap_model.py --cow-operations 10000000 --timeout 0 $(ARGS)
+	$(BIN)/pytest tests/plugins/heap_cow/test_cowmap_model.py --cow-operations 10000000 --timeout 0 $(ARGS)
 
 test-protocol: $(COMPILED) ## the model of the epoch protocol: every interleaving of two preemptions, 20,000 random histories
 	$(BIN)/pytest tests/framework/checkpoint/test_protocol_model.py --interleavings 20000 --timeout 0 -rP $(ARGS)

@@ -49,7 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let programs that a test starts print as without a terminal, also in one of several processes."""
+    """Let programs that a test starts print as without a terminal, and let Java start fast."""
+    # Half of the time that Spark needs to start. A test has nothing to gain from a better compiler.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     if hasattr(config, "workerinput"):
         for name in ("COLUMNS", "LINES"):
             os.environ.pop(name, None)
@@ -87,9 +89,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = getattr(item, "fixturenames", ())
         if "spark" in folders or "spark" in fixtures:
             item.add_marker("spark")
-        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        parameters = list(item.callspec.params.values()) if hasattr(item, "callspec") else []
         concerned = {name for name, folder in BACKENDS.items() if folder in folders}
         concerned |= {value for value in parameters if isinstance(value, str) and value in BACKENDS}
+        parts = [part for value in parameters for part in (value if isinstance(value, tuple) else (value,))]
+        named = any(isinstance(part, str) and part.startswith(tuple(BACKENDS)) for part in parts)
+        if concerned or named or {"backend_name", "one_backend"} & set(fixtures):
+            item.add_marker("backend")
         (kept if not concerned or concerned & set(chosen) else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)

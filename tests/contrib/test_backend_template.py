@@ -21,6 +21,8 @@ from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, MapState, ValueState
 from keyedstate.testing import open_instance
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "contrib" / "backend-template"
 # A whole contract in a process of its own takes minutes where the machine has much else to do.

@@ -185,7 +185,7 @@ class Harness:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
             "PYSPARK_PYTHON": sys.executable,
-            # Half of the time that a Java needs to start; there is nothing here that a better compiler gains.
+            # As in tests/conftest.py; a campaign may be started without pytest.
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         with self.log_of(self.lives).open("ab") as log:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from mypy import api
 
 SAMPLE = """
@@ -100,6 +101,7 @@ class AtThree(Trigger[Any]):
 """
 
 
+@pytest.mark.slow
 def test_mypy_knows_rows_and_values_and_finds_what_is_wrong(tmp_path: Path) -> None:
     sample = tmp_path / "sample.py"
     sample.write_text(SAMPLE, encoding="utf-8")

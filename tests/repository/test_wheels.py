@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.slow
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:

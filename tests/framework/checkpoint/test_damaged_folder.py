@@ -68,6 +68,7 @@ def restart(operator: Any) -> list[Any]:
     return read(operator, base.epoch)
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_published_checkpoint_is_covered(operator: Any) -> None:
     newest = operator.folder.read_metadata(2)
     files = ["_owner", "chk-2/_metadata", *sorted(newest.data_files)]

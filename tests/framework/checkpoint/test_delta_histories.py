@@ -52,6 +52,8 @@ from keyedstate.state import (
 )
 from keyedstate.state.context import KeyContext
 
+pytestmark = pytest.mark.slow
+
 GROUPS = 6
 RETAINED = 3
 TTL = 25

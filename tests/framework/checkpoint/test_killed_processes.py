@@ -13,6 +13,8 @@ import pytest
 from keyedstate.checkpoint import CheckpointCoordinator, SegmentWriter
 from keyedstate.errors import IncompleteEpochError
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("killed_epoch.py")
 
 #: Steps before the last manifest is there: only Spark's running the batch again can settle the epoch.

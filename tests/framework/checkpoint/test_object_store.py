@@ -152,6 +152,7 @@ def test_a_large_file_goes_in_parts_and_is_read_in_ranges(s3: CheckpointStorage)
     source.close()
 
 
+@pytest.mark.slow
 def test_a_large_file_needs_a_bounded_part_of_its_size_in_memory(s3: CheckpointStorage) -> None:
     """pyarrow uploads in the background, and would take in all that it is given."""
     pool = pa.default_memory_pool()

@@ -101,6 +101,7 @@ def end_both(world: Any, model: ModuleType, ending: str) -> None:
         run_undisturbed(world, model)
 
 
+@pytest.mark.slow
 def test_random_histories_count_each_epoch_once(
     protocol_model: ModuleType, request: pytest.FixtureRequest
 ) -> None:

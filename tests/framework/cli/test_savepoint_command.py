@@ -247,6 +247,7 @@ def test_no_command_about_savepoints_imports_spark(query, tmp_path):
 # -- stop ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_query_that_does_not_run_is_not_stopped_and_nothing_is_left(run, query, tmp_path):
     before = query.folder.storage.files()
     ran = run("savepoint", "stop", str(tmp_path / "state"), str(tmp_path / "savepoint"), "--timeout", "1")

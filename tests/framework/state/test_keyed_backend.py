@@ -595,6 +595,7 @@ def test_a_function_applied_to_all_keys_may_clear_and_rewrite_state(backend):
     assert {read(backend, WORDS, key) for key in range(1, 100, 2)} == {"last"}
 
 
+@pytest.mark.slow
 def test_two_threads_read_snapshots_while_the_owner_writes(asynchronous):
     """SB-11, SB-47: what another thread may read is a snapshot, and it never shows a later write.
 

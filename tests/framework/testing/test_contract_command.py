@@ -19,6 +19,8 @@ from keyedstate.testing.contract.reports.matrix import EVERY_BACKEND
 from keyedstate.testing.contract.reports.outcomes import OUTCOMES_OPTION, Ending, Outcome, OutcomeReader
 from keyedstate.testing.contract.reports.report import FORMAT, Report
 
+pytestmark = pytest.mark.slow
+
 #: A plugin that is nested-map in all but its name, and what a test changes of it.
 SOURCE = """
 import os

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 #: nested-map under another name, up to what a lie changes.
 HONEST = """
 from dataclasses import replace

@@ -18,6 +18,8 @@ from keyedstate.checkpoint import TaskIdentity, Writing, claim, find_restore_poi
 from keyedstate.errors import KeyedStateError
 from keyedstate.state import ListState, ValueState
 
+pytestmark = pytest.mark.slow
+
 COUNTS = ValueState("counts", types.INT64)
 SEEN = ListState("seen", types.STRING)
 KEYS = range(60)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from rocksdb_incremental import INCREMENTAL
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 LAYOUTS: dict[str, dict[str, Any]] = {
     "heap-cow": {"backend": "heap-cow", "options": {}},

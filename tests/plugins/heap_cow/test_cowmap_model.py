@@ -194,6 +194,7 @@ def test_immutable_values_behave_the_same(cowmap: ModuleType, operations: int) -
     assert {key: value for key, _, value in state_map} == model
 
 
+@pytest.mark.slow
 def test_snapshots_are_right_while_another_thread_reads_them(cowmap: ModuleType, operations: int) -> None:
     """The owner never waits: it goes on changing the map, and the reader releases what it has read."""
     rng = random.Random(44)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-DISTRIBUTION = Path(__file__).parents[2] / "plugins" / "heap-cow"
+pytestmark = pytest.mark.slow
+
+DISTRIBUTION = Path(__file__).parents[3] / "plugins" / "heap-cow"
 
 
 @pytest.fixture
