@@ -21,7 +21,8 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from keyedstate import hooks
 from keyedstate.cli.app import app
-from keyedstate.config import ENVIRONMENT_PREFIX, OPTIONS, SPARK_PREFIX, ConfigOption, Configuration
+from keyedstate.config import ENVIRONMENT_PREFIX, SPARK_PREFIX, ConfigOption
+from keyedstate.options import OPTIONS, Configuration
 from keyedstate.plugins import PluginRegistry
 
 if sys.version_info >= (3, 11):
@@ -76,7 +77,7 @@ This is hook API version {newest}; {served}. How to write a backend:
 OPTIONS_HEAD = """\
 # Options
 
-<!-- Made by scripts/generate_docs.py out of the kernel's config.py and the plugins: change those. -->
+<!-- Made by scripts/generate_docs.py out of the framework's options.py and the plugins: change those. -->
 
 An option is set in one of four places; where several set it, the first of these wins:
 
@@ -118,6 +119,7 @@ PUBLIC_MODULES = (
     "keyedstate.joins",
     "keyedstate.testing",
     "keyedstate.backend",
+    "keyedstate.tables",
     "keyedstate.ordered",
     "keyedstate.errors",
 )

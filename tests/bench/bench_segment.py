@@ -35,8 +35,8 @@ from keyedstate.checkpoint import (
     SegmentWriter,
     write_delta,
 )
-from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 from keyedstate.types import INT64, STRING, VOID, VOID_NAMESPACE

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from keyedstate import types
 from keyedstate.backend import AnyStateTable, StateHandle
-from keyedstate.config import TIMERS_QUEUE, Configuration
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups as key_groups_of
+from keyedstate.options import TIMERS_QUEUE, Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 

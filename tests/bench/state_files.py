@@ -13,8 +13,8 @@ from measuring import BACKENDS, GROUPS, Keys, Result, filled, medians, open_back
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWriter
-from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 

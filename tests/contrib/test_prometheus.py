@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.backend import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
-from keyedstate.config import Configuration
 from keyedstate.errors import InvalidOptionError, MetricReporterError
+from keyedstate.metrics import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
+from keyedstate.options import Configuration
 from keyedstate.spark.plan.reporters import reporters_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "contrib" / "prometheus" / "src"

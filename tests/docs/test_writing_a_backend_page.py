@@ -11,8 +11,8 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import BackendContext, StateKind, StateMeta
-from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "writing-a-backend.md"

@@ -34,9 +34,9 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.reading.state_reader import reader_of
 from keyedstate.checkpoint.savepoint.state_location import StoredState
-from keyedstate.config import Configuration
 from keyedstate.errors import CheckpointError
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import key_serializer_for
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace

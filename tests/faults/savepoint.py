@@ -11,7 +11,7 @@ from pathlib import Path
 
 from faults import injection
 from keyedstate.checkpoint import CheckpointStorage
-from keyedstate.config import Configuration
+from keyedstate.options import Configuration
 from keyedstate.spark.savepoint.savepoint import create_savepoint
 
 #: Its folder, beside those of the operators.

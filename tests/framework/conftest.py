@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.config import Configuration
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 
 #: The hooks of a complete plugin.  Every call is noted in ``calls``; what is returned is looked at, not used.
@@ -22,7 +22,7 @@ def keyedstate_describe_backend():
     calls.append("keyedstate_describe_backend")
     return BackendDescription(
         name={name!r}, version="9.9", hook_api={hook_api!r}, summary="A backend of the tests.",
-        capabilities={{{capabilities}}}, options=({options}),
+        capabilities={{{capabilities}}}, state_kinds=({state_kinds}), options=({options}),
     )
 """,
     "keyedstate_create_state_table": """
@@ -43,7 +43,8 @@ def keyedstate_create_restore_operation(handles, context):
 }
 _HEAD = """
 from keyedstate.backend import (
-    BackendDescription, Capability, Level, RestoreOperation, SnapshotStrategy, SpillManager, StateTable,
+    BackendDescription, Capability, Level, RestoreOperation, SnapshotStrategy, SpillManager, StateKind,
+    StateTable,
 )
 from keyedstate.config import integer
 from keyedstate.hooks import hookimpl
@@ -60,6 +61,7 @@ def backend_source(
     *,
     hook_api: object = (1, 1),
     capabilities: str = "",
+    state_kinds: str = "",
     options: str = "",
     replaced: dict[str, str] | None = None,
     extra: str = "",
@@ -68,8 +70,8 @@ def backend_source(
 
     Parameters
     ----------
-    name, hook_api, capabilities, options
-        What it says of itself; the last two as the source inside the mapping's and the tuple's brackets.
+    name, hook_api, capabilities, state_kinds, options
+        Its description; the last three as the source inside the mapping's and the tuples' brackets.
     replaced
         Other source for some hooks, without ``@hookimpl``; an empty one leaves the hook out.
     extra
@@ -79,8 +81,13 @@ def backend_source(
     for hook, text in _HOOKS.items():
         source = (replaced or {}).get(hook)
         if source is None:
-            fields = {"name": name, "hook_api": hook_api, "capabilities": capabilities, "options": options}
-            source = text.strip().format(**fields)
+            source = text.strip().format(
+                name=name,
+                hook_api=hook_api,
+                capabilities=capabilities,
+                state_kinds=state_kinds,
+                options=options,
+            )
         if source:
             parts.append(f"@hookimpl\n{source}\n")
     return "\n".join([*parts, extra])

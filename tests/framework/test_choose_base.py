@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.backend import EntryBatch, StateHandle, StateMeta, choose_base
+from keyedstate.backend import EntryBatch, StateHandle, StateMeta
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
+from keyedstate.tables import choose_base
 
 EMPTY = KeyGroupRange.of(1, 0)
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from keyedstate import config
-from keyedstate.config import (
+from keyedstate.config import ConfigOption
+from keyedstate.errors import ConfigError, InvalidOptionError, MissingOptionError, UnknownOptionError
+from keyedstate.options import (
     BACKEND,
     CHECKPOINT_COMPRESSION,
     CHECKPOINT_DIR,
@@ -19,10 +21,8 @@ from keyedstate.config import (
     OPTIONS,
     PARALLELISM,
     PLUGINS_DENY,
-    ConfigOption,
     Configuration,
 )
-from keyedstate.errors import ConfigError, InvalidOptionError, MissingOptionError, UnknownOptionError
 
 SIZE = config.integer("mine.page-size", 64, "Entries of a page.", low=1)
 CODEC = config.choice("mine.codec", "raw", ("raw", "zip"), "How pages are kept.")

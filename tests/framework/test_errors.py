@@ -10,8 +10,8 @@ from multiprocessing import get_context
 import pytest
 
 from keyedstate import errors
-from keyedstate.config import Configuration
 from keyedstate.errors import KeyedStateError, UnknownOptionError, kernel
+from keyedstate.options import Configuration
 
 EXAMPLES: list[KeyedStateError] = [
     errors.KeyedStateError("plain"),

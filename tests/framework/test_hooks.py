@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keyedstate import hooks, types
-from keyedstate.backend import BackendContext, Capability, Level, StateKind, StateMeta
+from keyedstate.backend import BackendContext, Level, StateKind, StateMeta
 from keyedstate.errors import InvalidPluginError, MissingCapabilityError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.plugins import Backend
@@ -223,19 +223,19 @@ def test_a_required_hook_that_returns_nothing_is_named(distributions, context, m
     ("claim", "level"),
     [
         ("", "never"),
-        ("Capability.LIST_STATE: Level.NEVER", "never"),
-        ("Capability.LIST_STATE: Level.NOT_YET", "not yet"),
+        ("Capability.STATE_KINDS: Level.NEVER", "never"),
+        ("Capability.STATE_KINDS: Level.NOT_YET", "not yet"),
     ],
 )
 def test_a_state_that_wants_what_the_backend_lacks_is_named_with_the_backends_that_can(
     distributions, claim, level
 ):
     distributions.add("mine-dist", "1.0", "mine", capabilities=claim)
-    distributions.add("able-dist", "1.0", "able", capabilities="Capability.LIST_STATE: Level.PARTIAL")
-    distributions.add("denied-dist", "1.0", "denied", capabilities="Capability.LIST_STATE: Level.FULL")
+    distributions.add("able-dist", "1.0", "able", capabilities="Capability.STATE_KINDS: Level.FULL")
+    distributions.add("denied-dist", "1.0", "denied", capabilities="Capability.STATE_KINDS: Level.FULL")
     backend = distributions.registry(backend="mine", plugins__deny="denied").choose()
     with pytest.raises(MissingCapabilityError) as caught:
-        backend.require(Capability.LIST_STATE, "recent")
+        backend.require(StateKind.LIST, "recent")
     assert (caught.value.state, caught.value.backend) == ("recent", "mine")
     assert (caught.value.capability, caught.value.level) == ("list state", level)
     assert "the state 'recent' needs list state" in str(caught.value)
@@ -245,13 +245,22 @@ def test_a_state_that_wants_what_the_backend_lacks_is_named_with_the_backends_th
 def test_where_no_backend_has_a_capability_the_error_says_so(distributions):
     distributions.add("mine-dist", "1.0", "mine")
     with pytest.raises(MissingCapabilityError, match="No installed backend does"):
-        distributions.registry(backend="mine").choose().require(Capability.MAP_STATE, "seen")
+        distributions.registry(backend="mine").choose().require(StateKind.MAP, "seen")
 
 
-@pytest.mark.parametrize("level", [Level.FULL, Level.PARTIAL])
-def test_a_claimed_capability_is_granted(distributions, level):
-    distributions.add("mine-dist", "1.0", "mine", capabilities=f"Capability.MAP_STATE: Level.{level.name}")
-    distributions.registry(backend="mine").choose().require(Capability.MAP_STATE, "seen")
+@pytest.mark.parametrize(("level", "kinds"), [(Level.FULL, ""), (Level.PARTIAL, "StateKind.MAP,")])
+def test_a_claimed_kind_of_state_is_granted(distributions, level, kinds):
+    claim = f"Capability.STATE_KINDS: Level.{level.name}"
+    distributions.add("mine-dist", "1.0", "mine", capabilities=claim, state_kinds=kinds)
+    distributions.registry(backend="mine").choose().require(StateKind.MAP, "seen")
+
+
+def test_a_kind_that_a_partial_claim_leaves_out_is_refused(distributions):
+    claim = "Capability.STATE_KINDS: Level.PARTIAL"
+    distributions.add("mine-dist", "1.0", "mine", capabilities=claim, state_kinds="StateKind.MAP,")
+    with pytest.raises(MissingCapabilityError, match="list state") as caught:
+        distributions.registry(backend="mine").choose().require(StateKind.LIST, "seen")
+    assert caught.value.level == "partial"
 
 
 def test_the_options_of_plugins_are_known_and_those_of_unusable_ones_are_nobodys(distributions):

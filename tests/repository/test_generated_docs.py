@@ -12,7 +12,7 @@ import typer
 
 from keyedstate import hooks
 from keyedstate.cli.app import app
-from keyedstate.config import OPTIONS
+from keyedstate.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -23,10 +23,11 @@ PLUGIN_SOURCES = sorted(
 ORDER = (
     ("errors",),
     ("durations", "keygroups"),
-    ("config", "memory", "murmur3"),
-    ("types", "working_folder"),
+    ("config", "memory", "metrics", "murmur3"),
+    ("options", "types", "working_folder"),
     ("backend",),
-    ("ordered", "hooks"),
+    ("tables", "operator_state", "hooks"),
+    ("ordered",),
     ("plugins",),
     # Side by side: files know the backend's contract and nothing of accessors or operators.
     ("state", "checkpoint"),
@@ -63,7 +64,9 @@ FLOORS = {
 PLUGIN_MAY_IMPORT = {
     "hooks",
     "config",
+    "metrics",
     "backend",
+    "tables",
     "ordered",
     "working_folder",
     "types",
@@ -71,13 +74,9 @@ PLUGIN_MAY_IMPORT = {
     "errors",
 }
 
-#: Lines per file: the kernel is to be read in one sitting.
-KERNEL_LINE_LIMITS = {
-    "hooks.py": 130,
-    "plugins.py": 500,
-    "config.py": 700,
-    "backend/*.py": 220,
-}
+#: The kernel, and how many lines it may have in all.
+KERNEL = ("hooks.py", "plugins.py", "config.py", "backend/**/*.py")
+KERNEL_LINES = 2_100
 
 
 class Import(NamedTuple):
@@ -192,12 +191,11 @@ def test_a_plugin_knows_only_the_public_part_of_the_framework_and_no_other_plugi
     assert plugin_faults(source, others) == []
 
 
-@pytest.mark.parametrize(("pattern", "limit"), KERNEL_LINE_LIMITS.items())
-def test_a_file_of_the_kernel_stays_small(pattern: str, limit: int):
-    files = list((FRAMEWORK / "keyedstate").glob(pattern))
-    assert files
-    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
-    assert {name: length for name, length in lengths.items() if length > limit} == {}
+def test_the_kernel_can_be_read_in_one_sitting():
+    """The limit is not raised: what is neither contract nor machinery belongs into a room above."""
+    files = [path for pattern in KERNEL for path in (FRAMEWORK / "keyedstate").glob(pattern)]
+    assert {path.name for path in files} >= {"hooks.py", "plugins.py", "config.py", "table.py"}
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= KERNEL_LINES
 
 
 # -- the rules see what they are to see ------------------------------------------------------------

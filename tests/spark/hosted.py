@@ -27,12 +27,12 @@ from keyedstate.checkpoint import (
     OperatorFolder,
     TaskIdentity,
 )
-from keyedstate.config import Configuration
 from keyedstate.epoch.configuration import frozen
 from keyedstate.epoch.function_transport import pack_function
 from keyedstate.epoch.partition import PartitionPlan, StatePlace
 from keyedstate.errors import HostLostError
 from keyedstate.keygroups import KEY_GROUP_COLUMN
+from keyedstate.options import Configuration
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.hosts.launch import Hosts, HostSettings

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import keyedstate
 from keyedstate.checkpoint import HostAddress
-from keyedstate.config import HOSTS_PORTS, Configuration
 from keyedstate.errors import AuthenticationError, InvalidOptionError
+from keyedstate.options import HOSTS_PORTS, Configuration
 from keyedstate.spark.hosts.network.handshake import MARK, Session, key_id, prove_host, prove_task
 from keyedstate.spark.hosts.network.protocol import LIMITS, PROTOCOL, FrameType, frame
 from keyedstate.spark.hosts.network.tcp_listener import MAX_STRANGERS, Door, Introduction

@@ -14,10 +14,10 @@ from hosted import HostedJob, wait_until
 
 import keyedstate
 from keyedstate.checkpoint import StateOrigin
-from keyedstate.config import Configuration
 from keyedstate.epoch.configuration import backend_in_task, frozen
 from keyedstate.epoch.local_folders import sweep_once
 from keyedstate.errors import HostedEpochError
+from keyedstate.options import Configuration
 from keyedstate.spark.hosts.socket_folder import socket_places
 from keyedstate.spark.plan.preflight import Probe, examine
 

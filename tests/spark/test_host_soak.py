@@ -27,7 +27,7 @@ from hosted import Counting, HostedJob, wait_until
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate.aggregates import count, sum_
-from keyedstate.backend import EpochMetrics
+from keyedstate.metrics import EpochMetrics
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.spark import epoch_metrics, keyed
 from keyedstate.spark.hosts.launch import Hosts, HostSettings

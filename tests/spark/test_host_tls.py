@@ -17,8 +17,8 @@ import pytest
 from hosted import HostedJob, certificates
 
 from keyedstate.checkpoint import HostAddress, StateOrigin
-from keyedstate.config import Configuration
 from keyedstate.errors import MissingOptionError
+from keyedstate.options import Configuration
 from keyedstate.spark.hosts.network.handshake import MARK, key_id, prove_task
 from keyedstate.spark.hosts.network.tcp_listener import Door, Introduction, set_up
 from keyedstate.spark.hosts.network.tls import TlsFiles, agree, plain_end

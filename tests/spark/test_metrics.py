@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import types
-from keyedstate.backend import EpochMetrics
+from keyedstate.metrics import EpochMetrics
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import EpochListener, epoch_metrics, keyed, metrics_of
 from keyedstate.state import ListState, ValueState

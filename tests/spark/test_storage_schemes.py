@@ -12,8 +12,8 @@ from pyspark.sql import functions as f
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
-from keyedstate.config import Configuration
 from keyedstate.errors import UnknownSchemeError
+from keyedstate.options import Configuration
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark import keyed
 from keyedstate.state import ValueState

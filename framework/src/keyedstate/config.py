@@ -1,8 +1,9 @@
-"""Every option: its name, type, default and text; and one reader for all the places they are set in.
+"""The machinery of options: what an option is, and one reader for all the places where it is set.
 
-An option is set, in falling precedence, by an explicit mapping, by Spark's configuration
-(``spark.keyedstate.<name>``), by the environment (``KEYEDSTATE_<NAME>``, dots and dashes as
-underscores) or by a TOML file (table ``[keyedstate]``).  A key that no option has is an error.
+`keyedstate.options` and the plugins declare the options.  An option is set, in falling precedence, by an
+explicit mapping, by Spark's configuration (``spark.keyedstate.<name>``), by the environment
+(``KEYEDSTATE_<NAME>``, dots and dashes as underscores) or by a TOML file (table ``[keyedstate]``).  A key
+that no option has is an error.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from keyedstate.durations import milliseconds
 from keyedstate.errors import (
@@ -148,347 +149,6 @@ def boolean(name: str, default: bool, text: str) -> ConfigOption[bool]:
     return ConfigOption(name, parse, default, "true or false", text)
 
 
-def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:
-    """Return an option that holds a list of names, comma-separated where it is a string."""
-
-    def parse(value: object) -> tuple[str, ...]:
-        parts = value.split(",") if isinstance(value, str) else value
-        if not isinstance(parts, Iterable):
-            raise ValueError
-        found = tuple(parts)
-        if not all(isinstance(part, str) for part in found):
-            raise ValueError
-        return tuple(part.strip() for part in found if part.strip())
-
-    return ConfigOption(name, parse, (), "a list of names with commas between them", text)
-
-
-def pairs(name: str, text: str) -> ConfigOption[tuple[tuple[str, str], ...]]:
-    """Return an option that holds names with values: a mapping, or a string such as ``a=1,b=2``."""
-
-    def parse(value: object) -> tuple[tuple[str, str], ...]:
-        if isinstance(value, str):
-            # An error where a part has no "=": it cannot be unpacked.
-            value = [part.split("=", 1) for part in value.split(",") if part.strip()]
-        items = value.items() if isinstance(value, Mapping) else cast(Iterable[Any], value)
-        found = tuple((str(key).strip(), str(text).strip()) for key, text in items)
-        if not all(key for key, _ in found) or len(dict(found)) < len(found):
-            raise ValueError
-        return found
-
-    return ConfigOption(name, parse, (), "pairs such as name=value, with commas between them", text)
-
-
-def ports(name: str, text: str) -> ConfigOption[str]:
-    """Return an option that holds a range of ports, both ends included, where 0 alone is any free one."""
-
-    def parse(value: object) -> str:
-        first, _, last = str(value).partition("-")
-        low, high = int(first), int(last or first)
-        if not (low == high == 0 or 1 <= low <= high <= 65_535):
-            raise ValueError
-        return str(value)
-
-    return ConfigOption(name, parse, "0", "0, a port, or two with a dash such as 40000-40099", text)
-
-
-BACKEND = string(
-    "backend",
-    "heap-cow",
-    "Name of the state backend, as in `keyedstate plugins list`.",
-    "the name of an installed backend",
-)
-PLUGINS_ALLOW = names(
-    "plugins.allow", "The only backends that may be used, by name or distribution; empty allows all."
-)
-PLUGINS_DENY = names("plugins.deny", "Backends that may not be used, by name or distribution.")
-PLUGINS_PREFER = names(
-    "plugins.prefer", "Distributions that win where two provide a backend of the same name."
-)
-PLUGINS_MODULES = names(
-    "plugins.modules",
-    "Importable modules with hook implementations that are registered beside the installed plugins, "
-    "on the driver and in every task.",
-)
-PARALLELISM = integer(
-    "parallelism",
-    None,
-    "Number of tasks of a keyed operator; by default the value of spark.sql.shuffle.partitions.",
-    low=1,
-    high=32_768,
-)
-MAX_PARALLELISM = integer(
-    "max-parallelism",
-    None,
-    "Number of key groups: the limit of every later rescaling, fixed by the first epoch. By default one and "
-    "a half times the parallelism, rounded up to a power of two, between 128 and 32768.",
-    low=1,
-    high=32_768,
-)
-CHECKPOINT_DIR = string(
-    "checkpoint.dir",
-    None,
-    "Folder or URI under which each operator keeps its checkpoints; driver and executors must both reach it.",
-    "a path or a URI such as s3://bucket/folder",
-)
-CHECKPOINT_RETAINED = integer(
-    "checkpoint.retained",
-    2,
-    "Completed checkpoints kept per operator. At least two: Spark may run the newest epoch again, and that "
-    "starts from the one before it.",
-    low=2,
-)
-CHECKPOINT_TIMEOUT = duration(
-    "checkpoint.timeout",
-    600_000,
-    "How long the driver waits, from the first acknowledgement of an epoch, for the last one, until it "
-    "reports the checkpoint as given up and says what is missing. Where all come after all, it is published: "
-    "Spark commits the epoch with it.",
-    low_ms=10,
-)
-CHECKPOINT_PERMISSIONS = choice(
-    "checkpoint.permissions",
-    "owner",
-    ("owner", "group", "umask"),
-    "Who may use new files and folders of checkpoints and savepoints on a local disk. `owner`: their user "
-    "(0600, 0700). `group`: their group too (0660, 0770). `umask`: whom the umask of the process lets.",
-)
-CHECKPOINT_COMPRESSION = choice(
-    "checkpoint.compression", "zstd", ("zstd", "lz4", "none"), "Compression inside segment files."
-)
-CHECKPOINT_MAX_DELTAS = integer(
-    "checkpoint.max-deltas",
-    10,
-    "Epochs in a row that write what they changed and not the whole state. The whole state is also written "
-    "when what changed since weighs half as much, and when a type or the parallelism changed. 0 writes it in "
-    "every epoch.",
-    low=0,
-)
-CHECKPOINT_DELTA_MIN_BYTES = integer(
-    "checkpoint.delta-min-bytes",
-    1 << 20,
-    "State of a task that is smaller than this many bytes is always written whole: one file more to read "
-    "would cost more than it saves.",
-    low=0,
-)
-CHECKPOINT_BASE_MIN_PAUSE = duration(
-    "checkpoint.base-min-pause",
-    0,
-    "How long a task waits, after it has written its whole state, before it does so again. A chain three "
-    "times as long or as heavy as it should be is not put off.",
-)
-CHECKPOINT_MAX_CONCURRENT_BASES = integer(
-    "checkpoint.max-concurrent-bases",
-    0,
-    "How many tasks of an operator may begin to write their whole state in the same epoch, those with the "
-    "longest chains first; 0 sets no limit.",
-    low=0,
-)
-CHECKPOINT_BASE_TIMEOUT = duration(
-    "checkpoint.base-timeout",
-    600_000,
-    "How long the whole state may take to be written beside the work; then it is given up, which counts as "
-    "a failure.",
-    low_ms=10,
-)
-CHECKPOINT_TOLERABLE_FAILURES = integer(
-    "checkpoint.tolerable-failures",
-    3,
-    "How many times in a row the whole state may fail to be written beside the work. Nothing is lost by it, "
-    "since what changed is written all the same; one failure more stops the query.",
-    low=0,
-)
-CHECKPOINT_LOCAL_COPIES = choice(
-    "checkpoint.local-copies",
-    "off",
-    ("off", "on"),
-    "Whether a task keeps a copy of what it writes on its own machine, and restores from it where it can: "
-    "without fetching files from the storage, and for the room that the state takes.",
-)
-CHECKPOINT_LOCAL_COPIES_DIR = string(
-    "checkpoint.local-copies-dir",
-    None,
-    "Folder of the local copies, on each machine; by default below Spark's local folder, which goes with "
-    "the application.",
-    "a path",
-)
-STORAGE_OPTIONS = pairs(
-    "storage.options",
-    "What a plugin needs that opens the scheme of the checkpoint's URI (hook keyedstate_checkpoint_storage): "
-    "it gets these. The file systems of pyarrow take theirs from the URI.",
-)
-STORAGE_RETRIES = integer(
-    "storage.retries",
-    5,
-    "How often a request to the checkpoint's storage is sent again after a transient error: a timeout, "
-    "throttling, a broken connection, an error of the server.",
-    low=0,
-    high=1000,
-)
-STORAGE_RETRY_DELAY = duration(
-    "storage.retry-delay",
-    200,
-    "How long before such a request is sent again for the first time; doubled each time, up to 20 seconds, "
-    "and shortened at random by up to a half.",
-)
-RESTORE_SAVEPOINT = string(
-    "restore.savepoint",
-    None,
-    "The savepoint that a new query begins from: its epoch 0, again where Spark runs that again, and no "
-    "later one. Keyed operators on batch DataFrames begin without state all the same.",
-    "a path or a URI such as s3://bucket/savepoint",
-)
-RESTORE_CLAIM_MODE = choice(
-    "restore.claim-mode",
-    "no-claim",
-    ("no-claim", "claim"),
-    "Whose the savepoint is that a query begins from. With `no-claim` it stays the user's and is never "
-    "changed. With `claim` it is deleted when Spark has committed epoch 0, which needs it.",
-)
-RESTORE_ALLOW_UNCLAIMED = boolean(
-    "restore.allow-unclaimed",
-    False,
-    "Whether a query may go on that began from a savepoint with operators which it does not have; their "
-    "state is left behind.",
-)
-RESTORE_ALLOW_NEW = boolean(
-    "restore.allow-new",
-    False,
-    "Whether operators that the savepoint does not have may begin without state.",
-)
-HOST = choice(
-    "host",
-    "resident",
-    ("resident", "embedded"),
-    "Where streaming queries run their keyed epochs. `resident`: in processes beside Spark's workers that "
-    "keep state from one epoch to the next. `embedded`: in the tasks themselves, which restore it each time.",
-)
-HOSTS_PROCESSES = integer(
-    "hosts.processes",
-    None,
-    "Hosts of each executor; by default as many as it has cores. Partition p is on host p modulo this.",
-    low=1,
-    high=10_000,
-)
-HOSTS_IDLE_TIME = duration(
-    "hosts.idle-time",
-    600_000,
-    "How long a host without a task stays, and how long a partition is kept that no task has asked for.",
-    low_ms=100,
-)
-HOSTS_MEMORY = integer(
-    "hosts.memory",
-    0,
-    "How many bytes of memory a host may take. One that has more fails its task, which names this option, "
-    "and makes place for a new host. 0 sets no limit.",
-    low=0,
-)
-HOSTS_EPOCH_TIMEOUT = duration(
-    "hosts.epoch-timeout",
-    0,
-    "How long an epoch of one partition may take in a host, before the host is killed and the attempt fails: "
-    "for functions that may hang. 0 sets no limit.",
-)
-HOSTS_TCP = choice(
-    "hosts.tcp",
-    "auto",
-    ("auto", "on", "off"),
-    "Whether a task uses the host of another executor that keeps its partition, over TCP. `auto`: on a "
-    "cluster, unless Spark encrypts its own traffic and there is no `hosts.tls-certificate`. Without it such "
-    "a task restores its partition from files.",
-)
-HOSTS_BIND_ADDRESS = string(
-    "hosts.bind-address",
-    None,
-    "Address at which hosts listen for other executors; by default the one under which they are reached.",
-    "an address of every executor, such as 0.0.0.0",
-)
-HOSTS_ADVERTISED_ADDRESS = string(
-    "hosts.advertised-address",
-    None,
-    "Address under which other executors reach the hosts of an executor; by default its SPARK_LOCAL_IP, its "
-    "address as a pod, or that from which it reaches the driver.",
-    "the name of an environment variable of the executors with a $ before it, or an address",
-)
-HOSTS_PORTS = ports("hosts.ports", "Ports at which hosts listen for other executors; 0 for any free one.")
-HOSTS_CONNECT_TIMEOUT = duration(
-    "hosts.connect-timeout",
-    5_000,
-    "How long the host of another executor may take to answer before the task restores the partition from "
-    "files, and how long a stranger may take to prove who it is.",
-    low_ms=100,
-)
-HOSTS_TLS_CERTIFICATE = string(
-    "hosts.tls-certificate",
-    None,
-    "Certificate of an executor, as a PEM file on its machine. With it and the two options below, what goes "
-    "between executors is encrypted, and both sides show a certificate.",
-    "a path on every executor",
-)
-HOSTS_TLS_KEY = string(
-    "hosts.tls-key", None, "Key of that certificate, without a password.", "a path on every executor"
-)
-HOSTS_TLS_CA = string(
-    "hosts.tls-ca",
-    None,
-    "Certificates of the authorities that vouch for executors.",
-    "a path on every executor",
-)
-METRICS_OPTIONS = pairs(
-    "metrics.options",
-    "What plugins that report metrics need (hook keyedstate_metric_reporter): names and values that they "
-    "define.",
-)
-METRICS_LATENCY = boolean(
-    "metrics.latency",
-    False,
-    "Whether accesses to states are sampled for how long they take.",
-)
-METRICS_LATENCY_INTERVAL = integer(
-    "metrics.latency-interval",
-    100,
-    "Of so many calls of an operation of a state one is measured.",
-    low=1,
-)
-METRICS_LATENCY_HISTORY = integer(
-    "metrics.latency-history",
-    128,
-    "How many samples each task keeps of an operation of a state, the newest.",
-    low=1,
-    high=10_000,
-)
-METRICS_LATENCY_STATE_NAMES = boolean(
-    "metrics.latency-state-names",
-    True,
-    "Whether each state has samples of its own; otherwise the states of a kind have them together.",
-)
-TYPES_GENERIC = choice(
-    "types.generic",
-    "allow",
-    ("allow", "forbid"),
-    "Whether states may have generic types, whose values are pickled: slow, readable by Python alone, and "
-    "without evolution. `forbid` refuses to register such a state.",
-)
-TIMERS_QUEUE = choice(
-    "timers.queue",
-    "auto",
-    ("auto", "heap", "ordered"),
-    "Where the order of timers is kept. `heap`: in memory, 200 to 500 bytes each. `ordered`: by the backend.",
-)
-
-CLOCK_MAX_SKEW = duration(
-    "clock.max-skew",
-    60_000,
-    "How far the clock of a task's machine may be from that of the checkpoints' storage, and the processing "
-    "time of the last epoch ahead of both. Beyond it, the time of the storage counts.",
-)
-
-#: The kernel's options: all above.  A plugin adds its own under ``<backend name>.``.
-OPTIONS: tuple[ConfigOption[Any], ...] = tuple(
-    option for option in list(globals().values()) if isinstance(option, ConfigOption)
-)
-
-
 @dataclass(frozen=True)
 class _Setting:
     value: object
@@ -496,8 +156,13 @@ class _Setting:
     source: str
 
 
-class Configuration:
+class Settings:
     """The options that were set, and where.
+
+    Attributes
+    ----------
+    declared : sequence of ConfigOption
+        The options that exist without any plugin; a subclass names them.
 
     Parameters
     ----------
@@ -513,7 +178,7 @@ class Configuration:
     Raises
     ------
     UnknownOptionError
-        Where a kernel option is misspelt.  Names with a dot whose first word is no kernel subject are
+        Where a declared option is misspelt.  Names with a dot whose first word begins no declared option are
         taken for a plugin's and checked by `plugin_options`, when it is known which plugins there are.
     ConfigError
         Where the TOML file cannot be read.
@@ -523,6 +188,8 @@ class Configuration:
     Values are parsed when they are read with ``[]``, so that an error names the place they came from.
     """
 
+    declared: ClassVar[Sequence[ConfigOption[Any]]] = ()
+
     def __init__(
         self,
         explicit: Mapping[str, object] | None = None,
@@ -531,6 +198,7 @@ class Configuration:
         environ: Mapping[str, str] | None = None,
         toml: Path | None = None,
     ) -> None:
+        self._names = frozenset(option.name for option in self.declared)
         self._settings: dict[str, _Setting] = {}
         # Lowest precedence first: a later source overwrites.
         if toml is not None:
@@ -541,14 +209,14 @@ class Configuration:
             for key, value in (environ or {}).items()
             if key.startswith(ENVIRONMENT_PREFIX) and not key.startswith(_NOT_OPTIONS)
         }
-        self._read_environment(OPTIONS)
+        self._read_environment(self.declared)
         for key, text in (spark or {}).items():
             if key.startswith(SPARK_PREFIX):
                 name = key[len(SPARK_PREFIX) :]
                 self._settings[name] = _Setting(text, key, "Spark configuration")
         for name, value in (explicit or {}).items():
             self._settings[name] = _Setting(value, name, "call")
-        self._check_kernel_names()
+        self._check_declared_names()
 
     def __getitem__(self, option: ConfigOption[T]) -> T:
         value = self.get(option)
@@ -597,11 +265,11 @@ class Configuration:
         self._read_environment(option for plugin in options.values() for option in plugin)
         for key in self._environ:
             if not key.startswith(tuple(map(_environment_name, unusable))):
-                names = sorted(_environment_name(name) for name in known | _KERNEL_NAMES)
+                names = sorted(_environment_name(name) for name in known | self._names)
                 raise UnknownOptionError(key, "environment", names)
         for name, setting in self._settings.items():
-            if name not in _KERNEL_NAMES and name not in known and not name.startswith(unusable):
-                raise _unknown(setting, name, known | _KERNEL_NAMES)
+            if name not in self._names and name not in known and not name.startswith(unusable):
+                raise _unknown(setting, name, known | self._names)
         return {option.name: self.get(option) for option in options.get(backend, ())}
 
     def source(self, option: ConfigOption[Any]) -> str | None:
@@ -621,16 +289,15 @@ class Configuration:
             if text is not None and self._settings.get(option.name, _FILE).source.startswith("file"):
                 self._settings[option.name] = _Setting(text, key, "environment")
 
-    def _check_kernel_names(self) -> None:
+    def _check_declared_names(self) -> None:
+        subjects = {name.split(".", 1)[0] for name in self._names}
         for name, setting in self._settings.items():
             subject = name.split(".", 1)[0]
-            if name not in _KERNEL_NAMES and ("." not in name or subject in _KERNEL_SUBJECTS):
-                raise _unknown(setting, name, _KERNEL_NAMES)
+            if name not in self._names and ("." not in name or subject in subjects):
+                raise _unknown(setting, name, self._names)
 
 
 _FILE = _Setting(None, "", "file")
-_KERNEL_NAMES = frozenset(option.name for option in OPTIONS)
-_KERNEL_SUBJECTS = frozenset(name.split(".", 1)[0] for name in _KERNEL_NAMES)
 
 
 def _unknown(setting: _Setting, name: str, known: Iterable[str]) -> UnknownOptionError:

@@ -20,13 +20,13 @@ from keyedstate.backend import (
     AnyStateTable,
     BackendContext,
     BackendDescription,
-    EpochMetrics,
     RestoreOperation,
     SnapshotStrategy,
     SpillManager,
     StateHandle,
     StateMeta,
 )
+from keyedstate.metrics import EpochMetrics
 from keyedstate.types import TypeSerializer
 
 PROJECT = "keyedstate"

@@ -25,18 +25,11 @@ from keyedstate.backend import (
     SnapshotStrategy,
     SpillManager,
     StateHandle,
+    StateKind,
     StateMeta,
     StateTable,
 )
-from keyedstate.config import (
-    BACKEND,
-    PLUGINS_ALLOW,
-    PLUGINS_DENY,
-    PLUGINS_MODULES,
-    PLUGINS_PREFER,
-    ConfigOption,
-    Configuration,
-)
+from keyedstate.config import ConfigOption
 from keyedstate.errors import (
     DuplicateBackendError,
     HookApiVersionError,
@@ -47,6 +40,14 @@ from keyedstate.errors import (
     UnknownBackendError,
     closest_names,
     did_you_mean,
+)
+from keyedstate.options import (
+    BACKEND,
+    PLUGINS_ALLOW,
+    PLUGINS_DENY,
+    PLUGINS_MODULES,
+    PLUGINS_PREFER,
+    Configuration,
 )
 from keyedstate.types import register_serializer_type
 
@@ -111,7 +112,7 @@ class Backend:
         description: BackendDescription,
         hooks_of: tuple[str, ...],
         hook: Callable[[str], Any],
-        able: Callable[[Capability], Sequence[str]],
+        able: Callable[[StateKind], Sequence[str]],
     ) -> None:
         self.provider = provider
         self.description = description
@@ -150,18 +151,17 @@ class Backend:
         manager: SpillManager | None = self._made("spill_manager", SpillManager, context=context)
         return manager
 
-    def require(self, capability: Capability, state: str) -> None:
-        """Refuse a state that wants what the backend lacks.
+    def require(self, kind: StateKind, state: str) -> None:
+        """Refuse a state of a kind that the backend does not hold.
 
         Raises
         ------
         MissingCapabilityError
             Names the state, the claimed level and the installed backends that can.
         """
-        level = self.description.level(capability)
-        if not level.usable:
-            able = self._able(capability)
-            raise MissingCapabilityError(state, capability.value, level.value, self.name, able)
+        if not self.description.holds(kind):
+            level, able = self.description.level(Capability.STATE_KINDS), self._able(kind)
+            raise MissingCapabilityError(state, f"{kind.value} state", level.value, self.name, able)
 
     def _made(self, what: str, expected: type, **arguments: object) -> Any:
         hook = f"keyedstate_create_{what}"
@@ -356,10 +356,9 @@ class PluginRegistry:
             options[backend.name] = backend.description.options
         return options
 
-    def able(self, capability: Capability) -> list[str]:
-        """Return the names of the usable backends that have a capability."""
-        usable = (backend for backend in self._usable() if backend.description.level(capability).usable)
-        return sorted({backend.name for backend in usable})
+    def able(self, kind: StateKind) -> list[str]:
+        """Return the names of the usable backends that hold states of a kind."""
+        return sorted({backend.name for backend in self._usable() if backend.description.holds(kind)})
 
     def _usable(self) -> list[Backend]:
         return [self.load(provider) for provider in self.providers() if self.refusal(provider) is None]

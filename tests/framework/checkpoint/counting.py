@@ -22,9 +22,9 @@ from keyedstate.checkpoint import (
     handles_for,
     read_operator_state,
 )
-from keyedstate.config import Configuration
 from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
     ChosenBackend,

@@ -24,9 +24,9 @@ from keyedstate.checkpoint import (
     to_json,
     write_delta,
 )
-from keyedstate.config import Configuration
 from keyedstate.errors import CorruptSegmentError
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
     ChosenBackend,

@@ -32,9 +32,9 @@ from keyedstate.checkpoint import (
     find_restore_point,
     handles_for,
 )
-from keyedstate.config import Configuration
 from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
     ChosenBackend,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from keyedstate.backend import LatencyFigures, PhaseTimes, StateFigures
 from keyedstate.checkpoint import (
     AttemptManifest,
     BaseReport,
@@ -26,6 +25,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.format.native_base import NativeBase, StoredNativeFile
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.metrics import LatencyFigures, PhaseTimes, StateFigures
 
 GROUPS = [KeyGroupRange(0, 1), KeyGroupRange(2, 3), KeyGroupRange(4, 7)]
 

@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.backend import (
-    OPERATOR_KEY_GROUP,
-    EntryBatch,
-    OperatorStateKind,
-    OperatorStateMeta,
-    SnapshotSink,
-)
+from keyedstate.backend import EntryBatch, SnapshotSink
 from keyedstate.checkpoint import (
     Acknowledgement,
     CheckpointCoordinator,
@@ -32,6 +26,7 @@ from keyedstate.errors import (
     MissingFileError,
     UnwritableEntryError,
 )
+from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
 from keyedstate.types import INT64, STRING, VOID_NAMESPACE
 
 NUMBERS = OperatorStateMeta.of_list("numbers", OperatorStateKind.LIST, INT64)

@@ -17,8 +17,8 @@ import pytest
 from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, hold
 from keyedstate.checkpoint.protocol.owner import exclusive
 from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
-from keyedstate.config import Configuration
 from keyedstate.errors import StorageError
+from keyedstate.options import Configuration
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")

@@ -29,10 +29,10 @@ from keyedstate.checkpoint import (
     handles_for,
 )
 from keyedstate.checkpoint.reading.state_reader import KeyedStateReader, StateReader, reader_of
-from keyedstate.config import Configuration
 from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.errors import CorruptSegmentError, GenericStateRefusedError, UnknownStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
     AggregateFunction,

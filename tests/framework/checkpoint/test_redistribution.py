@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from keyedstate.backend import OperatorStateKind
 from keyedstate.checkpoint.format.redistribution import Share, redistribute
+from keyedstate.operator_state import OperatorStateKind
 
 LIST, UNION, BROADCAST = OperatorStateKind.LIST, OperatorStateKind.UNION_LIST, OperatorStateKind.BROADCAST
 

@@ -12,9 +12,9 @@ import pytest
 from keyedstate import types
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
 from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWriter
-from keyedstate.config import Configuration
 from keyedstate.errors import StateMigrationError
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 from keyedstate.types import VOID, VOID_NAMESPACE, TtlSerializer, nullable, row_of

@@ -13,8 +13,8 @@ import pytest
 
 from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.storage.retry import RetryPolicy, is_transient
-from keyedstate.config import Configuration
 from keyedstate.errors import MissingFileError, StorageError
+from keyedstate.options import Configuration
 
 TRANSIENT = [
     ConnectionResetError("reset"),

@@ -12,7 +12,6 @@ import pytest
 
 from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.storage import process_plugins
-from keyedstate.config import STORAGE_OPTIONS, Configuration
 from keyedstate.errors import (
     DuplicateSchemeError,
     InvalidOptionError,
@@ -20,6 +19,7 @@ from keyedstate.errors import (
     StorageError,
     UnknownSchemeError,
 )
+from keyedstate.options import STORAGE_OPTIONS, Configuration
 
 SOURCE = """
 import pyarrow.fs

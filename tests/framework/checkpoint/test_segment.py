@@ -10,14 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyedstate.backend import (
-    AnyStateTable,
-    BackendContext,
-    EntryBatch,
-    FullRestoreOperation,
-    StateKind,
-    StateMeta,
-)
+from keyedstate.backend import AnyStateTable, BackendContext, EntryBatch, StateKind, StateMeta
 from keyedstate.checkpoint import (
     CheckpointStorage,
     SegmentFile,
@@ -37,6 +30,7 @@ from keyedstate.errors import (
     UnwritableEntryError,
 )
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.tables import FullRestoreOperation
 from keyedstate.types import (
     BYTES,
     FLOAT64,

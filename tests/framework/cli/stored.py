@@ -8,18 +8,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from keyedstate.backend import (
-    OPERATOR_KEY_GROUP,
-    AddressBatch,
-    EntryBatch,
-    GatheredChanges,
-    GroupChanges,
-    OperatorStateKind,
-    OperatorStateMeta,
-    SnapshotSink,
-    StateKind,
-    StateMeta,
-)
+from keyedstate.backend import AddressBatch, EntryBatch, SnapshotSink, StateKind, StateMeta
 from keyedstate.checkpoint import (
     Acknowledgement,
     AttemptManifest,
@@ -35,6 +24,8 @@ from keyedstate.checkpoint import (
     write_operator_state,
 )
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
+from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
+from keyedstate.tables import GatheredChanges, GroupChanges
 from keyedstate.types import FLOAT64, INT64, STRING, VOID, VOID_NAMESPACE, list_of, map_of, nullable
 
 KEY = nullable(STRING)

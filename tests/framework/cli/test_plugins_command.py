@@ -109,13 +109,13 @@ def test_one_plugin_is_shown_with_every_capability_and_option(invoke, distributi
         "my-backend",
         "2.3",
         "mine",
-        capabilities="Capability.LIST_STATE: Level.PARTIAL",
+        capabilities="Capability.STATE_KINDS: Level.PARTIAL",
         options="integer('mine.size', 5, 'Entries of a page.', low=1),",
     )
     mine = json.loads(invoke("plugins", "show", "mine", "--format", "json").stdout)
     assert mine["capabilities"].keys() == {capability.value for capability in Capability}
-    assert mine["capabilities"]["list state"] == "partial"
-    assert mine["capabilities"]["map state"] == "never"
+    assert mine["capabilities"]["kinds of state"] == "partial"
+    assert mine["capabilities"]["rescaling"] == "never"
     assert mine["options"] == [
         {
             "name": "mine.size",
@@ -125,7 +125,7 @@ def test_one_plugin_is_shown_with_every_capability_and_option(invoke, distributi
         }
     ]
     people = invoke("plugins", "show", "mine").stdout
-    for text in ("my-backend 2.3", "1 to 1", "list state", "partial", "mine.size", "Entries of a page."):
+    for text in ("my-backend 2.3", "1 to 1", "kinds of state", "partial", "mine.size", "Entries of a page."):
         assert text in people
 
 

@@ -40,7 +40,6 @@ from keyedstate.aggregates import (
     variance,
 )
 from keyedstate.aggregates import function as aggregation
-from keyedstate.config import Configuration
 from keyedstate.errors import (
     AggregateOverflowError,
     InvalidAggregateError,
@@ -49,6 +48,7 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for

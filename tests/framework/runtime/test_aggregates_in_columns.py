@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,16 @@ from keyedstate.aggregates import (
     sum_,
     variance,
 )
-from keyedstate.backend import Capability
-from keyedstate.config import Configuration
 from keyedstate.errors import AggregateOverflowError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import keyed_operator
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, Ttl
+from keyedstate.testing.contract.parts import TablePart
 
 GROUPS = 8
 GROUP_COLUMN = "__group"
@@ -145,13 +146,8 @@ class Job:
 
 
 @pytest.fixture(autouse=True)
-def _in_columns() -> None:
-    if (
-        not PluginRegistry(Configuration({"backend": "heap-cow"}))
-        .choose()
-        .description.level(Capability.COLUMNS)
-        .usable
-    ):
+def _in_columns(tmp_path: Path) -> None:
+    if not TablePart.COLUMNS.is_in("heap-cow", {}, tmp_path):
         pytest.skip("heap-cow is not compiled here")
 
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
-from keyedstate.config import Configuration
 from keyedstate.errors import (
     EventTimeError,
     HarnessSchemaError,
@@ -17,6 +16,7 @@ from keyedstate.errors import (
     UserFunctionError,
 )
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import (
     ConnectedInput,

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
-from keyedstate.config import Configuration
 from keyedstate.errors import MissingEventTimeError
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.event_time import event_times, is_event_time

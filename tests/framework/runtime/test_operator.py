@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
-from keyedstate.config import Configuration
 from keyedstate.errors import (
     InvalidDescriptorError,
     InvalidFunctionError,
@@ -22,6 +21,7 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
-from keyedstate.config import Configuration
 from keyedstate.errors import (
     InvalidDescriptorError,
     InvalidFunctionError,
@@ -20,6 +19,7 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import (
     BroadcastContext,

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keyedstate.config import Configuration
 from keyedstate.errors import OutputTypeError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyedstate import types
-from keyedstate.config import Configuration
 from keyedstate.errors import NoCurrentKeyError, OutputBatchError, StateValueError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction, VectorizedProcessFunction
 from keyedstate.runtime.grouping import GroupedRows, key_serializer_for

@@ -14,8 +14,8 @@ from keyedstate import types
 from keyedstate.backend import Capability
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
     ChosenBackend,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.config import Configuration
 from keyedstate.errors import InvalidOptionError, StateValueError
+from keyedstate.options import Configuration
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,

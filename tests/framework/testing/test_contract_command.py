@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from keyedstate.backend import Capability
-from keyedstate.config import Configuration
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
+from keyedstate.testing.contract.parts import TablePart
 from keyedstate.testing.contract.reports.baseline import measure
 from keyedstate.testing.contract.reports.matrix import EVERY_BACKEND
 from keyedstate.testing.contract.reports.outcomes import OUTCOMES_OPTION, Ending, Outcome, OutcomeReader
@@ -119,15 +120,37 @@ def test_a_module_of_the_folder_it_runs_in_needs_no_distribution(tmp_path):
     assert "my_module (module)" in ran.stdout
 
 
-def test_a_claim_that_does_not_hold_is_named_with_the_tests_that_show_it(tmp_path, distributions):
-    claims = "Capability.CHANGE_TRACKING: Level.FULL"
-    distributions.add_source("lying-backend", "9.9", "mine", SOURCE.format(claims=claims, extra=""))
+#: A backend whose tables say that they track changes, and see none.
+BLIND = """
+from keyedstate.backend import ChangeTracking
+from keyedstate.tables import GatheredChanges
+
+
+class Blind(table.NestedMapTable, ChangeTracking):
+    def begin_epoch(self, epoch):
+        return None
+
+    def changes_since(self, epoch):
+        return GatheredChanges({})
+
+    def forget_changes(self, epoch):
+        return None
+
+
+@hookimpl
+def keyedstate_create_state_table(meta, context):
+    return Blind(meta, context.key_groups)
+"""
+
+
+def test_a_part_that_does_not_hold_is_named_with_the_tests_that_show_it(tmp_path, distributions):
+    distributions.add_source("lying-backend", "9.9", "mine", SOURCE.format(claims="", extra=BLIND))
     file, page = tmp_path / "report.json", tmp_path / "report.md"
     # Not `--no-baseline`: none is measured where a test fails.
     words = ["mine", "-k", "first_epoch or says_what", "--json", str(file), "--markdown", str(page)]
     ran = run(tmp_path / "work", *words, path=distributions.folder)
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert line_of(ran.stdout, "change tracking") == ["full", "0", "1", "0", "0", "fails"]
+    assert line_of(ran.stdout, "change tracking") == ["0", "1", "0", "0", "fails"]
     assert "What fails: change tracking." in ran.stdout
     assert "lying-backend 9.9" in ran.stdout
     document = json.loads(file.read_text())
@@ -173,7 +196,7 @@ def test_outcomes_are_read_while_they_are_written(tmp_path):
     file = tmp_path / "outcomes.jsonl"
     reader = OutcomeReader(file)
     assert reader.read() == []
-    begun = {"test": "test_a", "capabilities": [], "ending": "failed", "message": "its process ended"}
+    begun = {"test": "test_a", "subjects": [], "ending": "failed", "message": "its process ended"}
     file.write_text('{"total": 2}\n' + json.dumps(begun) + "\n" + json.dumps(begun)[:20])
     assert reader.read() == []
     assert reader.total == 2
@@ -278,7 +301,7 @@ def test_the_page_says_what_each_capability_is_tested_for():
     table = PAGE.read_text().partition("\n## What is tested\n")[2].partition("\n## ")[0]
     first_cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| ")]
     named = {name.strip() for cell in first_cells for name in cell.split(",")}
-    assert {capability.value for capability in Capability} | {EVERY_BACKEND} <= named
+    assert {subject.value for subject in (*Capability, *TablePart)} | {EVERY_BACKEND} <= named
 
 
 # -- the files -------------------------------------------------------------------------------------
@@ -297,7 +320,9 @@ def report(**changed: Any) -> Report:
     """Return a report over outcomes of every kind, with a baseline of little work."""
     outcomes = [
         Outcome("test_a", (), Ending.PASSED, ""),
-        Outcome("test_b[map]", (Capability.MAP_STATE, Capability.RESCALING), Ending.FAILED, "assert `a` | b"),
+        Outcome(
+            "test_b[map]", (Capability.STATE_KINDS, Capability.RESCALING), Ending.FAILED, "assert `a` | b"
+        ),
         Outcome("test_c", (Capability.ASYNC_SNAPSHOT,), Ending.SKIPPED, "not claimed"),
         Outcome("test_d", (Capability.RESCALING,), Ending.ANNOUNCED, "assert 1 == 2"),
     ]
@@ -373,8 +398,8 @@ def test_the_page_explains_every_key_of_the_document():
 def test_a_test_of_several_capabilities_counts_for_each():
     document = report().document()
     lines = {line.pop("capability"): line for line in document["matrix"]}
-    assert list(lines) == [EVERY_BACKEND, *(capability.value for capability in Capability)]
-    assert lines["map state"] == {
+    assert list(lines) == [EVERY_BACKEND, *(subject.value for subject in (*Capability, *TablePart))]
+    assert lines["kinds of state"] == {
         "claimed": "full",
         "passed": 0,
         "failed": 1,
@@ -384,7 +409,7 @@ def test_a_test_of_several_capabilities_counts_for_each():
     }
     assert lines["rescaling"]["failed"] == lines["rescaling"]["announced"] == 1
     assert lines["asynchronous snapshots"]["verdict"] == "not claimed"
-    assert lines["list state"]["verdict"] == "not tested"
+    assert lines["objects kept by reference"]["verdict"] == "not tested"
     assert [failure["test"] for failure in document["failures"]] == ["test_b[map]"]
 
 
@@ -413,8 +438,8 @@ def test_the_baseline_measures_five_operations_against_their_floors():
 def test_the_page_says_what_the_document_says():
     page = report().markdown()
     assert page.startswith("# The contract on nested-map\n\nnested-map: python ")
-    assert "| map state | full | 0 | 1 | 0 | 0 | fails |" in page
-    assert "- `test_b[map]` (map state, rescaling): `assert 'a' | b`" in page
+    assert "| kinds of state | full | 0 | 1 | 0 | 0 | fails |" in page
+    assert "- `test_b[map]` (kinds of state, rescaling): `assert 'a' | b`" in page
     assert "## Announced, not mandatory yet\n\n- `test_d`" in page
     assert "| put | " in page
     widths = {line.count(" | ") for line in page.splitlines() if line.startswith("|")}

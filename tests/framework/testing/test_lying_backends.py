@@ -15,7 +15,8 @@ pytestmark = pytest.mark.slow
 HONEST = """
 from dataclasses import replace
 
-from keyedstate.backend import Capability, EntryBatch, ExpiryCleanup, FullRestoreOperation, Level
+from keyedstate.backend import Capability, EntryBatch, ExpiryCleanup, Level
+from keyedstate.tables import FullRestoreOperation
 from keyedstate.errors import CheckpointError
 from keyedstate.hooks import hookimpl
 from keyedstate_nested_map import plugin as honest
@@ -45,7 +46,6 @@ keyedstate_create_snapshot_strategy = honest.keyedstate_create_snapshot_strategy
 def keyedstate_create_restore_operation(handles, context):
     return FullRestoreOperation(handles, context, keyedstate_create_state_table)
 """
-CLEANS_UP = HONEST + "\nCLAIMS[Capability.EXPIRY_CLEANUP] = Level.FULL\n"
 DROPPING = """
 class Table(NestedMapTable, ExpiryCleanup):
     def drop_expired(self):
@@ -59,17 +59,16 @@ class Table(NestedMapTable, ExpiryCleanup):
 """
 #: What a backend is made of, and a part of the names of the tests that must find it out.
 LIES = {
-    "claims a clean-up that its tables lack": (CLEANS_UP, "drops_what_is_expired"),
-    "claims a clean-up that does nothing": (
-        CLEANS_UP + DROPPING.format(body="pass"),
+    "has a clean-up that does nothing": (
+        HONEST + DROPPING.format(body="pass"),
         "drops_what_is_expired",
     ),
     "cleans up what lives": (
-        CLEANS_UP + DROPPING.format(body="self.remove(*address)"),
+        HONEST + DROPPING.format(body="self.remove(*address)"),
         "drops_what_is_expired",
     ),
     "wraps around where a time is not known": (
-        CLEANS_UP
+        HONEST
         + DROPPING.format(
             body="expires = value[0] + expiry.ttl_ms\n"
             "            if (expires + 2**63) % 2**64 - 2**63 <= expiry.now():\n"
@@ -139,7 +138,7 @@ def test_a_lie_is_found(tmp_path: Path, lie: str) -> None:
 
 def test_the_same_backend_without_a_lie_passes_those_tests(tmp_path: Path) -> None:
     """So it is the lies that fail."""
-    honest = CLEANS_UP + DROPPING.format(
+    honest = HONEST + DROPPING.format(
         body="living = expiry.live(value)\n"
         "            if living is None:\n"
         "                self.remove(*address)\n"

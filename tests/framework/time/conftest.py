@@ -14,8 +14,8 @@ from keyedstate import types
 from keyedstate.backend import StateHandle, StateMeta
 from keyedstate.checkpoint import ChainHandle, SegmentHandle, SegmentWriter, write_delta
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ManualClock
 from keyedstate.time import Timer, TimerService, TimerServices

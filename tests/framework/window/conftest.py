@@ -14,8 +14,8 @@ import pytest
 from keyedstate import types
 from keyedstate.checkpoint import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ManualClock
 from keyedstate.time import TimerServices

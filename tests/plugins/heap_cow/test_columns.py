@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.backend import Capability, ColumnTable
+from keyedstate.backend import ColumnTable
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.testing.contract.base import KEY_GROUPS, MAX_PARALLELISM, content
 from keyedstate.testing.contract.suites.columns import KEYS, METAS, NAMESPACES, group_of, shown
@@ -29,9 +29,8 @@ def opened(folder: Path, form: str, key_groups: KeyGroupRange = KEY_GROUPS, hand
     )
 
 
-def test_columns_are_claimed_where_the_map_is_compiled(tmp_path: Path) -> None:
+def test_tables_of_numbers_are_columns_where_the_map_is_compiled(tmp_path: Path) -> None:
     instance = opened(tmp_path, "auto")
-    assert instance.backend.description.level(Capability.COLUMNS).usable is bool(cowmap.COMPILED)
     assert isinstance(instance.table(METAS[0]), ColumnTable) is bool(cowmap.COMPILED)
     instance.close()
 

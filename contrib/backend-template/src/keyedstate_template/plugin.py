@@ -10,8 +10,6 @@ from keyedstate.backend import (
     BackendContext,
     BackendDescription,
     Capability,
-    FullRestoreOperation,
-    FullSnapshotStrategy,
     Level,
     RestoreOperation,
     SnapshotStrategy,
@@ -20,6 +18,7 @@ from keyedstate.backend import (
 )
 from keyedstate.config import integer
 from keyedstate.hooks import hookimpl
+from keyedstate.tables import FullRestoreOperation, FullSnapshotStrategy
 from keyedstate_template.table import TemplateTable
 
 VISITOR_STEP = integer(
@@ -42,17 +41,10 @@ def keyedstate_describe_backend() -> BackendDescription:
         summary="One dict per key group: a backend to copy and change.",
         # What is claimed here is what the contract kit tests, so claim nothing that does not hold.
         capabilities={
-            Capability.VALUE_STATE: Level.FULL,
-            Capability.LIST_STATE: Level.FULL,
-            Capability.MAP_STATE: Level.FULL,
-            Capability.REDUCING_STATE: Level.FULL,
-            Capability.AGGREGATING_STATE: Level.FULL,
+            Capability.STATE_KINDS: Level.FULL,
             Capability.ASYNC_SNAPSHOT: Level.NEVER,
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,
-            Capability.CHANGE_TRACKING: Level.NEVER,
-            Capability.COLUMNS: Level.NEVER,
-            Capability.EXPIRY_CLEANUP: Level.FULL,
             Capability.TIMERS_IN_ORDER: Level.NEVER,
             Capability.LARGER_THAN_MEMORY: Level.NEVER,
         },

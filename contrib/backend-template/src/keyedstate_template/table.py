@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import TypeVar
 
@@ -10,17 +10,16 @@ from keyedstate.backend import (
     EntryBatch,
     ExpiryCleanup,
     IncrementalVisitor,
-    StateEntry,
     StateMeta,
     StateTable,
     TableSnapshot,
 )
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.tables import AddressVisitor
 
 K = TypeVar("K")
 N = TypeVar("N")
 V = TypeVar("V")
-U = TypeVar("U")
 
 
 class TemplateTable(StateTable[K, N, V], ExpiryCleanup):
@@ -74,28 +73,11 @@ class TemplateTable(StateTable[K, N, V], ExpiryCleanup):
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
         self._groups[key_group][namespace, key] = value
 
-    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        old = self.get(key_group, key, namespace)
-        self.put(key_group, key, namespace, value)
-        return old
-
     def remove(self, key_group: int, key: K, namespace: N) -> None:
         self._groups[key_group].pop((namespace, key), None)
 
-    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        return self._groups[key_group].pop((namespace, key), None)
-
-    def transform(
-        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
-    ) -> None:
-        self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
-
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))
-
-    def keys(self, namespace: N) -> Iterator[K]:
-        """Yield the keys of one namespace; this looks at every entry, which a better layout would not."""
-        return (key for key, other in self.keys_and_namespaces() if other == namespace)
 
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
         for entries in self._groups.values():
@@ -103,15 +85,11 @@ class TemplateTable(StateTable[K, N, V], ExpiryCleanup):
                 yield key, namespace
 
     def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
-        return _Visitor(self, min(batch_size, self._visitor_step))
+        return AddressVisitor(self, min(batch_size, self._visitor_step))
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Return a view; as asynchronous snapshots are not claimed, it is read before the next change."""
         return _View(self)
-
-    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
-            self.put(key_group, key, namespace, value)
 
     def entries(self, key_group: int) -> dict[tuple[N, K], V]:
         """Return the live dict of one key group, for the classes below."""
@@ -131,29 +109,3 @@ class _View(TableSnapshot[K, N, V]):
 
     def release(self) -> None:
         """Do nothing: a view holds nothing back."""
-
-
-class _Visitor(IncrementalVisitor[K, N, V]):
-    """Walks over a copy of each key group's addresses and looks each of them up again, as it may be gone."""
-
-    def __init__(self, table: TemplateTable[K, N, V], step: int) -> None:
-        self._table = table
-        self._step = step
-        self._walk = self._remaining()
-
-    def _remaining(self) -> Iterator[StateEntry[K, N, V]]:
-        for key_group in self._table.key_groups:
-            entries = self._table.entries(key_group)
-            for address in list(entries):
-                if address in entries:
-                    namespace, key = address
-                    yield StateEntry(key_group, key, namespace, entries[address])
-
-    def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
-        return list(islice(self._walk, self._step))
-
-    def update(self, entry: StateEntry[K, N, V], value: V) -> None:
-        self._table.put(entry.key_group, entry.key, entry.namespace, value)
-
-    def remove(self, entry: StateEntry[K, N, V]) -> None:
-        self._table.remove(entry.key_group, entry.key, entry.namespace)

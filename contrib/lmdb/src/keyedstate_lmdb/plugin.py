@@ -11,8 +11,6 @@ from keyedstate.backend import (
     BackendContext,
     BackendDescription,
     Capability,
-    FullRestoreOperation,
-    FullSnapshotStrategy,
     Level,
     RestoreOperation,
     SnapshotStrategy,
@@ -21,6 +19,7 @@ from keyedstate.backend import (
 )
 from keyedstate.hooks import hookimpl
 from keyedstate.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
+from keyedstate.tables import FullRestoreOperation, FullSnapshotStrategy
 from keyedstate_lmdb.store import MAP_SIZE, LmdbStore
 
 
@@ -35,7 +34,6 @@ def keyedstate_describe_backend() -> BackendDescription:
         capabilities={
             **dict.fromkeys(Capability, Level.FULL),
             Capability.OBJECTS_BY_REFERENCE: Level.NEVER,
-            Capability.COLUMNS: Level.NEVER,
         },
         options=(MAP_SIZE,),
         build=f"lmdb {'.'.join(map(str, lmdb.version()))}",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from keyedstate.backend import EpochMetrics
 from keyedstate.errors import InvalidOptionError
 from keyedstate.hooks import hookimpl
+from keyedstate.metrics import EpochMetrics
 from keyedstate_prometheus.text_file import TextFile
 
 FILE = "prometheus.file"

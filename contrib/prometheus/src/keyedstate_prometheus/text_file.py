@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
-from keyedstate.backend import EpochMetrics
+from keyedstate.metrics import EpochMetrics
 
 #: Counted from one epoch to the next: fields of the record, and what they are.
 COUNTERS = {

@@ -11,8 +11,6 @@ from keyedstate.backend import (
     BackendContext,
     BackendDescription,
     Capability,
-    FullRestoreOperation,
-    FullSnapshotStrategy,
     Level,
     RestoreOperation,
     SnapshotStrategy,
@@ -22,6 +20,7 @@ from keyedstate.backend import (
 from keyedstate.config import integer
 from keyedstate.hooks import hookimpl
 from keyedstate.ordered import OrderedTable, WriteBuffer, create_ordered_table, store_of
+from keyedstate.tables import FullRestoreOperation, FullSnapshotStrategy
 from keyedstate_sqlite.store import SqliteStore
 
 BATCH_ROWS = integer(
@@ -41,17 +40,10 @@ def keyedstate_describe_backend() -> BackendDescription:
         hook_api=(1, 1),
         summary="A SQLite database per task: state larger than memory with nothing to install.",
         capabilities={
-            Capability.VALUE_STATE: Level.FULL,
-            Capability.LIST_STATE: Level.FULL,
-            Capability.MAP_STATE: Level.FULL,
-            Capability.REDUCING_STATE: Level.FULL,
-            Capability.AGGREGATING_STATE: Level.FULL,
+            Capability.STATE_KINDS: Level.FULL,
             Capability.ASYNC_SNAPSHOT: Level.FULL,
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.NEVER,
-            Capability.CHANGE_TRACKING: Level.FULL,
-            Capability.COLUMNS: Level.NEVER,
-            Capability.EXPIRY_CLEANUP: Level.FULL,
             Capability.TIMERS_IN_ORDER: Level.FULL,
             Capability.LARGER_THAN_MEMORY: Level.FULL,
         },

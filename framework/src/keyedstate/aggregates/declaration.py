@@ -15,9 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.backend import Column, array_of
+from keyedstate.backend import Column
 from keyedstate.errors import InvalidAggregateError, UnsupportedTypeError, forgotten_call
 from keyedstate.runtime.grouping import GroupedRows
+from keyedstate.tables import array_of
 from keyedstate.types import TypeSerializer, infer
 
 #: The values of one part of an accumulator, one per key; None where there is none.

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.aggregates.declaration import Part
-from keyedstate.backend import Column, column_of
+from keyedstate.backend import Column
+from keyedstate.tables import column_of
 
 Numbers = npt.NDArray[Any]
 

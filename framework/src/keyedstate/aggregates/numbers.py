@@ -21,8 +21,9 @@ from keyedstate.aggregates.declaration import (
     wrong_type,
 )
 from keyedstate.aggregates.number_columns import added, column_from, integers, part_of
-from keyedstate.backend import Column, array_of, is_numeric
+from keyedstate.backend import Column
 from keyedstate.runtime.grouping import GroupedRows
+from keyedstate.tables import array_of, is_numeric
 from keyedstate.types import FLOAT64, INT64, TypeSerializer
 from keyedstate.types import decimal as decimal_type
 

@@ -19,8 +19,9 @@ from keyedstate.aggregates.declaration import (
     wrong_type,
 )
 from keyedstate.aggregates.number_columns import Numbers, merged_columns, part_of
-from keyedstate.backend import Column, column_of, is_numeric
+from keyedstate.backend import Column
 from keyedstate.runtime.grouping import GroupedRows
+from keyedstate.tables import column_of, is_numeric
 from keyedstate.types import BOOLEAN, TypeSerializer, nullable, tuple_of
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from keyedstate.config import ConfigOption
@@ -23,27 +23,29 @@ class Level(enum.Enum):
         return self in (Level.FULL, Level.PARTIAL)
 
 
-class Capability(enum.Enum):
-    """One thing that a backend may or may not do."""
+class StateKind(enum.Enum):
+    """The kinds of keyed state (Flink's ``StateDescriptor.Type``)."""
 
-    VALUE_STATE = "value state"
-    LIST_STATE = "list state"
-    MAP_STATE = "map state"
-    REDUCING_STATE = "reducing state"
-    AGGREGATING_STATE = "aggregating state"
-    #: `Snapshot.write` may run in another thread while the owner goes on changing its tables.
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+    REDUCING = "reducing"
+    AGGREGATING = "aggregating"
+
+
+class Capability(enum.Enum):
+    """One thing that a backend may or may not do, and that the types of its tables do not show."""
+
+    #: States of every kind; where that is claimed as partial, those of `BackendDescription.state_kinds`.
+    STATE_KINDS = "kinds of state"
+    #: `Snapshot.write` may run in another thread while the owner continues to change its tables.
     ASYNC_SNAPSHOT = "asynchronous snapshots"
     #: A restore may take any key-group range out of snapshots that were taken with other ranges.
     RESCALING = "rescaling"
     #: A value read back is the very object that was written (no serialization in between).
     OBJECTS_BY_REFERENCE = "objects kept by reference"
-    #: A table knows what changed since an epoch (`keyedstate.backend.ChangeTracking`).
-    CHANGE_TRACKING = "change tracking"
-    #: A table of numbers gives and takes values by columns (`keyedstate.backend.ColumnTable`).
-    COLUMNS = "values in columns"
-    #: A table drops entries whose time to live is over (`keyedstate.backend.ExpiryCleanup`).
-    EXPIRY_CLEANUP = "expiry clean-up"
-    #: Tables of timers keep them in the order of time (`keyedstate.backend.TimerTable`), and their changes.
+    #: Tables of timers keep them in the order of time: they are `keyedstate.backend.TimerTable`.  The driver
+    #: asks it, which has no table.
     TIMERS_IN_ORDER = "timers in the order of time"
     #: State may exceed the memory of its process.
     LARGER_THAN_MEMORY = "state larger than memory"
@@ -65,6 +67,8 @@ class BackendDescription:
         One line for ``keyedstate plugins list``.
     capabilities : mapping of Capability to Level
         A capability that is not named counts as `Level.NEVER`.
+    state_kinds : collection of StateKind
+        The kinds that it holds where it claims `Capability.STATE_KINDS` as partial.
     options : tuple of ConfigOption
         The plugin's own options, named ``<backend name>.<option>``.
     build : str
@@ -85,6 +89,7 @@ class BackendDescription:
     hook_api: tuple[int, int]
     summary: str
     capabilities: Mapping[Capability, Level]
+    state_kinds: Collection[StateKind] = ()
     options: tuple[ConfigOption[object], ...] = field(default=())
     build: str = ""
     build_problem: str = ""
@@ -99,3 +104,8 @@ class BackendDescription:
     def level(self, capability: Capability) -> Level:
         """Return the level of one capability."""
         return self.capabilities.get(capability, Level.NEVER)
+
+    def holds(self, kind: StateKind) -> bool:
+        """Return whether a job may register states of a kind."""
+        level = self.level(Capability.STATE_KINDS)
+        return level is Level.FULL or (level is Level.PARTIAL and kind in self.state_kinds)

@@ -1,13 +1,13 @@
 """What changed in a table since an epoch: that of which a delta of a checkpoint is made.
 
-A table of a backend that claims `Capability.CHANGE_TRACKING` implements `ChangeTracking` beside `StateTable`;
-for the tables of the others the framework notes which addresses are touched.  Both give the same changes.
+A table that knows it is `ChangeTracking` beside `StateTable`; for any other table the framework notes which
+addresses are touched.  Both give the same changes.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -113,57 +113,3 @@ class ChangeTracking(ABC, Generic[K, N, V]):
 
         The changes of the epoch that is running are kept in any case.
         """
-
-
-@dataclass(frozen=True)
-class GroupChanges(Generic[K, N, V]):
-    """The changes of one key group, gathered: entries that were written, and addresses that were removed."""
-
-    written: EntryBatch[K, N, V]
-    removed: AddressBatch[K, N]
-
-
-class GatheredChanges(TableChanges[K, N, V]):
-    """Changes whose entries were gathered when they were captured.
-
-    Parameters
-    ----------
-    groups : mapping
-        By key group; one without changes may be left out.
-    release : callable
-        Frees what keeps the values as they were; called once.
-    """
-
-    def __init__(
-        self, groups: Mapping[int, GroupChanges[K, N, V]], release: Callable[[], None] = lambda: None
-    ) -> None:
-        self._groups = groups
-        self._release = release
-
-    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        return [key_group for key_group in sorted(self._groups) if key_group in key_groups]
-
-    def __len__(self) -> int:
-        """Return how many entries and addresses were gathered."""
-        return sum(len(group.written) + len(group.removed) for group in self._groups.values())
-
-    def written(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
-        group = self._groups.get(key_group)
-        if group is not None:
-            batch = group.written
-            for start in range(0, len(batch), size):
-                part = slice(start, start + size)
-                yield EntryBatch(batch.namespaces[part], batch.keys[part], batch.values[part])
-
-    def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[K, N]]:
-        group = self._groups.get(key_group)
-        if group is not None:
-            batch = group.removed
-            for start in range(0, len(batch), size):
-                part = slice(start, start + size)
-                yield AddressBatch(batch.namespaces[part], batch.keys[part])
-
-    def release(self) -> None:
-        self._groups = {}
-        release, self._release = self._release, lambda: None
-        release()

@@ -42,12 +42,13 @@ class BackendContext:
     local_base: Path
     resources: dict[str, Any] = field(default_factory=dict)
     closing: ExitStack = field(default_factory=ExitStack)
+    _folder: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # First, and so after whatever a plugin registers: what uses the folder is closed by then.
-        self.closing.callback(self._remove_folder)
+        self.closing.enter_context(self._folder)
 
-    @property
+    @cached_property
     def local_dir(self) -> Path:
         """A private folder on a local disk, made when it is first asked for and deleted with the instance.
 
@@ -56,12 +57,6 @@ class BackendContext:
         OSError
             Where it cannot be made.
         """
-        return self._folder.path
-
-    @cached_property
-    def _folder(self) -> WorkingFolder:
-        return WorkingFolder(self.local_base)
-
-    def _remove_folder(self) -> None:
-        if "_folder" in self.__dict__:
-            self._folder.remove()
+        folder = WorkingFolder(self.local_base)
+        self._folder.callback(folder.remove)
+        return folder.path

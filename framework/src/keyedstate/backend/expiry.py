@@ -34,8 +34,8 @@ class Expiry:
 class ExpiryCleanup(ABC):
     """A table that drops expired entries on its own, as in a compaction.
 
-    A table of a backend that claims `Capability.EXPIRY_CLEANUP` implements it beside `StateTable`.  It finds
-    `StateMeta.expiry` in its meta; a restored table gets it with `StateTable.replace_meta`.
+    It is this beside `StateTable`.  It finds `StateMeta.expiry` in its meta; a restored table gets it with
+    `StateTable.replace_meta`.
     """
 
     @abstractmethod

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keyedstate.backend.capabilities import Capability
+from keyedstate.backend.capabilities import StateKind
 from keyedstate.backend.expiry import Expiry
 from keyedstate.types import SerializerSnapshot, TypeSerializer
-
-
-class StateKind(enum.Enum):
-    """The kinds of keyed state (Flink's ``StateDescriptor.Type``)."""
-
-    VALUE = "value"
-    LIST = "list"
-    MAP = "map"
-    REDUCING = "reducing"
-    AGGREGATING = "aggregating"
-
-    @property
-    def capability(self) -> Capability:
-        """The capability that a backend needs to hold states of this kind."""
-        return Capability[f"{self.name}_STATE"]
 
 
 @dataclass(frozen=True)
@@ -68,25 +52,17 @@ class StateMeta:
         UnknownSerializerError
             Where a serializer's type or version is not known here.
         """
-
-        def serializer(part: str) -> TypeSerializer[Any]:
-            return SerializerSnapshot.from_json(document[part]).restore_serializer()
-
-        return cls(
-            name=document["name"],
-            kind=StateKind(document["kind"]),
-            key_serializer=serializer("key"),
-            namespace_serializer=serializer("namespace"),
-            value_serializer=serializer("value"),
+        key, namespace, value = (
+            SerializerSnapshot.from_json(document[part]).restore_serializer()
+            for part in ("key", "namespace", "value")
         )
+        return cls(document["name"], StateKind(document["kind"]), key, namespace, value)
 
     def duplicate(self) -> StateMeta:
         """Return a meta whose serializers may be used by another thread."""
-        return StateMeta(
-            name=self.name,
-            kind=self.kind,
+        return replace(
+            self,
             key_serializer=self.key_serializer.duplicate(),
             namespace_serializer=self.namespace_serializer.duplicate(),
             value_serializer=self.value_serializer.duplicate(),
-            expiry=self.expiry,
         )

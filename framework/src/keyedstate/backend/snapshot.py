@@ -6,14 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from keyedstate.backend.context import BackendContext
 from keyedstate.backend.meta import StateMeta
-from keyedstate.backend.table import AnyStateTable, EntryBatch, TableSnapshot
-from keyedstate.keygroups import KeyGroupRange
-
-#: Entries that go into one columnar batch of a snapshot: large enough that Arrow's cost per batch
-#: vanishes, small enough that a batch of wide rows stays far below a mebibyte per column.
-SNAPSHOT_BATCH_ENTRIES = 16_384
+from keyedstate.backend.table import AnyStateTable, EntryBatch
 
 
 class SnapshotSink(ABC):
@@ -57,43 +51,3 @@ class SnapshotStrategy(ABC):
         (`EpochMetrics.native`).
         """
         return {}
-
-
-class FullSnapshotStrategy(SnapshotStrategy):
-    """The canonical full snapshot, out of nothing but `StateTable.snapshot`.
-
-    Any backend can restore from what it writes.
-    """
-
-    def __init__(self, context: BackendContext) -> None:
-        self._key_groups = context.key_groups
-
-    def prepare(self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]) -> Snapshot:
-        captured: list[tuple[StateMeta, TableSnapshot[Any, Any, Any]]] = []
-        snapshot = _FullSnapshot(self._key_groups, captured)
-        try:
-            for table in tables.values():
-                # The writer may be another thread, and a serializer may keep buffers of its own.
-                captured.append((table.meta.duplicate(), table.snapshot()))
-        except BaseException:
-            snapshot.release()
-            raise
-        return snapshot
-
-
-class _FullSnapshot(Snapshot):
-    def __init__(
-        self, key_groups: KeyGroupRange, captured: list[tuple[StateMeta, TableSnapshot[Any, Any, Any]]]
-    ) -> None:
-        self._key_groups = key_groups
-        self._captured = captured
-
-    def write(self, sink: SnapshotSink) -> None:
-        for meta, table in self._captured:
-            sink.begin_state(meta)
-            for key_group in table.occupied(self._key_groups):
-                sink.write_entries(key_group, table.batches(key_group, SNAPSHOT_BATCH_ENTRIES))
-
-    def release(self) -> None:
-        while self._captured:
-            self._captured.pop()[1].release()

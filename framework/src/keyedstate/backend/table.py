@@ -87,8 +87,11 @@ class IncrementalVisitor(ABC, Generic[K, N, V]):
 class StateTable(ABC, Generic[K, N, V]):
     """The entries of one registered state over one key-group range.
 
-    None is a value: an entry that holds None is there (`contains`), though `get` cannot tell it from
+    None is a value: an entry that holds None exists (`contains`), though `get` cannot tell it from
     an absent one.
+
+    Eleven members are abstract.  The others have defaults made of those, right where `get` returns the stored
+    object or an equal one; a table overrides those that it can do faster.
     """
 
     @property
@@ -137,31 +140,35 @@ class StateTable(ABC, Generic[K, N, V]):
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
         """Write a value."""
 
-    @abstractmethod
     def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
         """Write a value and return the one it replaces, or None."""
+        old = self.get(key_group, key, namespace)
+        self.put(key_group, key, namespace, value)
+        return old
 
     @abstractmethod
     def remove(self, key_group: int, key: K, namespace: N) -> None:
         """Remove the entry if there is one."""
 
-    @abstractmethod
     def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
         """Remove the entry and return its value, or None where there was none."""
+        old = self.get(key_group, key, namespace)
+        self.remove(key_group, key, namespace)
+        return old
 
-    @abstractmethod
     def transform(
         self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
     ) -> None:
         """Put ``function(old value or None, value)`` in the entry's place; no change where it raises."""
+        self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
 
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of entries over all key groups and namespaces."""
 
-    @abstractmethod
     def keys(self, namespace: N) -> Iterator[K]:
         """Yield the keys of one namespace; a change of the table meanwhile may raise RuntimeError."""
+        return (key for key, other in self.keys_and_namespaces() if other == namespace)
 
     @abstractmethod
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
@@ -175,9 +182,10 @@ class StateTable(ABC, Generic[K, N, V]):
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Capture the present entries; the synchronous part of a snapshot, so it must be short."""
 
-    @abstractmethod
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
         """Add entries of one key group that the table does not hold yet; used by restore operations."""
+        for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
+            self.put(key_group, key, namespace, value)
 
     # -- bulk: the defaults are loops; a backend that knows a faster way overrides them ---------------
     # Columns of unequal length are a ValueError: the shorter one must not decide which rows are lost.

@@ -14,8 +14,8 @@ import typer
 
 import keyedstate
 from keyedstate.cli import checkpoint, contract, doctor, explain, plugins, savepoint
-from keyedstate.config import Configuration
 from keyedstate.errors import KeyedStateError
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 
 app = typer.Typer(

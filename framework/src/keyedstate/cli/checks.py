@@ -18,8 +18,9 @@ from pathlib import Path
 
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.plugins import refusal_of
-from keyedstate.config import BACKEND, CHECKPOINT_DIR, SPARK_PREFIX, Configuration
+from keyedstate.config import SPARK_PREFIX
 from keyedstate.errors import KeyedStateError, UnknownBackendError
+from keyedstate.options import BACKEND, CHECKPOINT_DIR, Configuration
 from keyedstate.plugins import PluginRegistry
 
 Version = tuple[int, ...]

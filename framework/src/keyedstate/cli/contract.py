@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from keyedstate.cli.output import console
 from keyedstate.cli.plugins import installed_backends
-from keyedstate.config import Configuration
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 
 if TYPE_CHECKING:

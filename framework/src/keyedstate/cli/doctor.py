@@ -24,8 +24,8 @@ from keyedstate.cli.checks import (
 from keyedstate.cli.output import Format, console, print_json, shown, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, read_settings
 from keyedstate.cli.worker_python import check_worker_python
-from keyedstate.config import BACKEND, OPTIONS, Configuration
 from keyedstate.errors import KeyedStateError
+from keyedstate.options import BACKEND, OPTIONS, Configuration
 from keyedstate.plugins import PluginRegistry
 
 _STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "bold red", Status.SKIPPED: "dim"}

@@ -9,8 +9,8 @@ import typer
 from keyedstate.backend import Capability
 from keyedstate.cli.output import Format, console, print_json, shown, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, read_settings
-from keyedstate.config import BACKEND, Configuration
 from keyedstate.errors import PluginError
+from keyedstate.options import BACKEND, Configuration
 from keyedstate.plugins import PluginRegistry, Provider
 
 #: What a plugin brings by a hook that every plugin may have.

@@ -28,8 +28,8 @@ from keyedstate.cli.output import (
     table,
 )
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
-from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.errors import StopRequestError
+from keyedstate.options import CHECKPOINT_COMPRESSION
 from keyedstate.spark.savepoint.query_location import without_hadoop_scheme
 from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint, query_folders
 

@@ -10,7 +10,7 @@ import typer
 
 from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.cli.output import Format
-from keyedstate.config import Configuration
+from keyedstate.options import Configuration
 
 ConfigFile = Annotated[
     Path | None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from keyedstate.backend import Capability
 from keyedstate.checkpoint import BaseRules, CheckpointStorage, SavepointRestore
-from keyedstate.config import TIMERS_QUEUE, TYPES_GENERIC, Configuration
+from keyedstate.options import TIMERS_QUEUE, TYPES_GENERIC, Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, LatencySampling
 from keyedstate.time import check_timer_queue

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.backend import Capability, RestoredOperatorState, StateHandle, StateMeta
+from keyedstate.backend import Capability, StateHandle, StateMeta
 from keyedstate.checkpoint import (
     AttemptManifest,
     ChainHandle,
@@ -39,7 +39,6 @@ from keyedstate.checkpoint import (
     write_attempt,
 )
 from keyedstate.checkpoint.protocol.local_copies import with_local_copies
-from keyedstate.config import CLOCK_MAX_SKEW
 from keyedstate.epoch.configuration import (
     backend_in_task,
     configuration_in_task,
@@ -54,6 +53,8 @@ from keyedstate.epoch.key_columns import naming_key_columns, refuse_reordered_ke
 from keyedstate.epoch.local_folders import local_folder, sweep_once
 from keyedstate.errors import DuplicateUidError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, key_group_range_for
+from keyedstate.operator_state import RestoredOperatorState
+from keyedstate.options import CLOCK_MAX_SKEW
 from keyedstate.runtime import AtEnd, ConnectedInputs, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator, keyed_operator

@@ -7,6 +7,7 @@ buffer of a state's space from the hook that creates tables.  `FullSnapshotStrat
 
 from keyedstate.ordered.list_map_tables import create_ordered_table
 from keyedstate.ordered.object_cache import ObjectMemory
+from keyedstate.ordered.rewriting import RewritingTable
 from keyedstate.ordered.row_keys import RowLayout
 from keyedstate.ordered.store import (
     OrderedStore,
@@ -26,6 +27,7 @@ __all__ = [
     "ObjectMemory",
     "OrderedStore",
     "OrderedTable",
+    "RewritingTable",
     "RowCopy",
     "RowLayout",
     "RowReader",

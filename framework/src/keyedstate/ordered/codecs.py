@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
-from keyedstate.backend.meta import StateKind, StateMeta
+from keyedstate.backend import StateKind, StateMeta
 from keyedstate.memory import DataInputView, DataOutputView
 from keyedstate.ordered.row_keys import RowLayout, layout_of
 from keyedstate.ordered.store import RowReader, end_of

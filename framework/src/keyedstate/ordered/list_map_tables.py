@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from keyedstate.backend.meta import StateKind, StateMeta
+from keyedstate.backend import StateKind, StateMeta
 from keyedstate.backend.timers import holds_timers
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered.cached_table import CachedValueTable

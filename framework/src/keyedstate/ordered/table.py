@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 from keyedstate.backend.changes import ChangeTracking, TableChanges
 from keyedstate.backend.expiry import ExpiryCleanup
 from keyedstate.backend.meta import StateMeta
-from keyedstate.backend.rewriting import RewritingTable
 from keyedstate.backend.table import (
     EntryBatch,
     IncrementalVisitor,
@@ -19,6 +18,7 @@ from keyedstate.backend.table import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered.codecs import Entry, EntryCodec, Rows, ValueCodec, codec_of
+from keyedstate.ordered.rewriting import RewritingTable
 from keyedstate.ordered.snapshots import CopiedChanges, CopiedEntries, OrderedVisitor
 from keyedstate.ordered.store import end_of
 from keyedstate.ordered.touched_addresses import Presence

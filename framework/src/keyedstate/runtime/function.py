@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 
-from keyedstate.backend import OperatorStateKind
 from keyedstate.errors import InvalidFunctionError
+from keyedstate.operator_state import OperatorStateKind
 from keyedstate.runtime.side_outputs import SideRows
 from keyedstate.runtime.timers import KeyTimers, TimeDomain
 from keyedstate.state import (

@@ -201,7 +201,7 @@ class CrashingJob:
 
     def _states(self) -> Iterator[tuple[StateKind, StateDescriptor[Any]]]:
         for kind, state in STATES.items():
-            if self._chosen[0].description.level(kind.capability).usable:
+            if self._chosen[0].description.holds(kind):
                 yield kind, state
 
     @cached_property

@@ -11,8 +11,8 @@ from typing import Any
 from keyedstate.backend import AnyStateTable, BackendContext, Snapshot, SnapshotStrategy, StateMeta
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.config import Configuration
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import Backend, PluginRegistry
 
 _numbers = itertools.count()

@@ -9,16 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.backend import (
-    AddressBatch,
-    ArrowEntryBatch,
-    Column,
-    StateMeta,
-    TableChanges,
-    TableSnapshot,
-    array_of,
-)
+from keyedstate.backend import AddressBatch, Column, StateMeta, TableChanges, TableSnapshot
 from keyedstate.errors import ColumnSizeError
+from keyedstate.tables import ArrowEntryBatch, array_of
 from keyedstate_heap_cow.keybytes import KeyBytes
 
 Slots = npt.NDArray[np.int64]

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.backend import (
-    ArrowEntryBatch,
     ChangeTracking,
     Column,
     ColumnTable,
@@ -27,11 +26,9 @@ from keyedstate.backend import (
     StateTable,
     TableChanges,
     TableSnapshot,
-    column_dtype,
-    column_of,
-    is_numeric,
 )
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.tables import ArrowEntryBatch, column_dtype, column_of, is_numeric
 from keyedstate.types import VOID, AccumulatorsSerializer
 from keyedstate_heap_cow.captured import Addresses, ColumnsChanges, ColumnsSnapshot, struct_of
 from keyedstate_heap_cow.keybytes import KeyBytes, Keys, has_bytes

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.backend import Column, array_of, column_of, is_numeric
+from keyedstate.backend import Column
 from keyedstate.errors import ColumnSizeError
+from keyedstate.tables import array_of, column_of, is_numeric
 from keyedstate_heap_cow.keyindex import copy_bytes
 
 Bytes = npt.NDArray[np.uint8]

@@ -10,8 +10,6 @@ from keyedstate.backend import (
     BackendContext,
     BackendDescription,
     Capability,
-    FullRestoreOperation,
-    FullSnapshotStrategy,
     Level,
     RestoreOperation,
     SnapshotStrategy,
@@ -20,6 +18,7 @@ from keyedstate.backend import (
 )
 from keyedstate.config import choice
 from keyedstate.hooks import hookimpl
+from keyedstate.tables import FullRestoreOperation, FullSnapshotStrategy
 from keyedstate_heap_cow.compiled_form import build, build_problem
 from keyedstate_heap_cow.table import CopyOnWriteTable
 
@@ -51,17 +50,10 @@ def keyedstate_describe_backend() -> BackendDescription:
         build=build(),
         build_problem=build_problem(),
         capabilities={
-            Capability.VALUE_STATE: Level.FULL,
-            Capability.LIST_STATE: Level.FULL,
-            Capability.MAP_STATE: Level.FULL,
-            Capability.REDUCING_STATE: Level.FULL,
-            Capability.AGGREGATING_STATE: Level.FULL,
+            Capability.STATE_KINDS: Level.FULL,
             Capability.ASYNC_SNAPSHOT: Level.FULL,
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,
-            Capability.CHANGE_TRACKING: Level.FULL,
-            Capability.COLUMNS: Level.FULL if COLUMNS else Level.NEVER,
-            Capability.EXPIRY_CLEANUP: Level.NEVER,
             Capability.TIMERS_IN_ORDER: Level.NEVER,
             Capability.LARGER_THAN_MEMORY: Level.NEVER,
         },

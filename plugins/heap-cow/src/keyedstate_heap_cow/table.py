@@ -15,8 +15,6 @@ from keyedstate.backend import (
     AddressBatch,
     ChangeTracking,
     EntryBatch,
-    GatheredChanges,
-    GroupChanges,
     IncrementalVisitor,
     StateEntry,
     StateMeta,
@@ -25,6 +23,7 @@ from keyedstate.backend import (
     TableSnapshot,
 )
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.tables import GatheredChanges, GroupChanges
 from keyedstate_heap_cow import cowmap
 
 #: The revision of the map that this module calls.

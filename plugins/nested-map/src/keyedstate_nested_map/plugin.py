@@ -10,8 +10,6 @@ from keyedstate.backend import (
     BackendContext,
     BackendDescription,
     Capability,
-    FullRestoreOperation,
-    FullSnapshotStrategy,
     Level,
     RestoreOperation,
     SnapshotStrategy,
@@ -19,6 +17,7 @@ from keyedstate.backend import (
     StateMeta,
 )
 from keyedstate.hooks import hookimpl
+from keyedstate.tables import FullRestoreOperation, FullSnapshotStrategy
 from keyedstate_nested_map.table import NestedMapTable
 
 
@@ -32,17 +31,10 @@ def keyedstate_describe_backend() -> BackendDescription:
         hook_api=(1, 1),
         summary="Plain nested dicts in memory; a snapshot pauses the task while it is written.",
         capabilities={
-            Capability.VALUE_STATE: Level.FULL,
-            Capability.LIST_STATE: Level.FULL,
-            Capability.MAP_STATE: Level.FULL,
-            Capability.REDUCING_STATE: Level.FULL,
-            Capability.AGGREGATING_STATE: Level.FULL,
+            Capability.STATE_KINDS: Level.FULL,
             Capability.ASYNC_SNAPSHOT: Level.NEVER,
             Capability.RESCALING: Level.FULL,
             Capability.OBJECTS_BY_REFERENCE: Level.FULL,
-            Capability.CHANGE_TRACKING: Level.NEVER,
-            Capability.COLUMNS: Level.NEVER,
-            Capability.EXPIRY_CLEANUP: Level.NEVER,
             Capability.TIMERS_IN_ORDER: Level.NEVER,
             Capability.LARGER_THAN_MEMORY: Level.NEVER,
         },

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, repeat
 from typing import Final, TypeVar
 
 from keyedstate.backend import (
     EntryBatch,
     IncrementalVisitor,
-    StateEntry,
     StateMeta,
     StateTable,
     TableSnapshot,
 )
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.tables import AddressVisitor
 
 K = TypeVar("K")
 N = TypeVar("N")
 V = TypeVar("V")
-U = TypeVar("U")
 
 _ABSENT: Final = object()
 
@@ -74,11 +73,6 @@ class NestedMapTable(StateTable[K, N, V]):
         else:
             entries[key] = value
 
-    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        old = self.get(key_group, key, namespace)
-        self.put(key_group, key, namespace, value)
-        return old
-
     def remove(self, key_group: int, key: K, namespace: N) -> None:
         self.remove_and_get_old(key_group, key, namespace)
 
@@ -91,11 +85,6 @@ class NestedMapTable(StateTable[K, N, V]):
         if not entries:
             del group[namespace]
         return old
-
-    def transform(
-        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
-    ) -> None:
-        self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
 
     def __len__(self) -> int:
         return sum(len(entries) for group in self._groups for entries in group.values())
@@ -111,14 +100,7 @@ class NestedMapTable(StateTable[K, N, V]):
                     yield key, namespace
 
     def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
-        """Return a visitor; reaching a namespace costs it a copy of the list of that namespace's keys.
-
-        Raises
-        ------
-        ValueError
-            If `batch_size` is below 1.
-        """
-        return _Visitor(self, self._group, batch_size)
+        return AddressVisitor(self, batch_size)
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Return a view of the live entries."""
@@ -204,42 +186,3 @@ class _View(TableSnapshot[K, N, V]):
 
     def release(self) -> None:
         """Do nothing: a view holds nothing back."""
-
-
-class _Visitor(IncrementalVisitor[K, N, V]):
-    """Walks over copies of the namespaces of a key group and of the keys of a namespace, made when reached.
-
-    An entry that stays keeps its namespace alive, so it is in both copies, and in each of them once.
-    """
-
-    def __init__(
-        self,
-        table: NestedMapTable[K, N, V],
-        group: Callable[[int], dict[N, dict[K, V]]],
-        batch_size: int,
-    ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"a visitor cannot walk in steps of {batch_size} entries; give at least 1")
-        self._table = table
-        self._group = group
-        self._batch_size = batch_size
-        self._walk = self._remaining()
-
-    def _remaining(self) -> Iterator[StateEntry[K, N, V]]:
-        for key_group in self._table.key_groups:
-            group = self._group(key_group)
-            for namespace in list(group):
-                for key in list(group.get(namespace, ())):
-                    # Looked up anew: the step before may lie far back, and the entry may be gone or changed.
-                    entries = group.get(namespace)
-                    if entries is not None and key in entries:
-                        yield StateEntry(key_group, key, namespace, entries[key])
-
-    def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
-        return list(islice(self._walk, self._batch_size))
-
-    def update(self, entry: StateEntry[K, N, V], value: V) -> None:
-        self._table.put(entry.key_group, entry.key, entry.namespace, value)
-
-    def remove(self, entry: StateEntry[K, N, V]) -> None:
-        self._table.remove(entry.key_group, entry.key, entry.namespace)

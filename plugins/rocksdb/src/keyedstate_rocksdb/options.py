@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyedstate.backend import OVERLAP_THRESHOLD
 from keyedstate.config import ConfigOption, boolean, choice, fraction, integer, string
 from keyedstate.ordered import SWEEP_ENTRIES
+from keyedstate.tables import OVERLAP_THRESHOLD
 
 BACKEND = "rocksdb"
 MIB = 1 << 20

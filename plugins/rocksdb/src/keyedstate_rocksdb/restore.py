@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from keyedstate.backend import (
     AnyStateTable,
     BackendContext,
-    FullRestoreOperation,
     NativeHandle,
     RestoreOperation,
     StateHandle,
     StateMeta,
-    choose_base,
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import OrderedTable, RowLayout, store_of
+from keyedstate.tables import FullRestoreOperation, choose_base
 from keyedstate_rocksdb.options import BACKEND, RESTORE_COMPACT, RESTORE_INGEST, RESTORE_OVERLAP
 from keyedstate_rocksdb.store import DATABASE, RocksStore
 

@@ -11,13 +11,13 @@ from typing import Any
 from keyedstate.backend import (
     AnyStateTable,
     BackendContext,
-    FullSnapshotStrategy,
     NativeFile,
     NativeSnapshot,
     NativeSnapshotStrategy,
     Snapshot,
 )
 from keyedstate.ordered import OrderedTable, store_of
+from keyedstate.tables import FullSnapshotStrategy
 from keyedstate_rocksdb.options import INCREMENTAL, METRICS
 from keyedstate_rocksdb.store import RocksStore
 

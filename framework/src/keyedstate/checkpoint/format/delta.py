@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyedstate.backend import ArrowEntryBatch, EntryBatch, EntryChange, StateHandle, StateMeta, TableChanges
+from keyedstate.backend import EntryBatch, EntryChange, StateHandle, StateMeta, TableChanges
 from keyedstate.checkpoint.format.segment import (
     SegmentHandle,
     SegmentWriter,
@@ -30,6 +30,7 @@ from keyedstate.checkpoint.format.segment_format import COLUMNS, SegmentFile
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CorruptSegmentError
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.tables import ArrowEntryBatch
 from keyedstate.types import BOOLEAN, INT32, nullable, tuple_of
 
 #: Entries that go into one columnar batch, as in a snapshot; it may have up to twice as many.

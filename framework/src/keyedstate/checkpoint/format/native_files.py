@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.backend import (
-    SNAPSHOT_BATCH_ENTRIES,
     BackendContext,
     EntryBatch,
     EntryChange,
@@ -29,10 +28,11 @@ from keyedstate.checkpoint.format.segment import record_batches
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.transfer import CopiedFile, FileCopy, transfer
-from keyedstate.config import Configuration
 from keyedstate.errors import CorruptSegmentError
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
+from keyedstate.tables import SNAPSHOT_BATCH_ENTRIES
 
 
 def write_native(

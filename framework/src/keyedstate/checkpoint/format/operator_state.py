@@ -13,18 +13,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from keyedstate.backend import (
-    OPERATOR_KEY_GROUP,
-    EntryBatch,
-    OperatorStateMeta,
-    RestoredOperatorState,
-    SnapshotSink,
-)
+from keyedstate.backend import EntryBatch, SnapshotSink
 from keyedstate.checkpoint.format.redistribution import Share, redistribute
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateMeta, RestoredOperatorState
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from keyedstate.backend import OperatorStateKind
+from keyedstate.operator_state import OperatorStateKind
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.backend import ArrowEntryBatch, EntryBatch, SnapshotSink, StateHandle, StateMeta
+from keyedstate.backend import EntryBatch, SnapshotSink, StateHandle, StateMeta
 from keyedstate.checkpoint.format.segment_format import (
     COLUMNS,
     HEADER_BYTES,
@@ -22,7 +22,6 @@ from keyedstate.checkpoint.format.segment_format import (
     read_index,
 )
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
-from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.errors import (
     CheckpointError,
     ColumnSizeError,
@@ -36,6 +35,8 @@ from keyedstate.errors import (
     ValueTypeError,
 )
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import CHECKPOINT_COMPRESSION
+from keyedstate.tables import ArrowEntryBatch
 from keyedstate.types import AccumulatorsSerializer, TypeSerializer
 from keyedstate.types.collections.maps import MapSerializer
 from keyedstate.types.collections.ttl import TtlMapSerializer

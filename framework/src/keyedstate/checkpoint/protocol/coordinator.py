@@ -19,7 +19,7 @@ from keyedstate.checkpoint.protocol import retention
 from keyedstate.checkpoint.protocol.background import Background
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.owner import check_writer, exclusive
-from keyedstate.config import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT, ConfigOption
+from keyedstate.config import ConfigOption
 from keyedstate.errors import (
     CorruptManifestError,
     InvalidOptionError,
@@ -28,6 +28,7 @@ from keyedstate.errors import (
     StorageError,
     SupersededRunError,
 )
+from keyedstate.options import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT
 
 _log = logging.getLogger(__name__)
 

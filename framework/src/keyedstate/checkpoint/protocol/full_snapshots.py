@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
 from keyedstate.checkpoint.format.snapshot_report import BaseReport
 from keyedstate.checkpoint.protocol.failures import FailureManager
-from keyedstate.config import (
+from keyedstate.options import (
     CHECKPOINT_BASE_MIN_PAUSE,
     CHECKPOINT_BASE_TIMEOUT,
     CHECKPOINT_DELTA_MIN_BYTES,

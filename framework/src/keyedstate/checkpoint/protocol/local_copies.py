@@ -33,8 +33,8 @@ from keyedstate.checkpoint.format.segment_format import SegmentFile, read_index
 from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder, delete
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
-from keyedstate.config import CHECKPOINT_LOCAL_COPIES, CHECKPOINT_LOCAL_COPIES_DIR, Configuration
 from keyedstate.errors import CheckpointError, CorruptSegmentError, StorageError
+from keyedstate.options import CHECKPOINT_LOCAL_COPIES, CHECKPOINT_LOCAL_COPIES_DIR, Configuration
 
 _log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from keyedstate.backend import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, StateOrigin
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
+from keyedstate.metrics import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
 
 
 def metrics_of_checkpoint(

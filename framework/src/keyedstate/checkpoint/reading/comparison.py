@@ -12,18 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from keyedstate.backend import (
-    OPERATOR_KEY_GROUP,
-    OperatorStateKind,
-    OperatorStateMeta,
-    StateHandle,
-    StateMeta,
-)
+from keyedstate.backend import StateHandle, StateMeta
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.recovery import handles_for
 from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.errors import IncomparableStateError
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
 from keyedstate.types import TimedDict, TimedList, TypeSerializer
 
 #: Takes the entries that were read since it was called last.

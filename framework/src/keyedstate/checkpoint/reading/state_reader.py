@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyedstate.backend import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta, StateMeta
+from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.recovery import handles_for
@@ -29,6 +29,7 @@ from keyedstate.errors import (
     UnreadableStateError,
 )
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
 from keyedstate.types import (
     TtlListSerializer,
     TtlMapSerializer,

@@ -16,19 +16,19 @@ from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFol
 from keyedstate.checkpoint.savepoint.savepoint import Savepoint, delete_savepoint
 from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.config import (
-    RESTORE_ALLOW_NEW,
-    RESTORE_ALLOW_UNCLAIMED,
-    RESTORE_CLAIM_MODE,
-    RESTORE_SAVEPOINT,
-    Configuration,
-)
 from keyedstate.errors import (
     MaxParallelismChangedError,
     NewOperatorError,
     NotASavepointError,
     RestoreChangedError,
     UnclaimedStateError,
+)
+from keyedstate.options import (
+    RESTORE_ALLOW_NEW,
+    RESTORE_ALLOW_UNCLAIMED,
+    RESTORE_CLAIM_MODE,
+    RESTORE_SAVEPOINT,
+    Configuration,
 )
 
 

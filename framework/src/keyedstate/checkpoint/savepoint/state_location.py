@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.backend import OperatorStateMeta, StateMeta
+from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, OperatorFolder
 from keyedstate.checkpoint.savepoint.savepoint import SAVEPOINT, UNFINISHED, Savepoint
@@ -26,6 +26,7 @@ from keyedstate.errors import (
     UnknownStateError,
     UnreadableStateError,
 )
+from keyedstate.operator_state import OperatorStateMeta
 
 __all__ = [
     "NoStoredStateError",

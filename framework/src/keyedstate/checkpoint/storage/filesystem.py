@@ -35,8 +35,8 @@ from keyedstate.checkpoint.storage.schemes import (
     scheme_of,
     without_password,
 )
-from keyedstate.config import CHECKPOINT_PERMISSIONS, Configuration
 from keyedstate.errors import MissingFileError, StorageError, UnsafePathError
+from keyedstate.options import CHECKPOINT_PERMISSIONS, Configuration
 
 T = TypeVar("T")
 R = TypeVar("R")

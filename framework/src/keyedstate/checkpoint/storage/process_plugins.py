@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 
-from keyedstate.config import PLUGINS_ALLOW, PLUGINS_DENY, PLUGINS_MODULES, PLUGINS_PREFER, Configuration
 from keyedstate.errors import KeyedStateError, PluginError
+from keyedstate.options import PLUGINS_ALLOW, PLUGINS_DENY, PLUGINS_MODULES, PLUGINS_PREFER, Configuration
 from keyedstate.plugins import PluginRegistry, registries
 from keyedstate.types.contract.registry import find_unknown_types_with
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from keyedstate.config import STORAGE_RETRIES, STORAGE_RETRY_DELAY, Configuration
+from keyedstate.options import STORAGE_RETRIES, STORAGE_RETRY_DELAY, Configuration
 
 T = TypeVar("T")
 

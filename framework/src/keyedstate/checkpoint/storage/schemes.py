@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from keyedstate.checkpoint.storage.process_plugins import registry_of
-from keyedstate.config import STORAGE_OPTIONS, Configuration
 from keyedstate.errors import DuplicateSchemeError, PluginError, StorageError, UnknownSchemeError
+from keyedstate.options import STORAGE_OPTIONS, Configuration
 from keyedstate.plugins import Provider
 
 HOOK = "keyedstate_checkpoint_storage"

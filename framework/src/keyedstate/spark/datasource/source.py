@@ -19,7 +19,6 @@ from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, StoredS
 from keyedstate.checkpoint.protocol.leases import hold
 from keyedstate.checkpoint.reading.json_reader import AllStatesReader
 from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, StateReader, StateSlice, reader_of
-from keyedstate.config import Configuration
 from keyedstate.durations import milliseconds
 from keyedstate.errors import (
     CheckpointGoneError,
@@ -29,6 +28,7 @@ from keyedstate.errors import (
     UnknownOptionError,
 )
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
 from keyedstate.spark.dataframe.schema import to_arrow
 from keyedstate.spark.dataframe.state_columns import fitted, spark_type_of
 from keyedstate.spark.task.failures import told_without_trace

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from keyedstate.config import HOSTS_IDLE_TIME, HOSTS_MEMORY, Configuration
 from keyedstate.errors import HostFolderError, HostUnavailableError
+from keyedstate.options import HOSTS_IDLE_TIME, HOSTS_MEMORY, Configuration
 from keyedstate.spark.hosts.processes import Process
 from keyedstate.spark.hosts.socket_folder import HostFolder, socket_places
 

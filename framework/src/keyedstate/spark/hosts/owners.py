@@ -23,10 +23,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from keyedstate.checkpoint import AttemptManifest, HostAddress, OperatorFolder, TaskIdentity
-from keyedstate.config import HOST, HOSTS_CONNECT_TIMEOUT, HOSTS_TCP, Configuration
 from keyedstate.epoch.configuration import configuration_in_task, storage_in_task
 from keyedstate.epoch.partition import StatePlace
 from keyedstate.errors import HostFolderError, KeyedStateError
+from keyedstate.options import HOST, HOSTS_CONNECT_TIMEOUT, HOSTS_TCP, Configuration
 from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.handshake import SECRET_BYTES, prove_task
 from keyedstate.spark.hosts.network.tcp_listener import Introduction, set_up

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from keyedstate.config import SPARK_PREFIX, Configuration
+from keyedstate.config import SPARK_PREFIX
+from keyedstate.options import Configuration
 
 
 def read_configuration(spark: SparkSession, explicit: Mapping[str, object] | None) -> Configuration:

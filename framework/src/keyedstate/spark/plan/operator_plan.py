@@ -18,7 +18,14 @@ from keyedstate.checkpoint import (
     OperatorFolder,
 )
 from keyedstate.checkpoint.storage.process_plugins import registry_of
-from keyedstate.config import (
+from keyedstate.epoch.configuration import choose_backend, frozen
+from keyedstate.epoch.event_time import EventTimes
+from keyedstate.epoch.function_transport import pack_function
+from keyedstate.epoch.partition import PartitionPlan, StatePlace
+from keyedstate.errors import EventTimeError, InvalidFunctionError, MissingEventTimeError, MissingUidError
+from keyedstate.joins import IntervalJoinFunction
+from keyedstate.keygroups import KEY_GROUP_COLUMN, check_parallelism, default_max_parallelism
+from keyedstate.options import (
     CHECKPOINT_COMPRESSION,
     CHECKPOINT_DIR,
     CHECKPOINT_RETAINED,
@@ -29,13 +36,6 @@ from keyedstate.config import (
     PARALLELISM,
     Configuration,
 )
-from keyedstate.epoch.configuration import choose_backend, frozen
-from keyedstate.epoch.event_time import EventTimes
-from keyedstate.epoch.function_transport import pack_function
-from keyedstate.epoch.partition import PartitionPlan, StatePlace
-from keyedstate.errors import EventTimeError, InvalidFunctionError, MissingEventTimeError, MissingUidError
-from keyedstate.joins import IntervalJoinFunction
-from keyedstate.keygroups import KEY_GROUP_COLUMN, check_parallelism, default_max_parallelism
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import (
     ConnectedInputs,

@@ -24,11 +24,11 @@ import keyedstate
 from keyedstate import types
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, frozen
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.errors import PreflightError, StorageError
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
 from keyedstate.working_folder import WorkingFolder
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from keyedstate.backend import EpochMetrics
 from keyedstate.checkpoint.storage.process_plugins import registry_of
-from keyedstate.config import METRICS_OPTIONS, Configuration
 from keyedstate.errors import MetricReporterError
+from keyedstate.metrics import EpochMetrics
+from keyedstate.options import METRICS_OPTIONS, Configuration
 from keyedstate.plugins import PluginRegistry
 
 HOOK = "keyedstate_metric_reporter"

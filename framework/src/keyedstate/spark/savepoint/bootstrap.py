@@ -26,7 +26,6 @@ from keyedstate.checkpoint import (
     to_json,
 )
 from keyedstate.checkpoint.protocol.operator_folder import is_data_path
-from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.epoch.configuration import (
     configuration_in_task,
     full_snapshot_rules_in_task,
@@ -34,6 +33,7 @@ from keyedstate.epoch.configuration import (
 )
 from keyedstate.epoch.epoch_writer import StateWriter
 from keyedstate.epoch.partition import PartitionPlan
+from keyedstate.options import CHECKPOINT_COMPRESSION
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.spark.task.task import OperatorPlan

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from keyedstate.backend import OperatorStateKind, OperatorStateMeta, StateMeta
+from keyedstate.backend import StateMeta
 from keyedstate.checkpoint import (
     AttemptManifest,
     CheckpointMetadata,
@@ -23,10 +23,11 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.savepoint.canonical import write_whole
 from keyedstate.checkpoint.savepoint.state_location import StoredState
-from keyedstate.config import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.epoch.configuration import frozen
 from keyedstate.errors import BootstrapError, StateFrameError, UnknownOperatorError, UnknownStateError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, key_group_range_for
+from keyedstate.operator_state import OperatorStateKind, OperatorStateMeta
+from keyedstate.options import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.runtime import KeyedFunction, key_serializer_for
 from keyedstate.spark.dataframe.schema import key_types
 from keyedstate.spark.dataframe.state_columns import spark_type_of

@@ -11,13 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from keyedstate.backend import (
-    OPERATOR_KEY_GROUP,
-    EntryBatch,
-    OperatorStateKind,
-    OperatorStateMeta,
-    SnapshotSink,
-)
+from keyedstate.backend import EntryBatch, SnapshotSink
 from keyedstate.checkpoint import (
     AttemptManifest,
     CheckpointMetadata,
@@ -27,6 +21,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
 from keyedstate.errors import StateFrameError
+from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
 from keyedstate.spark.dataframe.state_columns import fitted
 from keyedstate.types import VOID_NAMESPACE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyedstate.checkpoint import CheckpointMetadata, OperatorFolder, Owner, SavepointRestore
-from keyedstate.config import MAX_PARALLELISM, Configuration
+from keyedstate.options import MAX_PARALLELISM, Configuration
 
 
 def expected_owner(config: Configuration, folder: OperatorFolder) -> Owner | None:

@@ -30,7 +30,6 @@ from keyedstate.checkpoint import (
 from keyedstate.checkpoint.format.segment import canonical_column, canonical_values
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
 from keyedstate.checkpoint.savepoint.canonical import copy_segment
-from keyedstate.config import CHECKPOINT_COMPRESSION
 from keyedstate.epoch.configuration import configuration_in_task, storage_in_task
 from keyedstate.errors import StateFrameError
 from keyedstate.keygroups import (
@@ -39,6 +38,7 @@ from keyedstate.keygroups import (
     key_group_range_for,
     operator_index_for_key_group,
 )
+from keyedstate.options import CHECKPOINT_COMPRESSION
 from keyedstate.spark.dataframe.state_columns import fitted
 from keyedstate.spark.savepoint.bootstrap import as_result
 from keyedstate.types import TtlListSerializer, TtlMapSerializer, TtlSerializer, TypeSerializer

@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyspark import Accumulator
 
 from keyedstate.checkpoint import Acknowledgement, AttemptManifest, TaskIdentity
-from keyedstate.config import HOSTS_EPOCH_TIMEOUT
 from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition import Beginning, Partition, PartitionPlan, evaluate
 from keyedstate.errors import KeyedStateError, MisroutedRowsError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, operator_index_for_key_group
+from keyedstate.options import HOSTS_EPOCH_TIMEOUT
 from keyedstate.runtime import AtEnd
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.spark.hosts.launch import Hosts, HostSettings

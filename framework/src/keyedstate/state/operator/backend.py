@@ -13,20 +13,18 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from keyedstate.backend import (
-    OPERATOR_KEY_GROUP,
-    EntryBatch,
-    OperatorStateKind,
-    OperatorStateMeta,
-    RestoredOperatorState,
-    Snapshot,
-    SnapshotSink,
-)
+from keyedstate.backend import EntryBatch, Snapshot, SnapshotSink
 from keyedstate.errors import (
     KeyedStateError,
     StateConversionError,
     StateKindMismatchError,
     StateMigrationError,
+)
+from keyedstate.operator_state import (
+    OPERATOR_KEY_GROUP,
+    OperatorStateKind,
+    OperatorStateMeta,
+    RestoredOperatorState,
 )
 from keyedstate.state.operator.list_states import BroadcastSide, OperatorStateDescriptor, OperatorStateHandle
 from keyedstate.state.registry.restored_tables import Conversion

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from keyedstate.backend import OperatorStateKind, OperatorStateMeta
 from keyedstate.errors import ReadOnlyBroadcastStateError
+from keyedstate.operator_state import OperatorStateKind, OperatorStateMeta
 from keyedstate.state.kinds.handles import (
     check_type,
     check_value,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from keyedstate.backend import OperatorStateKind, OperatorStateMeta
+from keyedstate.operator_state import OperatorStateKind, OperatorStateMeta
 from keyedstate.state.declaration import Declaration, declarations
 from keyedstate.state.kinds.handles import check_type
 from keyedstate.state.kinds.list_elements import ElementChecks, element_type

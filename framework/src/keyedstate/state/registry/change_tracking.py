@@ -10,8 +10,6 @@ from keyedstate.backend import (
     AnyStateTable,
     ChangeTracking,
     EntryBatch,
-    GatheredChanges,
-    GroupChanges,
     IncrementalVisitor,
     StateEntry,
     StateMeta,
@@ -21,6 +19,7 @@ from keyedstate.backend import (
 )
 from keyedstate.errors import UnknownChangesError
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.tables import GatheredChanges, GroupChanges
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -31,26 +30,17 @@ U = TypeVar("U")
 class ChangeTracker:
     """The changes of all tables of one keyed backend.
 
-    Parameters
-    ----------
-    native : bool
-        Whether the backend claims change tracking; otherwise the touched addresses are noted here.
+    The touched addresses of a table that does not track its changes are noted here.
     """
 
-    def __init__(self, native: bool) -> None:
-        self._native = native
+    def __init__(self) -> None:
         self._tables: dict[str, ChangeTracking[Any, Any, Any]] = {}
         self._epoch: int | None = None
         self._known_since: int | None = None
 
     def track(self, table: AnyStateTable) -> AnyStateTable:
         """Track a table and return the one by which it must be changed from now on."""
-        tracked = table if self._native else TouchedTable(table)
-        if not isinstance(tracked, ChangeTracking):
-            raise TypeError(
-                f"the backend claims change tracking, but its {type(table).__name__} is no ChangeTracking; "
-                "derive it from that class too, or do not claim it"
-            )
+        tracked = table if isinstance(table, ChangeTracking) else TouchedTable(table)
         if self._epoch is not None:
             tracked.begin_epoch(self._epoch)
         self._tables[table.meta.name] = tracked

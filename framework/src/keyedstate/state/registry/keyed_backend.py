@@ -81,8 +81,7 @@ class KeyedStateBackend:
         self._changed = tables
         self._tracker: ChangeTracker | None = None
         if track_changes:
-            native = backend.description.level(Capability.CHANGE_TRACKING).usable
-            self._tracker = ChangeTracker(native)
+            self._tracker = ChangeTracker()
             self._changed = {name: self._tracker.track(table) for name, table in tables.items()}
         #: None where accesses are not sampled.
         self.latency = None if chosen.latency is None else LatencyTracker(chosen.latency)
@@ -331,7 +330,7 @@ class KeyedStateBackend:
         return cast(H, handle)
 
     def _register(self, descriptor: StateDescriptor[Any], meta: StateMeta) -> state_base.StateHandle:
-        self._backend.require(meta.kind.capability, meta.name)
+        self._backend.require(meta.kind, meta.name)
         if not self._generic_types:
             refuse_generic(meta.name, meta.value_serializer)
         expiry = None
@@ -349,7 +348,7 @@ class KeyedStateBackend:
             handle = descriptor.create_handle(changed, self.current)
         else:
             handle = create_ttl_handle(descriptor, changed, self.current, expiry)
-            expiry.attach(changed, cleans_itself=self._drops_expired)
+            expiry.attach(changed, cleans_itself=isinstance(table, ExpiryCleanup))
         if self.latency is not None:
             self.latency.track(handle, meta)
         # Only now: a refused registration leaves everything as it was.
@@ -384,7 +383,7 @@ class KeyedStateBackend:
             As `get_state`.
         """
         meta = StateMeta(name, StateKind.VALUE, self._key_serializer, namespace_serializer, VOID)
-        self._backend.require(meta.kind.capability, name)
+        self._backend.require(meta.kind, name)
         self._tables[name], self._changed[name] = self._table_for(meta, UNKNOWN_TIME)
         return self._changed[name]
 
@@ -414,10 +413,6 @@ class KeyedStateBackend:
                 f"its time to live is {descriptor.ttl} here and {expiry.ttl} where it was declared before; "
                 "declare it once, or twice alike",
             )
-
-    @property
-    def _drops_expired(self) -> bool:
-        return self._backend.description.level(Capability.EXPIRY_CLEANUP).usable
 
     def _adopted(self, restored: AnyStateTable, meta: StateMeta, stamp: int) -> AnyStateTable:
         """Return the table under which a restored state goes on."""
@@ -631,7 +626,7 @@ class KeyedStateBackend:
             table = self._tables[name]
             if expiry.index is not None:
                 expiry.index.expire()
-            if self._drops_expired and expiry.ttl.background_cleanup and isinstance(table, ExpiryCleanup):
+            if expiry.ttl.background_cleanup and isinstance(table, ExpiryCleanup):
                 table.drop_expired()
         if self._spill_manager is not None:
             self._spill_manager.balance(self._tables)

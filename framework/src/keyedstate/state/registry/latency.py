@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.backend import StateMeta
-from keyedstate.config import (
+from keyedstate.options import (
     METRICS_LATENCY,
     METRICS_LATENCY_HISTORY,
     METRICS_LATENCY_INTERVAL,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from keyedstate.backend import AnyStateTable, EntryBatch, RewritingTable, StateKind, StateMeta
+from keyedstate.backend import AnyStateTable, EntryBatch, StateKind, StateMeta
 from keyedstate.errors import KeyedStateError, StateConversionError, StateKindMismatchError
+from keyedstate.ordered import RewritingTable
 from keyedstate.state.registry.serializer_provider import SerializerProvider
 from keyedstate.state.ttl.layout import conversion_between, layout_of
 from keyedstate.types import TypeSerializer

@@ -70,7 +70,7 @@ class Ttl:
     clock : TtlClock
     background_cleanup : bool
         Whether expired entries that nobody asks for are removed as suits the backend: by the backend itself
-        where it claims `Capability.EXPIRY_CLEANUP`, otherwise by `IncrementalCleanup` with its defaults.
+        where its tables do so, otherwise by `IncrementalCleanup` with its defaults.
     incremental : IncrementalCleanup, optional
         Ask for that by name; it also runs where `background_cleanup` is off.
     full_snapshot : bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import pytest
 
@@ -12,6 +12,7 @@ from keyedstate import types
 from keyedstate.backend import AnyStateTable, BackendDescription, Capability, StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.testing.contract.keyed import KeyedInstances
+from keyedstate.testing.contract.parts import TablePart
 from keyedstate.testing.instances import Instance, chosen_backend, open_instance
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -32,30 +33,41 @@ META = StateMeta(
 )
 
 
-#: The attribute of a test that holds its capabilities.
-_CAPABILITIES = "keyedstate_capabilities"
+#: What a test may need of a backend.
+Need: TypeAlias = "Capability | StateKind | TablePart"
+
+#: The attribute of a test that says what it needs.
+_NEEDS = "keyedstate_needs"
 
 
-def requires(*capabilities: Capability) -> Callable[[Test], Test]:
-    """Mark a test as one of capabilities: it runs where all of them are claimed, and counts for each.
+def requires(*needs: Need) -> Callable[[Test], Test]:
+    """Mark a test with what it needs: it runs where the backend has all of it, and counts for each.
 
-    A test with a parameter that has a ``capability``, as a `StateKind` has, is one of that capability too.
+    A test with a parameter that is a `StateKind`, or has one as its ``kind``, needs that kind too.
     """
 
     def mark(test: Test) -> Test:
-        setattr(test, _CAPABILITIES, capabilities)
+        setattr(test, _NEEDS, needs)
         return test
 
     return mark
 
 
-def capabilities_of(item: pytest.Item) -> tuple[Capability, ...]:
-    """Return the capabilities that a collected test needs; none where every backend must pass it."""
-    own: tuple[Capability, ...] = getattr(getattr(item, "function", None), _CAPABILITIES, ())
+def needs_of(item: pytest.Item) -> tuple[Need, ...]:
+    """Return what a collected test needs; nothing where every backend must pass it."""
+    own: tuple[Need, ...] = getattr(getattr(item, "function", None), _NEEDS, ())
     callspec = getattr(item, "callspec", None)
     values = callspec.params.values() if callspec is not None else ()
-    given = (getattr(value, "capability", None) for value in values)
-    return (*own, *(capability for capability in given if isinstance(capability, Capability)))
+    given = (getattr(value, "kind", value) for value in values)
+    return (*own, *(kind for kind in given if isinstance(kind, StateKind)))
+
+
+def subjects_of(item: pytest.Item) -> tuple[Capability | TablePart, ...]:
+    """Return what a collected test is a test of, as reports name it."""
+    return tuple(
+        Capability.STATE_KINDS if isinstance(need, StateKind) else need
+        for need in dict.fromkeys(needs_of(item))
+    )
 
 
 def content(table: AnyStateTable) -> dict[Address, Any]:
@@ -104,12 +116,19 @@ class ContractBase:
         return chosen_backend(self.backend, self.options)[0].description
 
     @pytest.fixture(autouse=True)
-    def _claimed(self, request: pytest.FixtureRequest, description: BackendDescription) -> None:
-        """Skip a test of a capability that the backend does not claim."""
-        for capability in capabilities_of(request.node):
-            level = description.level(capability)
-            if not level.usable:
-                pytest.skip(f"{self.backend} claims {capability.value} as {level.value}")
+    def _has_what_is_needed(
+        self, request: pytest.FixtureRequest, description: BackendDescription, tmp_path: Path
+    ) -> None:
+        """Skip a test that needs what the backend does not have."""
+        for need in needs_of(request.node):
+            if isinstance(need, StateKind):
+                if not description.holds(need):
+                    pytest.skip(f"{self.backend} does not hold {need.value} state")
+            elif isinstance(need, TablePart):
+                if not need.is_in(self.backend, self.options, tmp_path):
+                    pytest.skip(f"the tables of {self.backend} are no {need.interface.__name__}")
+            elif not description.level(need).usable:
+                pytest.skip(f"{self.backend} claims {need.value} as {description.level(need).value}")
 
     @pytest.fixture
     def keyed(self, tmp_path: Path) -> Iterator[KeyedInstances]:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from keyedstate import types
-from keyedstate.backend import Capability, StateHandle
+from keyedstate.backend import Capability, StateHandle, StateKind
 from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, SnapshotTask
 from keyedstate.state.clock import Clock, system_clock
+from keyedstate.testing.contract.parts import TablePart
 from keyedstate.testing.instances import chosen_backend
 
 
@@ -39,7 +40,8 @@ class KeyedInstances:
 
     def __init__(self, name: str, folder: Path, options: Mapping[str, object]) -> None:
         self.plugin, self.plugin_options = chosen_backend(name, options)
-        self._folder = folder
+        self._options, self._folder = options, folder
+        self._parts: dict[TablePart, bool] = {}
         self.storage = CheckpointStorage.open(folder / "segments")
         self._numbers = itertools.count()
         self._opened: list[KeyedStateBackend] = []
@@ -47,6 +49,16 @@ class KeyedInstances:
     def claims(self, capability: Capability) -> bool:
         """Return whether the plugin may be asked for a capability."""
         return self.plugin.description.level(capability).usable
+
+    def holds(self, kind: StateKind) -> bool:
+        """Return whether the plugin holds states of a kind."""
+        return self.plugin.description.holds(kind)
+
+    def implements(self, part: TablePart) -> bool:
+        """Return whether the plugin's tables implement an interface."""
+        if part not in self._parts:
+            self._parts[part] = part.is_in(self.plugin.name, self._options, self._folder)
+        return self._parts[part]
 
     def open(
         self,

@@ -11,14 +11,9 @@ from typing import Any
 
 import cloudpickle
 
-from keyedstate.config import (
-    BACKEND,
-    MAX_PARALLELISM,
-    PARALLELISM,
-    Configuration,
-)
 from keyedstate.epoch.configuration import choose_backend
 from keyedstate.errors import FunctionCopyError, HarnessSettingError, described
+from keyedstate.options import BACKEND, MAX_PARALLELISM, PARALLELISM, Configuration
 from keyedstate.runtime import KeyedFunction, check_function, check_inputs, check_row_classes
 from keyedstate.runtime.function_checks import BROADCAST, ROWS
 from keyedstate.runtime.output import OutputSchema

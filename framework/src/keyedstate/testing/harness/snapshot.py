@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from keyedstate.backend import RestoredOperatorState
 from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.format.operator_state import (
     OperatorStateFile,
@@ -15,6 +14,7 @@ from keyedstate.checkpoint.format.operator_state import (
     write_operator_state,
 )
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.operator_state import RestoredOperatorState
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 from keyedstate.time import InputTime
 from keyedstate.working_folder import WorkingFolder

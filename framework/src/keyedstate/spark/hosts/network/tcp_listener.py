@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keyedstate.checkpoint import HostAddress
-from keyedstate.config import (
+from keyedstate.epoch.configuration import configuration_in_task
+from keyedstate.errors import HostError, HostProtocolError
+from keyedstate.options import (
     HOSTS_ADVERTISED_ADDRESS,
     HOSTS_BIND_ADDRESS,
     HOSTS_CONNECT_TIMEOUT,
     HOSTS_PORTS,
     Configuration,
 )
-from keyedstate.epoch.configuration import configuration_in_task
-from keyedstate.errors import HostError, HostProtocolError
 from keyedstate.spark.hosts.network.handshake import SECRET_BYTES, Session, key_id, prove_host
 from keyedstate.spark.hosts.network.tls import TlsFiles, agree, plain_end
 

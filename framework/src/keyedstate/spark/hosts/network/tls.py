@@ -15,14 +15,9 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 
-from keyedstate.config import (
-    HOSTS_TLS_CA,
-    HOSTS_TLS_CERTIFICATE,
-    HOSTS_TLS_KEY,
-    SPARK_PREFIX,
-    Configuration,
-)
+from keyedstate.config import SPARK_PREFIX
 from keyedstate.errors import MissingOptionError
+from keyedstate.options import HOSTS_TLS_CA, HOSTS_TLS_CERTIFICATE, HOSTS_TLS_KEY, Configuration
 
 _PIECE_BYTES = 256 << 10
 

@@ -42,6 +42,7 @@ from keyedstate.testing.contract.machines.operations import (
     shown,
     stamps_after,
 )
+from keyedstate.testing.contract.parts import TablePart
 
 Address = tuple[str, str | None, str]
 #: An operation by its name, the key and the namespace where it happens, and what is written.
@@ -122,11 +123,11 @@ class StateMachine(RuleBasedStateMachine):
         super().__init__()
         self.keyed = keyed
         self.clock = ManualClock(1_000_000)
-        self.claimed = [name for name, state in STATES.items() if keyed.claims(state.kind.capability)]
+        self.claimed = [name for name, state in STATES.items() if keyed.holds(state.kind)]
         self._use(self.claimed)
         self.asynchronous = keyed.claims(Capability.ASYNC_SNAPSHOT)
         self.rescaling = keyed.claims(Capability.RESCALING)
-        self.tracking = keyed.claims(Capability.CHANGE_TRACKING)
+        self.tracking = keyed.implements(TablePart.CHANGE_TRACKING)
         self.model = Model()
         #: Snapshots whose writing was put off, and written ones, with what they must hold.
         self.held: list[tuple[list[SnapshotTask], Model]] = []
@@ -242,7 +243,7 @@ class StateMachine(RuleBasedStateMachine):
                 shown_now = shown(state, self.model.get((state, "a", "w1")))
                 assert read(state, self._handle(state, "a", "w1")) == shown_now
         # What a backend drops on its own is no change that a delta has.
-        if ends and not (self.tracking and self.keyed.claims(Capability.EXPIRY_CLEANUP)):
+        if ends and not (self.tracking and self.keyed.implements(TablePart.EXPIRY_CLEANUP)):
             for instance in self.instances:
                 instance.end_epoch()
         self._compare(self.timed)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keyedstate.backend import BackendDescription, Capability, Level
+from keyedstate.testing.contract.parts import TablePart
 from keyedstate.testing.contract.reports.outcomes import Ending, Outcome
 
 #: What the line of the tests that belong to no capability is called.
@@ -19,15 +20,15 @@ class Line:
 
     Attributes
     ----------
-    capability : Capability or None
+    subject : Capability or TablePart or None
         None for the tests that every backend must pass.
     level : Level or None
-        What the backend claims of it.
+        What the backend claims of a capability.
     passed, failed, skipped, announced : int
         Tests by how they ended.  A test of several capabilities counts for each.
     """
 
-    capability: Capability | None
+    subject: Capability | TablePart | None
     level: Level | None
     passed: int
     failed: int
@@ -37,7 +38,7 @@ class Line:
     @property
     def name(self) -> str:
         """What the line is about, as users read it."""
-        return EVERY_BACKEND if self.capability is None else self.capability.value
+        return EVERY_BACKEND if self.subject is None else self.subject.value
 
     @property
     def verdict(self) -> str:
@@ -48,11 +49,13 @@ class Line:
             return "holds"
         if self.level is not None and not self.level.usable:
             return "not claimed"
+        if isinstance(self.subject, TablePart) and self.skipped:
+            return "not implemented"
         return "not tested"
 
 
 def matrix(description: BackendDescription, outcomes: Sequence[Outcome]) -> list[Line]:
-    """Return the matrix: first the tests that every backend must pass, then each capability.
+    """Return the matrix: first the tests that every backend must pass, then the others by what they need.
 
     Parameters
     ----------
@@ -60,19 +63,19 @@ def matrix(description: BackendDescription, outcomes: Sequence[Outcome]) -> list
         What the backend says of itself.
     outcomes : sequence of Outcome
     """
-    counted: dict[Capability | None, Counter[Ending]] = {None: Counter()}
-    counted |= {capability: Counter() for capability in Capability}
+    counted: dict[Capability | TablePart | None, Counter[Ending]] = {None: Counter()}
+    counted |= {subject: Counter() for subject in (*Capability, *TablePart)}
     for outcome in outcomes:
-        for capability in dict.fromkeys(outcome.capabilities or (None,)):
-            counted[capability][outcome.ending] += 1
+        for subject in dict.fromkeys(outcome.subjects or (None,)):
+            counted[subject][outcome.ending] += 1
     return [
         Line(
-            capability,
-            None if capability is None else description.level(capability),
+            subject,
+            description.level(subject) if isinstance(subject, Capability) else None,
             passed=endings[Ending.PASSED],
             failed=endings[Ending.FAILED],
             skipped=endings[Ending.SKIPPED],
             announced=endings[Ending.ANNOUNCED],
         )
-        for capability, endings in counted.items()
+        for subject, endings in counted.items()
     ]

@@ -16,8 +16,13 @@ from typing import Any
 import pytest
 
 from keyedstate.backend import Capability
-from keyedstate.testing.contract.base import capabilities_of
+from keyedstate.testing.contract.base import subjects_of
+from keyedstate.testing.contract.parts import TablePart
 
+#: Every subject by its name.
+_SUBJECTS: dict[str, Capability | TablePart] = {
+    subject.value: subject for subject in (*Capability, *TablePart)
+}
 #: The command-line option of pytest that names the file.
 OUTCOMES_OPTION = "--contract-outcomes"
 
@@ -41,7 +46,7 @@ class Outcome:
     ----------
     test : str
         Its name, with its parameters.
-    capabilities : tuple of Capability
+    subjects : tuple of Capability and TablePart
         What it is a test of; empty where every backend must pass it.
     ending : Ending
     message : str
@@ -54,7 +59,7 @@ class Outcome:
     """
 
     test: str
-    capabilities: tuple[Capability, ...]
+    subjects: tuple[Capability | TablePart, ...]
     ending: Ending
     message: str
     case: str = ""
@@ -102,8 +107,8 @@ class OutcomeReader:
         if "total" in record:
             self.total = record["total"]
             return
-        capabilities = tuple(map(Capability, record.pop("capabilities")))
-        outcome = Outcome(capabilities=capabilities, ending=Ending(record.pop("ending")), **record)
+        subjects = tuple(map(_SUBJECTS.__getitem__, record.pop("subjects")))
+        outcome = Outcome(subjects=subjects, ending=Ending(record.pop("ending")), **record)
         # The line of the start says "failed" until the line of the end says otherwise.
         if self.under_way is None:
             self.under_way = outcome
@@ -134,10 +139,10 @@ class OutcomeWriter:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Write one line before and one after a test."""
         self._reports.clear()
-        capabilities = capabilities_of(item)
-        self._write(_record(Outcome(item.name, capabilities, Ending.FAILED, "its process ended")))
+        subjects = subjects_of(item)
+        self._write(_record(Outcome(item.name, subjects, Ending.FAILED, "its process ended")))
         result = yield
-        self._write(_record(Outcome(item.name, capabilities, *_ending(self._reports))))
+        self._write(_record(Outcome(item.name, subjects, *_ending(self._reports))))
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -150,7 +155,7 @@ class OutcomeWriter:
 
 
 def _record(outcome: Outcome) -> dict[str, Any]:
-    return {**asdict(outcome), "capabilities": [capability.value for capability in outcome.capabilities]}
+    return {**asdict(outcome), "subjects": [subject.value for subject in outcome.subjects]}
 
 
 def _ending(reports: list[pytest.TestReport]) -> tuple[Ending, str, str, str]:

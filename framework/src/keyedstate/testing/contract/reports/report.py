@@ -190,7 +190,7 @@ def _baseline_rows(baseline: Baseline) -> list[tuple[str, ...]]:
 
 
 def _of(outcome: Outcome) -> str:
-    return ", ".join(capability.value for capability in outcome.capabilities) or EVERY_BACKEND
+    return ", ".join(subject.value for subject in outcome.subjects) or EVERY_BACKEND
 
 
 def _message(outcome: Outcome) -> str:
@@ -200,7 +200,7 @@ def _message(outcome: Outcome) -> str:
 def _failure(outcome: Outcome) -> dict[str, Any]:
     return {
         "test": outcome.test,
-        "capabilities": [capability.value for capability in outcome.capabilities],
+        "capabilities": [subject.value for subject in outcome.subjects],
         "error": outcome.message,
         "case": outcome.case,
         "traceback": outcome.traceback,

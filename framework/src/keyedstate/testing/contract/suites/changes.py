@@ -9,6 +9,7 @@ import pytest
 
 from keyedstate.backend import AnyStateTable, Capability, ChangeTracking, StateTable, TableChanges
 from keyedstate.testing.contract.base import KEY_GROUPS, META, Address, ContractBase, content, fill, requires
+from keyedstate.testing.contract.parts import TablePart
 from keyedstate.testing.instances import Instance
 
 
@@ -69,7 +70,7 @@ class ChangeContract(ContractBase):
         snapshot.release()
         assert table.get(3, "a", 1) == [1, 2]
 
-    @requires(Capability.CHANGE_TRACKING)
+    @requires(TablePart.CHANGE_TRACKING)
     def test_changes_are_told_from_what_an_epoch_left_alone(self, tracking: TrackingTable) -> None:
         model = fill(tracking, 60)
         tracking.begin_epoch(2)
@@ -92,7 +93,7 @@ class ChangeContract(ContractBase):
         changes.release()
         changes.release()
 
-    @requires(Capability.CHANGE_TRACKING)
+    @requires(TablePart.CHANGE_TRACKING)
     def test_what_was_there_before_the_first_epoch_is_no_change(self, instance: Instance) -> None:
         table: Any = instance.table(META)
         model = fill(table, 20)
@@ -102,7 +103,7 @@ class ChangeContract(ContractBase):
         table.remove(*address)
         assert changed(table.changes_since(6)) == ({}, {address})
 
-    @requires(Capability.CHANGE_TRACKING)
+    @requires(TablePart.CHANGE_TRACKING)
     def test_epochs_ascend_and_can_be_forgotten(self, tracking: TrackingTable) -> None:
         with pytest.raises(ValueError):
             tracking.begin_epoch(1)
@@ -116,7 +117,7 @@ class ChangeContract(ContractBase):
         tracking.forget_changes(5)
         assert changed(tracking.changes_since(4)) == ({(3, "c", 1): [3]}, set())
 
-    @requires(Capability.CHANGE_TRACKING, Capability.ASYNC_SNAPSHOT, Capability.OBJECTS_BY_REFERENCE)
+    @requires(TablePart.CHANGE_TRACKING, Capability.ASYNC_SNAPSHOT, Capability.OBJECTS_BY_REFERENCE)
     def test_captured_changes_stay_as_they_were_while_the_owner_goes_on_where_that_is_claimed(
         self, tracking: TrackingTable
     ) -> None:
@@ -133,7 +134,7 @@ class ChangeContract(ContractBase):
         assert changed(changes) == (expected, set())
         changes.release()
 
-    @requires(Capability.CHANGE_TRACKING)
+    @requires(TablePart.CHANGE_TRACKING)
     def test_the_changes_of_many_random_operations_are_those_of_a_model(
         self, tracking: TrackingTable
     ) -> None:

@@ -32,9 +32,9 @@ from keyedstate.backend import (
     LocatedEntries,
     StateKind,
     StateMeta,
-    array_of,
 )
 from keyedstate.keygroups import key_group_ranges
+from keyedstate.tables import array_of
 from keyedstate.testing.contract.base import (
     KEY_GROUPS,
     MAX_PARALLELISM,
@@ -44,6 +44,7 @@ from keyedstate.testing.contract.base import (
     requires,
 )
 from keyedstate.testing.contract.machines.state_machine import profile
+from keyedstate.testing.contract.parts import TablePart
 from keyedstate.testing.contract.suites.changes import changed
 from keyedstate.testing.instances import Instance
 from keyedstate.types import TypeSerializer, accumulators_of, nullable, tuple_of
@@ -281,13 +282,13 @@ class ColumnContract(ContractBase):
     """Tests of `ColumnTable`."""
 
     @pytest.mark.parametrize("meta", METAS, ids=["text", "whole", "real", "pair"])
-    @requires(Capability.COLUMNS)
+    @requires(TablePart.COLUMNS)
     def test_a_table_of_columns_holds_what_a_dict_would(
-        self, open_instance: Open, tmp_path: Path, description: Any, meta: StateMeta
+        self, open_instance: Open, tmp_path: Path, meta: StateMeta
     ) -> None:
         """Written by entry and by column, snapshots held meanwhile, changes told, restored from files."""
         located(open_instance().table(meta), meta, [], [])
-        tracking = description.level(Capability.CHANGE_TRACKING).usable
+        tracking = isinstance(open_instance().table(meta), ChangeTracking)
 
         def make() -> Any:
             return ColumnsMachine(open_instance, tmp_path, meta, tracking)
@@ -297,7 +298,7 @@ class ColumnContract(ContractBase):
             chosen = settings(chosen, max_examples=8)
         run_state_machine_as_test(make, settings=chosen)  # type: ignore[arg-type]
 
-    @requires(Capability.COLUMNS)
+    @requires(TablePart.COLUMNS)
     def test_rows_without_any_are_located_as_nothing(self, instance: Instance) -> None:
         found, entries = located(instance.table(TEXT), TEXT, [], [])
         assert (len(found), entries, found.codes.tolist()) == (0, [], [])
@@ -305,7 +306,7 @@ class ColumnContract(ContractBase):
         found.remove()
         assert len(instance.table(TEXT)) == 0
 
-    @requires(Capability.COLUMNS)
+    @requires(TablePart.COLUMNS)
     def test_what_is_located_comes_into_the_table_only_when_it_is_written(self, instance: Instance) -> None:
         table = instance.table(TEXT)
         found, _ = located(table, TEXT, ["a", "b", "a"], [1, 1, 1])
@@ -314,7 +315,7 @@ class ColumnContract(ContractBase):
         assert not table.contains(group_of("a"), "a", 1)
         assert table.get_many([group_of("a")], ["a"], 1) == [None]
 
-    @requires(Capability.COLUMNS)
+    @requires(TablePart.COLUMNS)
     def test_columns_of_slices_are_read_where_they_begin(self, instance: Instance) -> None:
         table: Any = instance.table(TEXT)
         located(table, TEXT, [], [])
@@ -325,7 +326,7 @@ class ColumnContract(ContractBase):
         assert found.first_rows.tolist() == [0, 1, 2, 3]
 
     @pytest.mark.parametrize(("before", "after"), [(1, 3), (5, 2)])
-    @requires(Capability.COLUMNS, Capability.RESCALING)
+    @requires(TablePart.COLUMNS, Capability.RESCALING)
     def test_columns_follow_their_key_groups_to_other_instances(
         self, open_instance: Open, tmp_path: Path, before: int, after: int
     ) -> None:
@@ -348,7 +349,7 @@ class ColumnContract(ContractBase):
             found |= restored
         assert found == model
 
-    @requires(Capability.COLUMNS, Capability.ASYNC_SNAPSHOT)
+    @requires(TablePart.COLUMNS, Capability.ASYNC_SNAPSHOT)
     def test_a_snapshot_of_columns_is_written_while_the_owner_goes_on(
         self, open_instance: Open, instance: Instance, tmp_path: Path
     ) -> None:
@@ -371,7 +372,7 @@ class ColumnContract(ContractBase):
         restored = open_instance(handles=[handle])
         assert content(restored.table(TEXT)) == {(group_of(key), key, 1): value for key in keys}
 
-    @requires(Capability.COLUMNS)
+    @requires(TablePart.COLUMNS)
     def test_entries_that_come_and_go_leave_no_trace(self, instance: Instance) -> None:
         """As those of windows do, epoch for epoch."""
         table = instance.table(TEXT)

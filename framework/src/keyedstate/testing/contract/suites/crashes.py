@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.backend import Capability, EntryBatch, SnapshotSink, StateKind, StateMeta
+from keyedstate.backend import EntryBatch, SnapshotSink, StateKind, StateMeta
 from keyedstate.checkpoint import SegmentHandle
 from keyedstate.checkpoint.format import segment_format
 from keyedstate.checkpoint.protocol import operator_folder as folder_format
@@ -81,7 +81,7 @@ class CrashContract(ContractBase):
 
     # -- damaged files --------------------------------------------------------------------------------------
 
-    @requires(Capability.VALUE_STATE)
+    @requires(StateKind.VALUE)
     @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
     def test_a_damaged_file_is_found_before_a_value_of_it_is_used(
         self, keyed: KeyedInstances, tmp_path: Path, damage: Damage
@@ -101,7 +101,7 @@ class CrashContract(ContractBase):
         keyed.close()
         assert set(tmp_path.iterdir()) <= folders
 
-    @requires(Capability.VALUE_STATE)
+    @requires(StateKind.VALUE)
     def test_a_file_of_a_newer_format_is_refused_by_its_version(
         self, keyed: KeyedInstances, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -129,7 +129,7 @@ class CrashContract(ContractBase):
                 go_on()
             assert (caught.value.version, caught.value.supported) == (current + 1, current)
 
-    @requires(Capability.VALUE_STATE)
+    @requires(StateKind.VALUE)
     def test_a_storage_that_fails_half_way_fails_the_snapshot_and_leaves_the_state(
         self, keyed: KeyedInstances
     ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.backend import Capability, StateKind
+from keyedstate.backend import StateKind
 from keyedstate.state import (
     IncrementalCleanup,
     KeyedStateBackend,
@@ -19,6 +19,7 @@ from keyedstate.state import (
 )
 from keyedstate.testing.contract.base import ContractBase, requires
 from keyedstate.testing.contract.keyed import KeyedInstances
+from keyedstate.testing.contract.parts import TablePart
 from keyedstate.testing.contract.suites.kinds import KINDS, Kind, at, every_kind, merging_kinds
 
 #: What is expired stays until it is read.
@@ -237,7 +238,7 @@ class ExpiryContract(ContractBase):
         state.restore()
         assert state.shown() == "ab"
 
-    @requires(Capability.VALUE_STATE)
+    @requires(StateKind.VALUE)
     def test_the_expiry_index_removes_in_time_what_is_overwritten_after_the_clock_went_back(
         self, keyed: KeyedInstances
     ) -> None:
@@ -391,7 +392,7 @@ class ExpiryContract(ContractBase):
         assert state.stored == 5
         assert [state.shown(key=key) for key in range(20, 25)] == ["ab"] * 5
 
-    @requires(Capability.CHANGE_TRACKING)
+    @requires(TablePart.CHANGE_TRACKING)
     @every_kind
     def test_what_a_read_or_the_framework_removes_is_a_change_of_the_epoch(
         self, keyed: KeyedInstances, kind: Kind
@@ -413,7 +414,7 @@ class ExpiryContract(ContractBase):
         changes.release()
         assert (sorted(removed), written) == (list(range(10)), [])
 
-    @requires(Capability.EXPIRY_CLEANUP)
+    @requires(TablePart.EXPIRY_CLEANUP)
     @every_kind
     @pytest.mark.parametrize("restored", [False, True], ids=["live", "restored"])
     def test_the_backend_drops_what_is_expired_and_nothing_else_where_that_is_claimed(
@@ -434,7 +435,7 @@ class ExpiryContract(ContractBase):
         state.end_epochs(150, 0)
         assert state.stored == 0
 
-    @requires(Capability.EXPIRY_CLEANUP, Capability.VALUE_STATE)
+    @requires(TablePart.EXPIRY_CLEANUP, StateKind.VALUE)
     def test_the_backend_drops_nothing_that_has_no_time(self, keyed: KeyedInstances) -> None:
         """In event time, what was written before the first watermark."""
         state = TimedState(keyed, KINDS["value"], Ttl(100, clock=TtlClock.EVENT_TIME))

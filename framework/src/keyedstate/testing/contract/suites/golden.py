@@ -309,11 +309,11 @@ class GoldenContract(ContractBase):
                 found = [pair for one in instances for pair in one.get_keys_and_namespaces("state")]
                 assert len(found) == len(set(found)) == len(KEYS) * len(NAMESPACES)
 
-    @requires(Capability.VALUE_STATE)
+    @requires(StateKind.VALUE)
     def test_values_of_every_type_are_restored_from_golden_files(self, keyed: KeyedInstances) -> None:
         self._check_types(keyed, "types", TYPES)
 
-    @requires(Capability.VALUE_STATE)
+    @requires(StateKind.VALUE)
     def test_pandas_timestamps_are_restored_from_golden_files(self, keyed: KeyedInstances) -> None:
         pytest.importorskip("pandas")
         self._check_types(keyed, "pandas", pandas_types())

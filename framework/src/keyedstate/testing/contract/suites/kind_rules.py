@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.backend import Capability, StateKind
+from keyedstate.backend import StateKind
 from keyedstate.errors import StateMigrationError
 from keyedstate.state import (
     AggregateFunction,
@@ -89,7 +89,7 @@ class KindRuleContract(ContractBase):
 
     # -- one kind -------------------------------------------------------------------------------------------
 
-    @requires(Capability.VALUE_STATE)
+    @requires(StateKind.VALUE)
     def test_a_value_that_is_none_is_cleared_and_the_default_is_read(self, keyed: KeyedInstances) -> None:
         """SB-13, SB-33, SB-34."""
         backend, state = keyed.open(), ValueState("state", types.STRING, default="Hello")
@@ -104,7 +104,7 @@ class KindRuleContract(ContractBase):
         restored = keyed.open([keyed.snapshot(backend)])
         assert [at(restored, state, key).value() for key in (1, 2)] == ["Hello", "there"]
 
-    @requires(Capability.VALUE_STATE)
+    @requires(StateKind.VALUE)
     def test_every_key_has_a_default_of_its_own(self, keyed: KeyedInstances) -> None:
         """SB-44."""
         backend = keyed.open()
@@ -117,7 +117,7 @@ class KindRuleContract(ContractBase):
         at(backend, state, 1).update(first)
         assert [at(backend, state, key).value() for key in (1, 2)] == [[7, 8], [7]]
 
-    @requires(Capability.VALUE_STATE)
+    @requires(StateKind.VALUE)
     def test_values_of_many_types_come_back_as_they_were(self, keyed: KeyedInstances) -> None:
         backend = keyed.open()
         for name, (type_, value) in TYPES.items():
@@ -126,7 +126,7 @@ class KindRuleContract(ContractBase):
             for name, (type_, value) in TYPES.items():
                 assert same(at(opened, ValueState(name, type_), 1).value(), value), name
 
-    @requires(Capability.VALUE_STATE)
+    @requires(StateKind.VALUE)
     def test_restored_values_migrate_to_a_later_form_of_their_type(self, keyed: KeyedInstances) -> None:
         """Numbers widen, records gain a field, and are found by the old key and namespace."""
         numbers = ValueState("numbers", types.INT32)
@@ -152,7 +152,7 @@ class KindRuleContract(ContractBase):
         with pytest.raises(StateMigrationError):
             at(keyed.open([keyed.snapshot(restored)]), numbers, 3, "w1")
 
-    @requires(Capability.LIST_STATE)
+    @requires(StateKind.LIST)
     def test_a_list_is_appended_to_replaced_and_emptied(self, keyed: KeyedInstances) -> None:
         """SB-14, SB-20: an empty list is no list."""
         backend, state = keyed.open(), ListState("state", types.INT64)
@@ -172,7 +172,7 @@ class KindRuleContract(ContractBase):
         assert handle.get() == [10, 16, 3, 4]
         assert at(keyed.open([keyed.snapshot(backend)]), state, 1).get() == [10, 16, 3, 4]
 
-    @requires(Capability.MAP_STATE)
+    @requires(StateKind.MAP)
     def test_a_map_is_written_iterated_and_emptied_entry_by_entry(self, keyed: KeyedInstances) -> None:
         """SB-29, SB-30, SB-32."""
         backend = keyed.open()
@@ -202,7 +202,7 @@ class KindRuleContract(ContractBase):
         assert handle.is_empty()
         assert list(backend.get_keys("state")) == [2]
 
-    @requires(Capability.REDUCING_STATE)
+    @requires(StateKind.REDUCING)
     def test_added_values_are_reduced_in_their_order(self, keyed: KeyedInstances) -> None:
         """SB-22; adding None clears."""
         backend = keyed.open()
@@ -218,7 +218,7 @@ class KindRuleContract(ContractBase):
         handle.add(None)
         assert (handle.get(), backend.num_entries()) == (None, 0)
 
-    @requires(Capability.AGGREGATING_STATE)
+    @requires(StateKind.AGGREGATING)
     def test_accumulators_may_be_changed_in_place_and_folds_begin_with_a_copy(
         self, keyed: KeyedInstances
     ) -> None:

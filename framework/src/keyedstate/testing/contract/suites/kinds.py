@@ -61,11 +61,6 @@ class Kind:
     write: Callable[[Any, str], object]
     read: Callable[[Any], str]
 
-    @property
-    def capability(self) -> Capability:
-        """What a backend needs for it."""
-        return self.kind.capability
-
 
 KINDS = {
     "value": Kind(
@@ -307,7 +302,7 @@ class KindContract(ContractBase):
         backend = keyed.open()
         state = self.fill(backend, kind, [1], "w1")
         restored = keyed.open([keyed.snapshot(backend)])
-        claimed = [other for other in KINDS.values() if keyed.claims(other.capability)]
+        claimed = [other for other in KINDS.values() if keyed.holds(other.kind)]
         for other in (other for other in claimed if other is not kind):
             for opened in (backend, restored):
                 with pytest.raises(StateKindMismatchError) as caught:
@@ -377,7 +372,7 @@ class KindContract(ContractBase):
                 text = f"{len(key)}/{len(namespace)}" if (key, namespace) in kept else ""
                 assert kind.read(at(opened, state, key, namespace)) == text
 
-    @requires(Capability.MAP_STATE)
+    @requires(StateKind.MAP)
     def test_long_map_keys_that_begin_alike_are_kept_apart_and_in_order(self, keyed: KeyedInstances) -> None:
         backend, state = keyed.open(), MapState("state", types.STRING, types.INT64)
         entries = {

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from keyedstate.backend.meta import StateKind, StateMeta
-from keyedstate.backend.table import EntryBatch
+from keyedstate.backend import EntryBatch, StateKind, StateMeta
 from keyedstate.types import INT64, VOID, SerializerSnapshot, TypeSerializer, refuse_generic
 
 #: The one key group under which operator state is written: it belongs to no key.

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from keyedstate.backend.meta import StateMeta
-from keyedstate.backend.table import AnyStateTable, StateTable
+from keyedstate.backend import AnyStateTable, StateMeta, StateTable
 
 
 class RewritingTable(ABC):

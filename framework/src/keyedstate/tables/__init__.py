@@ -1,0 +1,29 @@
+"""The toolkit of every backend: what is built on the tables of the contract alone."""
+
+from keyedstate.tables.address_visitor import AddressVisitor
+from keyedstate.tables.base_choice import OVERLAP_THRESHOLD, choose_base
+from keyedstate.tables.columns import (
+    ArrowEntryBatch,
+    array_of,
+    column_dtype,
+    column_of,
+    is_numeric,
+)
+from keyedstate.tables.full import SNAPSHOT_BATCH_ENTRIES, FullRestoreOperation, FullSnapshotStrategy
+from keyedstate.tables.gathered_changes import GatheredChanges, GroupChanges
+
+__all__ = [
+    "OVERLAP_THRESHOLD",
+    "SNAPSHOT_BATCH_ENTRIES",
+    "AddressVisitor",
+    "ArrowEntryBatch",
+    "FullRestoreOperation",
+    "FullSnapshotStrategy",
+    "GatheredChanges",
+    "GroupChanges",
+    "array_of",
+    "choose_base",
+    "column_dtype",
+    "column_of",
+    "is_numeric",
+]

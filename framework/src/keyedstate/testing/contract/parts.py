@@ -1,0 +1,51 @@
+"""What the tables of a backend may be beside `StateTable`; it is found by a look at one of them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from pathlib import Path
+
+from keyedstate import types
+from keyedstate.backend import ChangeTracking, ColumnTable, ExpiryCleanup, StateKind, StateMeta
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.testing.instances import open_instance
+
+#: A state whose table may be one of columns too.
+_NUMBERS = StateMeta(
+    name="numbers",
+    kind=StateKind.VALUE,
+    key_serializer=types.nullable(types.STRING),
+    namespace_serializer=types.INT64,
+    value_serializer=types.accumulators_of({"count": types.nullable(types.INT64)}),
+)
+
+
+class TablePart(enum.Enum):
+    """One interface that a table may implement."""
+
+    CHANGE_TRACKING = "change tracking"
+    COLUMNS = "values in columns"
+    EXPIRY_CLEANUP = "expiry clean-up"
+
+    @property
+    def interface(self) -> type:
+        """The abstract class."""
+        return _INTERFACES[self]
+
+    def is_in(self, backend: str, options: Mapping[str, object], folder: Path) -> bool:
+        """Return whether the tables of an installed backend, opened below a folder, implement it."""
+        instance = open_instance(
+            backend, folder, options=options, key_groups=KeyGroupRange(0, 1), max_parallelism=2
+        )
+        try:
+            return isinstance(instance.table(_NUMBERS), self.interface)
+        finally:
+            instance.close()
+
+
+_INTERFACES: dict[TablePart, type] = {
+    TablePart.CHANGE_TRACKING: ChangeTracking,
+    TablePart.COLUMNS: ColumnTable,
+    TablePart.EXPIRY_CLEANUP: ExpiryCleanup,
+}
