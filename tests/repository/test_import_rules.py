@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: ``.`` are the room's own files, where they are a floor; else they are its front, above all floors.
 FLOORS = {
     "types": ("contract", "scalars", "collections", "records", "inference"),
+    "state": (".", "ttl", "kinds", "ttl_kinds", "registry", "operator"),
     "checkpoint": ("storage", "format", "protocol", "savepoint", "reading"),
     "runtime": (".", "runners"),
     "windows": ("declaration", "row", "columnar"),
@@ -140,7 +141,8 @@ def floor_faults(source: Path, room: str, floors: tuple[str, ...]) -> list[str]:
     faults = []
     for found in imports(source):
         names = found.file.relative_to(source).with_suffix("").parts
-        if names[:2] != ("keyedstate", room) or floor(names[2]) not in floors:
+        front = names[2:] == ("__init__",)
+        if names[:2] != ("keyedstate", room) or front or floor(names[2]) not in floors:
             continue
         target = found.module.split(".")
         lower = floors[: floors.index(floor(names[2])) + 1]

@@ -9,47 +9,38 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from keyedstate.backend import (
     AnyStateTable,
     BackendContext,
     Capability,
     EntryChange,
-    ExpiryCleanup,
     NativeSnapshot,
     NativeSnapshotStrategy,
     StateHandle,
-    StateKind,
     StateMeta,
     TableChanges,
 )
 from keyedstate.errors import (
-    InvalidDescriptorError,
-    MissingEventTimeError,
     NullNamespaceError,
-    StateKindMismatchError,
-    StateMigrationError,
     WorkingFolderError,
 )
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.ordered.object_cache import weight_of
-from keyedstate.state.clock import BEFORE_TIME, UNKNOWN_TIME, Clock, StateTime, system_clock
+from keyedstate.state.clock import Clock, system_clock
 from keyedstate.state.context import KeyContext, KeysInTurn
 from keyedstate.state.kinds import handles as state_base
-from keyedstate.state.kinds.handles import StateDescriptor, check_value
-from keyedstate.state.registry.change_tracking import ChangeTracker
+from keyedstate.state.kinds.handles import StateDescriptor
+from keyedstate.state.registry.change_tracking import ChangeTracker, apply_changes
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.latency import LatencyTracker
-from keyedstate.state.registry.restored_tables import adapted, adopt, check_keys
+from keyedstate.state.registry.registered_states import RegisteredStates
+from keyedstate.state.registry.restored_tables import check_keys
 from keyedstate.state.registry.restored_types import with_one_type_each
 from keyedstate.state.registry.running_snapshot import SnapshotTask
-from keyedstate.state.ttl.config import TtlClock
-from keyedstate.state.ttl.expiry import StateExpiry
-from keyedstate.state.ttl.state_handle import create_ttl_handle
-from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer, refuse_generic
+from keyedstate.state.ttl.expiring_states import ExpiringStates
+from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer
 
 H = TypeVar("H", bound=state_base.StateHandle)
 
@@ -73,40 +64,35 @@ class KeyedStateBackend:
         backend = self._backend = chosen.backend
         self._context = context
         self._key_serializer = key_serializer
-        self._generic_types = chosen.generic_types
         #: Every table, also of restored states that nobody has registered in this run: they are kept and
         #: written into each snapshot, so that a state survives a program that does not use it.
         self._tables = tables
-        #: The tables through which handles change state: those above, or what notes their changes.
-        self._changed = tables
         self._tracker: ChangeTracker | None = None
         if track_changes:
             self._tracker = ChangeTracker()
-            self._changed = {name: self._tracker.track(table) for name, table in tables.items()}
         #: None where accesses are not sampled.
         self.latency = None if chosen.latency is None else LatencyTracker(chosen.latency)
         #: Where the order of timers is to be kept: the option ``timers.queue``.
         self.timer_queue = chosen.timer_queue
-        self._handles: dict[str, state_base.StateHandle] = {}
-        #: Those that may hold values: what comes back from the table is what was put there, and nobody but
-        #: `update` changes it.
-        self._holding: list[state_base.StateHandle] = []
-        #: What was asked for at the first look-up; a reconfigured serializer may stand in its place.
-        self._requested: dict[str, StateMeta] = {}
+        self.current = KeyContext(key_serializer, context.key_groups, context.max_parallelism)
+        self._expiring = ExpiringStates(clock, event_time, self.current)
+        #: See `ExpiringStates.on_record`.
+        self.on_record = self._expiring.on_record
+        self._states = RegisteredStates(
+            chosen,
+            context,
+            key_serializer,
+            tables,
+            tracker=self._tracker,
+            latency=self.latency,
+            current=self.current,
+            expiring=self._expiring,
+        )
         self._strategy = backend.create_snapshot_strategy(context)
         self._spill_manager = backend.create_spill_manager(context)
         if self._spill_manager is not None:
             context.closing.callback(self._spill_manager.close)
         self._snapshots: list[SnapshotTask] = []
-        self.current = KeyContext(key_serializer, context.key_groups, context.max_parallelism)
-        self._clock = clock
-        self._has_event_time = event_time
-        self._watermark = BEFORE_TIME
-        self._processing_time, self._event_time = StateTime(), StateTime()
-        self._expiries: dict[str, StateExpiry] = {}
-        #: To be called once per record, after the current key is set and before its states are used; None
-        #: where no state has a time to live, so that records cost nothing then.
-        self.on_record: Callable[[], None] | None = None
         #: Writes into tables what somebody, as the timer queues, keeps beside them; called before anything
         #: looks at all tables.
         self.write_back: Callable[[], None] = lambda: None
@@ -199,12 +185,12 @@ class KeyedStateBackend:
             From which the current key is taken meanwhile, with `KeyContext.turn`.
         """
         self.current.in_turn = keys
-        for handle in self._holding:
+        for handle in self._states.cached:
             handle._hold()
 
     def write_held(self) -> None:
         """Write what handles hold into the tables, and let them hold nothing from now on."""
-        for handle in self._holding:
+        for handle in self._states.cached:
             handle._stop_holding()
 
     # -- the current key ------------------------------------------------------------------------------
@@ -243,41 +229,21 @@ class KeyedStateBackend:
     @property
     def clock(self) -> Clock:
         """What gives processing time."""
-        return self._clock
+        return self._expiring.clock
 
     @property
     def has_event_time(self) -> bool:
         """Whether the operator knows the event time of its rows."""
-        return self._has_event_time
+        return self._expiring.has_event_time
 
     @property
     def watermark(self) -> int:
         """The event time in milliseconds up to which all rows have come; `BEFORE_TIME` at first."""
-        return self._watermark
+        return self._expiring.watermark
 
     def advance_watermark(self, watermark: int) -> None:
         """Move event time forward; it never goes back, so an earlier watermark changes nothing."""
-        self._watermark = max(self._watermark, watermark)
-        self._move_time()
-
-    def _move_time(self) -> None:
-        """Let the states with a time to live see the present time."""
-        self._move_processing_time()
-        self._event_time.set(self._watermark, self.current.timestamp)
-
-    def _move_processing_time(self) -> None:
-        line, now = self._processing_time, self._clock()
-        back = now < line.now
-        line.now = line.stamp = now
-        if back:
-            for expiry in self._expiries.values():
-                expiry.cleanup.time_went_back()
-
-    def _begin_record(self) -> None:
-        self._move_time()
-        for expiry in self._expiries.values():
-            if expiry.cleanup.every_record:
-                expiry.accessed()
+        self._expiring.advance_watermark(watermark)
 
     # -- registration -----------------------------------------------------------------------------------
 
@@ -309,61 +275,8 @@ class KeyedStateBackend:
         StateValueError
             Where the namespace is not of its type.
         """
-        if namespace is None or namespace_serializer is None:
-            raise NullNamespaceError(descriptor.name)
-        if not namespace_serializer.is_value(namespace):
-            check_value(descriptor.name, namespace_serializer, namespace, "the namespace")
-        handle = self._handles.get(descriptor.name)
-        meta = StateMeta(
-            descriptor.name,
-            descriptor.kind,
-            self._key_serializer,
-            namespace_serializer,
-            descriptor.serializer,
-        )
-        if handle is None:
-            handle = self._register(descriptor, meta)
-        else:
-            _check_same_state(self._requested[descriptor.name], meta)
-            self._check_same_ttl(descriptor)
-        handle.set_namespace(namespace)
-        return cast(H, handle)
-
-    def _register(self, descriptor: StateDescriptor[Any], meta: StateMeta) -> state_base.StateHandle:
-        self._backend.require(meta.kind, meta.name)
-        if not self._generic_types:
-            refuse_generic(meta.name, meta.value_serializer)
-        expiry = None
-        if descriptor.ttl is not None:
-            self._move_time()
-            in_event_time = descriptor.ttl.clock is TtlClock.EVENT_TIME
-            if in_event_time and not self._has_event_time:
-                raise MissingEventTimeError(meta.name)
-            line = self._event_time if in_event_time else self._processing_time
-            expiry = StateExpiry(descriptor.ttl, meta.kind, line)
-            meta = replace(meta, expiry=expiry.for_backend())
-        table, changed = self._table_for(meta, UNKNOWN_TIME if expiry is None else expiry.time.stamp)
-        handle: state_base.StateHandle
-        if expiry is None:
-            handle = descriptor.create_handle(changed, self.current)
-        else:
-            handle = create_ttl_handle(descriptor, changed, self.current, expiry)
-            expiry.attach(changed, cleans_itself=isinstance(table, ExpiryCleanup))
-        if self.latency is not None:
-            self.latency.track(handle, meta)
-        # Only now: a refused registration leaves everything as it was.
-        self._tables[meta.name] = table
-        self._changed[meta.name] = changed
-        self._handles[meta.name] = handle
-        if expiry is None and self._comes_back(meta.value_serializer):
-            self._holding.append(handle)
-        self._requested[meta.name] = meta
-        if expiry is not None:
-            self._expiries[meta.name] = expiry
-            if in_event_time or expiry.cleanup.every_record:
-                self.on_record = self._begin_record
-            elif self.on_record is None:
-                self.on_record = self._move_processing_time
+        handle = self._states.get(descriptor, namespace, namespace_serializer)
+        self.on_record = self._expiring.on_record
         return handle
 
     def internal_table(self, name: str, namespace_serializer: TypeSerializer[Any]) -> AnyStateTable:
@@ -382,46 +295,11 @@ class KeyedStateBackend:
         StateKindMismatchError, StateMigrationError, MissingCapabilityError
             As `get_state`.
         """
-        meta = StateMeta(name, StateKind.VALUE, self._key_serializer, namespace_serializer, VOID)
-        self._backend.require(meta.kind, name)
-        self._tables[name], self._changed[name] = self._table_for(meta, UNKNOWN_TIME)
-        return self._changed[name]
-
-    def _table_for(self, meta: StateMeta, stamp: int) -> tuple[AnyStateTable, AnyStateTable]:
-        """Return the table of a state, new or as it was restored, and the one through which it is changed."""
-        table = self._tables.get(meta.name)
-        if table is None:
-            table = self._backend.create_state_table(meta, self._context)
-        else:
-            table = self._adopted(table, meta, stamp)
-        changed = self._changed.get(meta.name)
-        if changed is None or table is not self._tables[meta.name]:
-            changed = table if self._tracker is None else self._tracker.track(table)
-        return table, changed
-
-    def _comes_back(self, serializer: TypeSerializer[Any]) -> bool:
-        """Return whether a table gives back the very values that were put, which nobody can have changed."""
-        by_reference = self._backend.description.level(Capability.OBJECTS_BY_REFERENCE).usable
-        return serializer.immutable if by_reference else weight_of(serializer) is not None
-
-    def _check_same_ttl(self, descriptor: StateDescriptor[Any]) -> None:
-        """Refuse a second look-up whose settings would be ignored."""
-        expiry = self._expiries.get(descriptor.name)
-        if expiry is not None and expiry.ttl != descriptor.ttl:
-            raise InvalidDescriptorError(
-                descriptor.name,
-                f"its time to live is {descriptor.ttl} here and {expiry.ttl} where it was declared before; "
-                "declare it once, or twice alike",
-            )
-
-    def _adopted(self, restored: AnyStateTable, meta: StateMeta, stamp: int) -> AnyStateTable:
-        """Return the table under which a restored state goes on."""
-        new = adapted(restored.meta, meta)
-        return adopt(restored, new, stamp, lambda: self._backend.create_state_table(new, self._context))
+        return self._states.internal_table(name, namespace_serializer)
 
     def registered_states(self) -> list[str]:
         """Return the names of the states that were registered in this run."""
-        return list(self._handles)
+        return list(self._states.handles)
 
     def handle_at(
         self, state: str, key: Any, key_group: int, namespace: object = VOID_NAMESPACE
@@ -445,7 +323,7 @@ class KeyedStateBackend:
         context = KeyContext(self._key_serializer, self._context.key_groups, self._context.max_parallelism)
         context.check_own(key, key_group)
         context.key, context.key_group = key, key_group
-        return self._handles[state].at(context, namespace)
+        return self._states.handles[state].at(context, namespace)
 
     # -- over all keys ------------------------------------------------------------------------------------
 
@@ -482,13 +360,13 @@ class KeyedStateBackend:
         The keys are listed first, so the function may change and clear state.  The current key, and the
         namespace of a handle that was there before, are put back at the end.
         """
-        known = self._handles.get(descriptor.name)
+        known = self._states.handles.get(descriptor.name)
         namespace_before = namespace if known is None else known.namespace
         handle = self.get_state(descriptor, namespace, namespace_serializer)
         current = self.current
         before = current.key, current.key_group
         keys, key_groups = current.locate(self.get_keys(descriptor.name, namespace))
-        self._move_time()
+        self._expiring.move_time()
         try:
             for current.key, current.key_group in zip(keys, key_groups, strict=True):
                 # The function may have gone to another namespace.
@@ -526,16 +404,9 @@ class KeyedStateBackend:
         not claim asynchronous snapshots, run it before the next change.
         """
         self.write_back()
-        if self._expiries:
-            # What a filtered snapshot leaves out is what is expired when it is taken.
-            self._move_time()
+        filters = self._expiring.snapshot_filters()
         started = time.perf_counter()
         captured = self._strategy.prepare(checkpoint_id, self._tables)
-        filters = {
-            name: expiry.snapshot_filter()
-            for name, expiry in self._expiries.items()
-            if expiry.ttl.full_snapshot
-        }
         synchronous_ms = (time.perf_counter() - started) * 1000.0
         task = SnapshotTask(checkpoint_id, captured, synchronous_ms, self.snapshots_asynchronously, filters)
         self._snapshots = [other for other in self._snapshots if not other.done]
@@ -592,25 +463,14 @@ class KeyedStateBackend:
         """
         mine = {meta.name: meta.to_json() for meta in self.metas()}
         same = all(mine.get(meta.name) == meta.to_json() for meta in states)
-        return same and not self._expiries
+        return same and not self._expiring
 
     def apply_changes(self, state: str, changes: Iterable[EntryChange]) -> None:
         """Write entries of a state, or remove them, between two epochs; of one entry the last change counts.
 
         They count to the state before the next epoch.
         """
-        # Together, where they are of one namespace: a table of columns takes many as fast as one.
-        last = {(change.namespace, change.key): change for change in changes}
-        together: dict[tuple[Any, bool], list[EntryChange]] = {}
-        for change in last.values():
-            together.setdefault((change.namespace, change.present), []).append(change)
-        table = self._tables[state]
-        for (namespace, present), some in together.items():
-            _, groups, _, keys, _, values = zip(*some, strict=True)
-            if present:
-                table.put_many(groups, keys, namespace, values)
-            else:
-                table.remove_many(groups, keys, namespace)
+        apply_changes(self._tables[state], changes)
 
     def _tracked(self) -> ChangeTracker:
         if self._tracker is None:
@@ -620,14 +480,7 @@ class KeyedStateBackend:
     def end_epoch(self) -> None:
         """Remove what expiry indexes and the backend know to be expired; let key groups be spilled."""
         self.write_back()
-        if self._expiries:
-            self._move_time()
-        for name, expiry in self._expiries.items():
-            table = self._tables[name]
-            if expiry.index is not None:
-                expiry.index.expire()
-            if expiry.ttl.background_cleanup and isinstance(table, ExpiryCleanup):
-                table.drop_expired()
+        self._expiring.drop_expired(self._tables)
         if self._spill_manager is not None:
             self._spill_manager.balance(self._tables)
 
@@ -636,19 +489,3 @@ class KeyedStateBackend:
         for task in self._snapshots:
             task.cancel()
         self._context.closing.close()
-
-
-def _check_same_state(registered: StateMeta, requested: StateMeta) -> None:
-    """Refuse a second look-up that asks for something else than the first registered."""
-    if registered.kind is not requested.kind:
-        raise StateKindMismatchError(
-            requested.name, registered.kind.value, requested.kind.value, restored=False
-        )
-    parts = (
-        ("namespace", registered.namespace_serializer, requested.namespace_serializer),
-        ("value", registered.value_serializer, requested.value_serializer),
-    )
-    for part, old, new in parts:
-        if old != new:
-            reason = "one state has one type within a run"
-            raise StateMigrationError(requested.name, part, old, new, reason)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Event, Lock
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 from keyedstate.backend import EntryBatch, Snapshot, SnapshotSink, StateMeta
 from keyedstate.errors import SnapshotCancelledError
-
-#: Returns what of a batch is written.
-Filter: TypeAlias = Callable[[EntryBatch[Any, Any, Any]], EntryBatch[Any, Any, Any]]
+from keyedstate.state.ttl.expiry import SnapshotFilter
 
 
 class SnapshotTask:
@@ -32,7 +30,7 @@ class SnapshotTask:
         snapshot: Snapshot,
         synchronous_ms: float,
         asynchronous: bool,
-        filters: Mapping[str, Filter] = MappingProxyType({}),
+        filters: Mapping[str, SnapshotFilter] = MappingProxyType({}),
     ) -> None:
         self.checkpoint_id = checkpoint_id
         self.synchronous_ms = synchronous_ms
@@ -90,11 +88,13 @@ class SnapshotTask:
 class _CancellableSink(SnapshotSink):
     """Hands everything on but what is filtered, and asks between any two batches whether to go on."""
 
-    def __init__(self, sink: SnapshotSink, check: Callable[[], None], filters: Mapping[str, Filter]) -> None:
+    def __init__(
+        self, sink: SnapshotSink, check: Callable[[], None], filters: Mapping[str, SnapshotFilter]
+    ) -> None:
         self._sink = sink
         self._check = check
         self._filters = filters
-        self._filter: Filter | None = None
+        self._filter: SnapshotFilter | None = None
 
     def begin_state(self, meta: StateMeta) -> None:
         self._check()

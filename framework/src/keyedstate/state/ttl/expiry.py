@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import is_
-from typing import Any
+from typing import Any, TypeAlias
 
 from keyedstate.backend import AnyStateTable, EntryBatch, Expiry, IncrementalVisitor, StateKind
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, NEVER, StateTime
 from keyedstate.state.ttl.config import IncrementalCleanup, Ttl, TtlClock, UpdateType, Visibility
 from keyedstate.state.ttl.index import ExpiryIndex
 from keyedstate.state.ttl.layout import TtlLayout, layout_of
+
+#: Takes the entries of a snapshot, and returns those of them that live.
+SnapshotFilter: TypeAlias = "Callable[[EntryBatch[Any, Any, Any]], EntryBatch[Any, Any, Any]]"
 
 
 class StateExpiry:
@@ -38,7 +41,7 @@ class StateExpiry:
         self.time = time
         self.layout = layout_of(kind)
         self.cleanup = Cleanup(self)
-        self.index = ExpiryIndex(self) if ttl.expiry_index else None
+        self.index = ExpiryIndex(self.layout, ttl.ms, time) if ttl.expiry_index else None
         self.refreshes = ttl.update is UpdateType.ON_READ_AND_WRITE
         self.shows_expired = ttl.visibility is Visibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
 
@@ -85,7 +88,7 @@ class StateExpiry:
             live=lambda stored: layout.live(stored, self.limit),
         )
 
-    def snapshot_filter(self) -> Callable[[EntryBatch[Any, Any, Any]], EntryBatch[Any, Any, Any]]:
+    def snapshot_filter(self) -> SnapshotFilter:
         """Return what leaves out of the batches of a snapshot whatever is expired now."""
         layout, limit = self.layout, self.limit
 

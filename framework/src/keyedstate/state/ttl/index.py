@@ -9,13 +9,11 @@ older timestamp than before moves to an earlier time: what was merged, or writte
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyedstate.backend import AnyStateTable
-from keyedstate.state.clock import BEFORE_TIME, NEVER, UNKNOWN_TIME
-
-if TYPE_CHECKING:
-    from keyedstate.state.ttl.expiry import StateExpiry
+from keyedstate.state.clock import BEFORE_TIME, NEVER, UNKNOWN_TIME, StateTime
+from keyedstate.state.ttl.layout import TtlLayout
 
 #: Entries that are read at once when the index of a restored state is made.
 _BATCH_ENTRIES = 4096
@@ -30,13 +28,17 @@ class ExpiryIndex:
 
     Parameters
     ----------
-    expiry : StateExpiry
+    layout : TtlLayout
+        Of what is stored.
+    ttl_ms : int
+    time : StateTime
+        The time line that the state expires by.
     """
 
-    def __init__(self, expiry: StateExpiry) -> None:
-        self._expiry = expiry
-        self._layout = expiry.layout
-        self._ttl_ms = expiry.ttl.ms
+    def __init__(self, layout: TtlLayout, ttl_ms: int, time: StateTime) -> None:
+        self._layout = layout
+        self._ttl_ms = ttl_ms
+        self._time = time
         self._span_ms = max(1, self._ttl_ms // _SPANS)
         self._table: AnyStateTable
         #: The spans by their numbers.
@@ -66,14 +68,14 @@ class ExpiryIndex:
         """Note a written entry, with its oldest timestamp where that is not the present one."""
         address = key_group, key, namespace
         if oldest is None:
-            oldest = self._expiry.time.stamp
+            oldest = self._time.stamp
         known = self._known.get(address)
         if known is None or self._number(oldest) < known.number:
             self._add(address, oldest)
 
     def expire(self) -> None:
         """Remove what is expired, but for what expired within the last 64th of the time to live."""
-        time = self._expiry.time
+        time = self._time
         if self._undated.addresses and time.now != BEFORE_TIME:
             undated, self._undated = self._undated, _Span(NEVER)
             self._look_at(undated)
@@ -82,7 +84,8 @@ class ExpiryIndex:
 
     def _look_at(self, span: _Span) -> None:
         layout, table = self._layout, self._table
-        limit, now = self._expiry.limit, self._expiry.time.now
+        now = self._time.now
+        limit = now - self._ttl_ms
         for address in span.addresses:
             if self._known.get(address) is not span:
                 continue

@@ -7,11 +7,11 @@ from typing import Any
 from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.state.context import KeyContext
 from keyedstate.state.kinds.handles import StateDescriptor, StateHandle
-from keyedstate.state.ttl.accumulating import TtlAggregatingStateHandle, TtlReducingStateHandle
 from keyedstate.state.ttl.expiry import StateExpiry
-from keyedstate.state.ttl.list import TtlListStateHandle
-from keyedstate.state.ttl.map import TtlMapStateHandle
-from keyedstate.state.ttl.value import TtlValueStateHandle
+from keyedstate.state.ttl_kinds.accumulating import TtlAggregatingStateHandle, TtlReducingStateHandle
+from keyedstate.state.ttl_kinds.list import TtlListStateHandle
+from keyedstate.state.ttl_kinds.map import TtlMapStateHandle
+from keyedstate.state.ttl_kinds.value import TtlValueStateHandle
 
 _HANDLES: dict[StateKind, Any] = {
     StateKind.VALUE: TtlValueStateHandle,

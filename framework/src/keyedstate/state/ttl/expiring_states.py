@@ -1,0 +1,122 @@
+"""The states with a time to live of one keyed backend, and the times by which they expire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from keyedstate.backend import AnyStateTable, ExpiryCleanup, StateKind
+from keyedstate.errors import InvalidDescriptorError, MissingEventTimeError
+from keyedstate.state.clock import BEFORE_TIME, Clock, StateTime
+from keyedstate.state.context import KeyContext
+from keyedstate.state.ttl.config import Ttl, TtlClock
+from keyedstate.state.ttl.expiry import SnapshotFilter, StateExpiry
+
+
+class ExpiringStates:
+    """The states with a time to live, by name.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns processing time in milliseconds since 1970 UTC.
+    has_event_time : bool
+        Whether `advance_watermark` is called.
+    current : KeyContext
+        Of the record that is processed.
+
+    Attributes
+    ----------
+    watermark : int
+        The event time in milliseconds up to which all rows have come; `BEFORE_TIME` at first.
+    on_record : callable or None
+        To be called once per record, after the current key is set and before its states are used; None
+        where no state has a time to live, so that records cost nothing then.
+    """
+
+    def __init__(self, clock: Clock, has_event_time: bool, current: KeyContext) -> None:
+        self.clock = clock
+        self.has_event_time = has_event_time
+        self.watermark = BEFORE_TIME
+        self.on_record: Callable[[], None] | None = None
+        self._current = current
+        self._processing_time, self._event_time = StateTime(), StateTime()
+        self._states: dict[str, StateExpiry] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def advance_watermark(self, watermark: int) -> None:
+        """Move event time forward; an earlier watermark changes nothing."""
+        self.watermark = max(self.watermark, watermark)
+        self.move_time()
+
+    def move_time(self) -> None:
+        """Let the states see the present time."""
+        self._move_processing_time()
+        self._event_time.set(self.watermark, self._current.timestamp)
+
+    def _move_processing_time(self) -> None:
+        line, now = self._processing_time, self.clock()
+        back = now < line.now
+        line.now = line.stamp = now
+        if back:
+            for expiry in self._states.values():
+                expiry.cleanup.time_went_back()
+
+    def _begin_record(self) -> None:
+        self.move_time()
+        for expiry in self._states.values():
+            if expiry.cleanup.every_record:
+                expiry.accessed()
+
+    def expiry_of(self, state: str, ttl: Ttl, kind: StateKind) -> StateExpiry:
+        """Return the expiry of a state that is about to be registered.
+
+        Raises
+        ------
+        MissingEventTimeError
+        """
+        self.move_time()
+        in_event_time = ttl.clock is TtlClock.EVENT_TIME
+        if in_event_time and not self.has_event_time:
+            raise MissingEventTimeError(state)
+        return StateExpiry(ttl, kind, self._event_time if in_event_time else self._processing_time)
+
+    def add(self, state: str, expiry: StateExpiry) -> None:
+        """Register what `expiry_of` returned."""
+        self._states[state] = expiry
+        if expiry.time is self._event_time or expiry.cleanup.every_record:
+            self.on_record = self._begin_record
+        elif self.on_record is None:
+            self.on_record = self._move_processing_time
+
+    def check_same(self, state: str, ttl: Ttl | None) -> None:
+        """Refuse a second look-up whose settings would be ignored."""
+        expiry = self._states.get(state)
+        if expiry is not None and expiry.ttl != ttl:
+            raise InvalidDescriptorError(
+                state,
+                f"its time to live is {ttl} here and {expiry.ttl} where it was declared before; "
+                "declare it once, or twice alike",
+            )
+
+    def snapshot_filters(self) -> dict[str, SnapshotFilter]:
+        """Return by state what leaves out of a full snapshot whatever is expired now."""
+        if self._states:
+            self.move_time()
+        return {
+            name: expiry.snapshot_filter()
+            for name, expiry in self._states.items()
+            if expiry.ttl.full_snapshot
+        }
+
+    def drop_expired(self, tables: Mapping[str, AnyStateTable]) -> None:
+        """Remove what expiry indexes know to be expired; let tables that clean themselves do so."""
+        if self._states:
+            self.move_time()
+        for name, expiry in self._states.items():
+            table = tables[name]
+            if expiry.index is not None:
+                expiry.index.expire()
+            if expiry.ttl.background_cleanup and isinstance(table, ExpiryCleanup):
+                table.drop_expired()

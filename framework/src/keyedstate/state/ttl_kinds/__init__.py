@@ -1,0 +1,1 @@
+"""The accessors of states with a time to live."""
