@@ -227,7 +227,7 @@ class OrderedTable(
         self.presence.begin(epoch)
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        return CopiedChanges(self._reading_codec(), self.buffer.copy(), *self.presence.since(epoch))
+        return CopiedChanges(self._reading_codec(), self.buffer.copy(), *self.presence.changed_since(epoch))
 
     def forget_changes(self, epoch: int) -> None:
         self.presence.forget(epoch)

@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from keyedstate.tables import EpochNotes
+
 A = TypeVar("A")
 
 #: What is known of a touched address: that it had an entry when the epoch began, and that it has one now.
@@ -15,7 +17,7 @@ _EXISTED, PRESENT = 1, 2
 _GROUP_SHIFT = 2
 
 
-class Touched(Generic[A]):
+class Touched(EpochNotes[dict[A, int]], Generic[A]):
     """The touched addresses of a table, epoch by epoch.
 
     Attributes
@@ -25,27 +27,12 @@ class Touched(Generic[A]):
     """
 
     def __init__(self) -> None:
-        #: By epoch, ascending; the last one is the running one, and `running` too.
-        self._epochs: dict[int, dict[A, int]] = {}
-        self.running: dict[A, int] | None = None
+        super().__init__(dict)
         self.count: int | None = 0
-
-    def begin(self, epoch: int) -> None:
-        """Begin an epoch; raises ValueError where epochs do not ascend."""
-        last = next(reversed(self._epochs), None)
-        if last is not None and epoch <= last:
-            raise ValueError(f"epoch {epoch} cannot begin after epoch {last}; epochs ascend")
-        self.running = self._epochs[epoch] = {}
-
-    def forget(self, epoch: int) -> None:
-        """Drop what is known of epochs up to one, but not of the running one."""
-        running = next(reversed(self._epochs), None)
-        for number in [number for number in self._epochs if number <= epoch and number != running]:
-            del self._epochs[number]
 
     def codes_since(self, epoch: int) -> dict[A, int]:
         """Return what is known of the addresses that epochs above one have touched, the caller's own."""
-        touched = [known for number, known in self._epochs.items() if number > epoch]
+        touched = self.since(epoch)
         if len(touched) == 1:
             return dict(touched[0])
         codes: dict[A, int] = {}
@@ -204,7 +191,7 @@ class Presence(Touched[bytes]):
         if self.count is not None:
             self.count += entries
 
-    def since(self, epoch: int) -> tuple[list[bytes], list[bytes]]:
+    def changed_since(self, epoch: int) -> tuple[list[bytes], list[bytes]]:
         """Return the addresses that epochs above one have written and removed."""
         known = self.codes_since(epoch)
         written = [address for address, bits in known.items() if bits & PRESENT]
@@ -213,7 +200,7 @@ class Presence(Touched[bytes]):
 
     def _before(self, address: bytes) -> int | None:
         """Return what is known of an address from the epochs before the running one."""
-        for touched in reversed(self._epochs.values()):
+        for touched in reversed(self._notes.values()):
             if touched is not self.running:
                 bits = touched.get(address)
                 if bits is not None:

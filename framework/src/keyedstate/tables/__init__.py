@@ -9,6 +9,7 @@ from keyedstate.tables.columns import (
     column_of,
     is_numeric,
 )
+from keyedstate.tables.epoch_notes import EpochNotes, check_ascending
 from keyedstate.tables.full import SNAPSHOT_BATCH_ENTRIES, FullRestoreOperation, FullSnapshotStrategy
 from keyedstate.tables.gathered_changes import GatheredChanges, GroupChanges
 
@@ -17,11 +18,13 @@ __all__ = [
     "SNAPSHOT_BATCH_ENTRIES",
     "AddressVisitor",
     "ArrowEntryBatch",
+    "EpochNotes",
     "FullRestoreOperation",
     "FullSnapshotStrategy",
     "GatheredChanges",
     "GroupChanges",
     "array_of",
+    "check_ascending",
     "choose_base",
     "column_dtype",
     "column_of",

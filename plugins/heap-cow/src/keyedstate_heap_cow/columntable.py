@@ -28,7 +28,7 @@ from keyedstate.backend import (
     TableSnapshot,
 )
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.tables import ArrowEntryBatch, column_dtype, column_of, is_numeric
+from keyedstate.tables import ArrowEntryBatch, check_ascending, column_dtype, column_of, is_numeric
 from keyedstate.types import VOID, AccumulatorsSerializer
 from keyedstate_heap_cow.captured import Addresses, ColumnsChanges, ColumnsSnapshot, struct_of
 from keyedstate_heap_cow.keybytes import KeyBytes, Keys, has_bytes
@@ -434,8 +434,7 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
     # -- changes ------------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
-        if self._epoch is not None and epoch <= self._epoch:
-            raise ValueError(f"epoch {epoch} cannot follow epoch {self._epoch}; epochs ascend")
+        check_ascending(epoch, self._epoch)
         self._epoch = epoch
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:

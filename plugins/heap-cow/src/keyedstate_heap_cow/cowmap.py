@@ -49,6 +49,8 @@ from threading import RLock, get_ident
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
+from keyedstate.tables import check_ascending
+
 if TYPE_CHECKING:  # the compiler reads this import wherever it stands; the interpreter needs no Cython
     import cython
 else:
@@ -778,9 +780,7 @@ class CopyOnWriteStateMap:
         """
         begun: tuple = (epoch, [], [], [], [])
         if self._epochs:
-            running = self._epochs[len(self._epochs) - 1][0]
-            if epoch <= running:
-                raise ValueError(f"epoch {epoch} cannot begin after epoch {running}; epochs ascend")
+            check_ascending(epoch, self._epochs[len(self._epochs) - 1][0])
         self._check_version()
         self._epochs.append(begun)
         # A version of its own: what was written before has a lower one, and so is not of this epoch.

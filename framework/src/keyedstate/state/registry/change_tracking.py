@@ -20,7 +20,7 @@ from keyedstate.backend import (
 )
 from keyedstate.errors import UnknownChangesError
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.tables import GatheredChanges, GroupChanges
+from keyedstate.tables import EpochNotes, GatheredChanges, GroupChanges, check_ascending
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -49,8 +49,7 @@ class ChangeTracker:
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch in every table."""
-        if self._epoch is not None and epoch <= self._epoch:
-            raise ValueError(f"epoch {epoch} cannot begin after epoch {self._epoch}; epochs ascend")
+        check_ascending(epoch, self._epoch)
         for table in self._tables.values():
             table.begin_epoch(epoch)
         if self._known_since is None:
@@ -96,21 +95,19 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
     def __init__(self, table: StateTable[K, N, V]) -> None:
         self._table = table
         self._first = table.key_groups.start
-        #: Per epoch and key group, the touched addresses and whether each had an entry when the epoch began;
-        #: epochs ascend.  The last one is that of `_current`; without any, nothing is noted.
-        self._epochs: dict[int, list[dict[tuple[N, K], bool]]] = {}
+        #: Per epoch and key group, the touched addresses and whether each had an entry when the epoch began.
+        self._notes = EpochNotes[list[dict[tuple[N, K], bool]]](lambda: [{} for _ in table.key_groups])
+        #: Those of the running epoch; before the first one, nothing is noted.
         self._current: list[dict[tuple[N, K], bool]] = []
 
     # -- epochs -------------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
-        running = next(reversed(self._epochs), None)
-        if running is not None and epoch <= running:
-            raise ValueError(f"epoch {epoch} cannot begin after epoch {running}; epochs ascend")
-        self._current = self._epochs[epoch] = [{} for _ in self._table.key_groups]
+        self._notes.begin(epoch)
+        self._current = self._notes.running or []
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        wanted = [noted for number, noted in self._epochs.items() if number > epoch]
+        wanted = self._notes.since(epoch)
         groups: dict[int, GroupChanges[K, N, V]] = {}
         for key_group in self._table.key_groups:
             touched: dict[tuple[N, K], bool] = {}
@@ -138,9 +135,7 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         return GroupChanges(EntryBatch(*written), AddressBatch(*removed))
 
     def forget_changes(self, epoch: int) -> None:
-        running = next(reversed(self._epochs), None)
-        for number in [number for number in self._epochs if number <= epoch and number != running]:
-            del self._epochs[number]
+        self._notes.forget(epoch)
 
     def _touch(self, key_group: int, key: K, namespace: N) -> bool:
         """Note an address before it is changed; return whether it is the first time."""

@@ -1,0 +1,55 @@
+"""What a table notes of its changes, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def check_ascending(epoch: int, last: int | None) -> None:
+    """Refuse an epoch that is not above the one before.
+
+    Raises
+    ------
+    ValueError
+    """
+    if last is not None and epoch <= last:
+        raise ValueError(f"epoch {epoch} cannot begin after epoch {last}; epochs ascend")
+
+
+class EpochNotes(Generic[T]):
+    """The notes of each epoch that is not forgotten: `ChangeTracking` for whatever a table notes.
+
+    Parameters
+    ----------
+    empty : callable
+        Makes the notes of a new epoch.
+
+    Attributes
+    ----------
+    running : T or None
+        The notes of the running epoch; None before the first one.
+    """
+
+    def __init__(self, empty: Callable[[], T]) -> None:
+        self._empty = empty
+        #: Epochs ascend, and the last one is the running one.
+        self._notes: dict[int, T] = {}
+        self.running: T | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Begin an epoch; raises ValueError where epochs do not ascend."""
+        check_ascending(epoch, next(reversed(self._notes), None))
+        self.running = self._notes[epoch] = self._empty()
+
+    def since(self, epoch: int) -> list[T]:
+        """Return the notes of all epochs above one, in their order."""
+        return [notes for number, notes in self._notes.items() if number > epoch]
+
+    def forget(self, epoch: int) -> None:
+        """Drop the notes of epochs up to one, but not those of the running one."""
+        for number in list(self._notes)[:-1]:
+            if number <= epoch:
+                del self._notes[number]
