@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from support.inside import state_tables
 
 from keyedstate import types
 from keyedstate.checkpoint.format.json_document import decode_document, encode_document
@@ -89,7 +90,7 @@ def content(backend):
     """Return everything that a backend holds, as its snapshot shows it."""
     return {
         (name, key, namespace): repr(table.get(group, key, namespace))
-        for name, table in backend._tables.items()
+        for name, table in state_tables(backend).items()
         for key, namespace in table.keys_and_namespaces()
         for group in [backend.current.key_group_of(key)]
     }

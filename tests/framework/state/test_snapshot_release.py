@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inside import context_of
 
 from keyedstate import types
 from keyedstate.backend import AnyStateTable, EntryBatch, Snapshot, SnapshotSink, SnapshotStrategy, StateMeta
@@ -110,7 +111,7 @@ def test_a_closed_instance_leaves_nothing_in_its_local_folder(instances: Any, tm
         KeySpace(types.INT64, instances.open().key_groups, 10),
         local_base=tmp_path,
     )
-    folder = backend._context.local_dir
+    folder = context_of(backend).local_dir
     (folder / "database").write_bytes(b"files of a backend")
     assert folder.parent == tmp_path
     backend.close()

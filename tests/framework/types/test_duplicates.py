@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from support.inside import registrations
 
 from keyedstate import types
 from keyedstate.types import SerializerSnapshot, TypeSerializer
-from keyedstate.types.contract import registry
 
 
 class Color(enum.Enum):
@@ -144,7 +144,7 @@ def test_every_type_that_a_program_can_declare_is_tried_here() -> None:
     assert classes <= tried
     registered = {
         name
-        for name, registration in registry._registrations.items()
+        for name, registration in registrations().items()
         if registration.factory.__module__.startswith(f"{types.__name__}.")
     }
     assert {serializer.type_name for serializer in TYPES} == registered

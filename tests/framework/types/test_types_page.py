@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from support.inside import registrations
 
 from keyedstate import types
-from keyedstate.types.contract import registry
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "types.md").read_text(encoding="utf-8")
 CODE = re.compile(r"`([^`]+)`")
@@ -47,7 +47,7 @@ def test_every_built_in_type_has_a_row() -> None:
     shown = {evaluated(name).type_name for name in TYPES}
     own = {
         name
-        for name, registration in registry._registrations.items()
+        for name, registration in registrations().items()
         if registration.factory.__module__.startswith("keyedstate.types")
     }
     # What a state with a time to live stores, and an aggregate: no types that users declare.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rocksdict import Options, Rdict
+from support.inside import rocksdb_rows, state_tables
 
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
@@ -104,8 +105,8 @@ def test_what_is_expired_leaves_the_disk_without_being_read(tmp_path: Path, clea
 
     def rows_on_disk() -> int:
         found = 0
-        for table in backend._tables.values():
-            rows = table.buffer._space.rows
+        for table in state_tables(backend).values():
+            rows = rocksdb_rows(table)
             table.write_back()
             rows.flush(wait=True)
             rows.compact_range(None, None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from rocksdb_incremental import Job
+from support.inside import rocksdb_rows, rocksdb_store, state_tables
 
 from keyedstate import types
 from keyedstate.checkpoint import from_json, to_json
@@ -30,7 +31,7 @@ def test_the_properties_and_tickers_that_were_asked_for_are_in_the_metrics_of_an
         state = instance.get_state(NUMBERS)  # type: ignore[attr-defined]
         keys = [key for key in range(100) if instance.current.key_group_of(key) in instance.key_groups]  # type: ignore[attr-defined]
         state.update_many(keys, [[key] for key in keys])
-        instance._tables["numbers"].write_back()  # type: ignore[attr-defined]
+        state_tables(instance)["numbers"].write_back()  # type: ignore[attr-defined]
 
     parts = job.run(write)
     metrics = metrics_of_checkpoint(CheckpointMetadata.of(parts), 0, None)
@@ -55,8 +56,8 @@ def test_every_figure_is_one_that_rocksdb_has(tmp_path: Path) -> None:
     (part,) = job.run(lambda instance: instance.get_state(NUMBERS).update_many([1], [[1]]))
     assert part.figures.keys() == {*(f"numbers.{name}" for name in PROPERTIES), *TICKERS}
     (instance,) = job.instances
-    store = next(iter(instance._context.resources.values()))
-    rows = instance._tables["numbers"].buffer._space.rows
+    store = rocksdb_store(instance)
+    rows = rocksdb_rows(state_tables(instance)["numbers"])
     missing = [name for name in PROPERTIES if rows.property_value(f"rocksdb.{name}") is None]
     assert missing == []
     statistics = store._options.get_statistics()

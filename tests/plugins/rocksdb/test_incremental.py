@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rocksdb_incremental import Job, column_family, full_range, tables_of
 from rocksdict import BottommostLevelCompaction, CompactOptions
+from support.inside import rocksdb_space, rocksdb_store, state_tables
 from typer.testing import CliRunner
 
 from keyedstate import types
@@ -146,7 +147,7 @@ def test_exactly_the_files_that_no_retained_checkpoint_uses_are_gone(job: Job) -
             for key in keys:
                 instance.set_current_key(key)
                 state.update(next(number))
-                instance._tables["numbers"].write_back()
+                state_tables(instance)["numbers"].write_back()
                 rows.flush(wait=True)
 
         return change
@@ -273,9 +274,9 @@ def test_rows_that_were_cut_off_never_come_back_and_leave_the_disk_by_a_compacti
     found = sorted(key for instance in job.instances for key in map(int, instance.get_keys("counts")))
     assert found == list(range(50, 100))
     for instance in job.instances:
-        for table in instance._tables.values():
+        for table in state_tables(instance).values():
             table.write_back()
-            table.buffer._space.compact()
+            rocksdb_space(table).compact()
         for first, last in bounds_of(instance):
             assert instance.key_groups.start <= first <= last <= instance.key_groups.end
     job.close()
@@ -287,7 +288,7 @@ def test_a_database_is_compacted_beside_the_work_after_it_was_cut(tmp_path: Path
     job.run(count(*range(2_000)))
     job.restart(2)
     for instance in job.instances:
-        store = next(iter(instance._context.resources.values()))
+        store = rocksdb_store(instance)
         store.finish_compaction()
         assert bounds_of(instance)
         for first, last in bounds_of(instance):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from rocksdb_incremental import Job, tables_of
+from support.inside import rocksdb_rows
 
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
@@ -211,7 +212,7 @@ def test_entries_are_kept_as_objects_in_their_share_of_the_budget(tmp_path: Path
         table.put_many([0] * 600, range(600), types.VOID_NAMESPACE, range(600))
         objects = instance.context.resources["ordered store"].objects
         assert (None if objects is None else objects.size) == size
-        rows = table.buffer._space.rows
+        rows = rocksdb_rows(table)
         assert len(list(rows.items())) == (600 if size is None else 0), "written when they have to be"
         table.write_back()
         assert len(list(rows.items())) == 600

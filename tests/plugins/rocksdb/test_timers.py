@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rocksdb_incremental import Job
+from support.inside import state_tables
 
 from keyedstate import types
 from keyedstate.checkpoint import Writing
@@ -153,7 +154,7 @@ def test_timers_in_order_are_rows_in_the_order_of_time_and_no_objects(tmp_path: 
     job.restart()
     job.run(job.moved())
     (instance,) = job.instances
-    table = instance._tables[EVENT_TIMERS + "t"]
+    table = state_tables(instance)[EVENT_TIMERS + "t"]
     times = [(row[0], int.from_bytes(row[1:9], "big") - 2**63) for row, _ in table.buffer.scan_all()]
     assert times == sorted(times) and sorted(time for _, time in times) == sorted(
         time for time, *_ in job.model
