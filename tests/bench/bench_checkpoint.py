@@ -35,18 +35,18 @@ from measuring import ALL, BACKENDS, GROUPS, Keys, medians, open_backend
 from keyedstate import types
 from keyedstate.checkpoint import (
     AttemptManifest,
-    BaseRules,
     CheckpointMetadata,
     CheckpointStorage,
+    FullSnapshotRules,
     OperatorFolder,
     SegmentFile,
     SegmentWriter,
+    SnapshotKind,
     TaskIdentity,
-    Writing,
     handles_for,
     write_delta,
 )
-from keyedstate.epoch.epoch_writer import StateWriter
+from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.state import OperatorStateBackend, ValueState
 
@@ -191,7 +191,7 @@ def beside(work: Work, rounds: int, share: float = 0.1) -> list[Line]:
     """Rows in a second, one key after the other, with and without a base that is written beside them."""
     if not work.keyed.snapshots_asynchronously:
         return []
-    rules = BaseRules(max_deltas=10, min_bytes=0)
+    rules = FullSnapshotRules(max_deltas=10, min_bytes=0)
     _, _, base = work.write_whole()
     handle = work.keyed.get_state(TOTAL)
     # An epoch that changes most of the entries would give the base up and write the whole.
@@ -216,9 +216,9 @@ def beside(work: Work, rounds: int, share: float = 0.1) -> list[Line]:
         restore_point = work.metadata(base)
         nonce = f"w{next(work.numbers)}"
         identity = TaskIdentity("bench", "query", "run", work.epoch + 1, 0, 1, GROUPS, 0, nonce)
-        writer = StateWriter(work.keyed, OperatorStateBackend(), work.folder, rules, "zstd", share)
+        writer = EpochWriter(work.keyed, OperatorStateBackend(), work.folder, rules, "zstd", share)
         work.epoch += 1
-        writer.begin(identity, restore_point, Writing.CHANGES_BESIDE_BASE)
+        writer.begin(identity, restore_point, SnapshotKind.DELTA_AND_FULL)
         (thread,) = [each for each in threading.enumerate() if each.name.startswith("keyedstate-base")]
         began = time.perf_counter()
         figures["with"].append(process(lambda _, thread=thread: not thread.is_alive()))

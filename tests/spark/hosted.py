@@ -29,7 +29,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.epoch.configuration import frozen
 from keyedstate.epoch.function_transport import pack_function
-from keyedstate.epoch.partition import PartitionPlan, StatePlace
+from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
 from keyedstate.errors import HostLostError
 from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.options import Configuration
@@ -150,8 +150,8 @@ class HostedJob:
             parallelism=parallelism,
             max_parallelism=MAX_PARALLELISM,
             settings=frozen(config),
-            place=StatePlace("counts", str(folder / "state"), "zstd", True),
-            event_time=None,
+            location=StateLocation("counts", str(folder / "state"), "zstd", True),
+            event_times=(),
         )
         self.packed = cloudpickle.dumps(self.plan)
         self._settings = HostSettings.of(config)
@@ -247,8 +247,8 @@ class HostedJob:
         rows = batches or (lambda: iter([self.batch(keys, partition)]))
         kept = None
         if self.me is not None:
-            assert self.plan.place is not None
-            kept = kept_elsewhere(self.me, self.plan.settings, self.plan.place, identity)
+            assert self.plan.location is not None
+            kept = kept_elsewhere(self.me, self.plan.settings, self.plan.location, identity)
         hosted = HostedEpoch(
             identity, self.packed, lambda _: ((), rows()), self.timeout_ms, introduction=self.me
         )

@@ -14,7 +14,8 @@ import pytest
 from hosted import HostedJob
 
 from keyedstate.checkpoint import Acknowledgement, CheckpointStorage, metrics_of_checkpoint
-from keyedstate.epoch.partition import Beginning, Partition
+from keyedstate.epoch.epoch_start import EpochStart
+from keyedstate.epoch.partition import Partition
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.state import Ttl, ValueState
 from keyedstate.types import INT64
@@ -88,8 +89,8 @@ class Clocks:
         self, epoch: int, keys: Any, partition: int
     ) -> tuple[list[tuple[Any, ...]], Acknowledgement]:
         identity = self.job.identity(epoch, partition)
-        assert self.job.plan.place is not None
-        beginning = Beginning.of(self.job.plan, self.job.plan.place, identity)
+        assert self.job.plan.location is not None
+        beginning = EpochStart.of(self.job.plan, self.job.plan.location, identity)
         with contextlib.closing(Partition(self.job.plan, beginning)) as one:
             batches = list(one.run(beginning, (), iter([self.job.batch(keys, partition)])))
             acknowledgement = Acknowledgement(identity, one.finish(beginning))

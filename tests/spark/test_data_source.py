@@ -109,7 +109,7 @@ def read(found: KeyedStateDataSource) -> list[dict[str, Any]]:
 
 
 def test_a_dataframe_keeps_what_it_found_when_it_was_made(checkpoints: Path, tmp_path: Path) -> None:
-    """A hold keeps the checkpoint that is read, while a running query publishes newer ones."""
+    """A lease keeps the checkpoint that is read, while a running query publishes newer ones."""
     path = tmp_path / "state"
     shutil.copytree(checkpoints, path)
     folder = OperatorFolder(CheckpointStorage.open(path), "counts")

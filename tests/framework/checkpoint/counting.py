@@ -11,10 +11,10 @@ from keyedstate import types
 from keyedstate.checkpoint import (
     Acknowledgement,
     AttemptManifest,
-    BaseRules,
     CheckpointCoordinator,
     CheckpointMetadata,
     CheckpointStorage,
+    FullSnapshotRules,
     OperatorFolder,
     TaskIdentity,
     claim,
@@ -22,7 +22,7 @@ from keyedstate.checkpoint import (
     handles_for,
     read_operator_state,
 )
-from keyedstate.epoch.epoch_writer import StateWriter
+from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
@@ -49,7 +49,7 @@ class CountingOperator:
         self.folder = OperatorFolder(storage, "counts")
         self.backend = backend
         self.max_parallelism = max_parallelism
-        self.rules = BaseRules(max_deltas=3, min_bytes=0, max_concurrent=0, tolerable_failures=99)
+        self.rules = FullSnapshotRules(max_deltas=3, min_bytes=0, max_concurrent=0, tolerable_failures=99)
         self.numbers = itertools.count()
         self.parallelism = 1
         self.run = "run-0"
@@ -80,10 +80,10 @@ class CountingOperator:
         claim(self.folder, identity)
         self.folder.write_started(identity)
         base = find_restore_point(self.folder, identity)
-        writing = self.rules.writing(base, identity, asynchronous=False, now_ms=0)
+        writing = self.rules.choose(base, identity, asynchronous=False, now_ms=0)
         operator = OperatorStateBackend(self.operator_state(base, identity))
         with self.opened(base, own, track=base is not None) as backend:
-            writer = StateWriter(backend, operator, self.folder, self.rules, "zstd")
+            writer = EpochWriter(backend, operator, self.folder, self.rules, "zstd")
             writer.begin(identity, base, writing)
             count = backend.get_state(COUNT)
             for key in keys:

@@ -21,18 +21,18 @@ from keyedstate import types
 from keyedstate.checkpoint import (
     Acknowledgement,
     AttemptManifest,
-    BaseRules,
     CheckpointCoordinator,
     CheckpointMetadata,
     CheckpointStorage,
+    FullSnapshotRules,
     OperatorFolder,
+    SnapshotKind,
     TaskIdentity,
-    Writing,
     claim,
     find_restore_point,
     handles_for,
 )
-from keyedstate.epoch.epoch_writer import StateWriter
+from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
@@ -209,7 +209,7 @@ class History:
         self.runs += 1
         self.run = f"run-{self.runs}"
         self.parallelism = self.rng.choice([1, 2, 2, 2, 3])
-        self.rules = BaseRules(
+        self.rules = FullSnapshotRules(
             max_deltas=self.rng.choice([0, 2, 3, 4]),
             min_bytes=0,
             max_concurrent=self.rng.choice([0, 1]),
@@ -247,15 +247,15 @@ class History:
         self.folder.write_started(identity)
         base = find_restore_point(self.folder, identity)
         groups = key_group_range_for(partition, self.parallelism, GROUPS)
-        writing = self.rules.writing(base, identity, asynchronous=self.backend == "heap-cow", now_ms=0)
-        if writing is Writing.CHANGES and self.backend == "heap-cow" and self.rng.random() < 0.3:
+        writing = self.rules.choose(base, identity, asynchronous=self.backend == "heap-cow", now_ms=0)
+        if writing is SnapshotKind.DELTA and self.backend == "heap-cow" and self.rng.random() < 0.3:
             # States are too small here for the rules to want it.
-            writing = Writing.CHANGES_BESIDE_BASE
+            writing = SnapshotKind.DELTA_AND_FULL
         model = {} if base is None else self.model_of(base, groups)
-        tracked = writing is not Writing.WHOLE
+        tracked = writing is not SnapshotKind.FULL
         with self.opened(base, groups, epoch * EPOCH_MS, track=tracked) as backend:
             compression = self.rng.choice(["zstd", "lz4", "none"])
-            writer = StateWriter(backend, OperatorStateBackend(), self.folder, self.rules, compression)
+            writer = EpochWriter(backend, OperatorStateBackend(), self.folder, self.rules, compression)
             writer.begin(identity, base, writing)
             change(backend, model, self.rng, epoch * EPOCH_MS)
             backend.end_epoch()

@@ -9,12 +9,12 @@ from typing import Any
 
 from keyedstate.checkpoint import (
     AttemptManifest,
-    BaseReport,
     CheckpointCoordinator,
     CheckpointListener,
     CheckpointMetadata,
     CheckpointStorage,
     FailureReason,
+    FullSnapshotReport,
     OperatorStateFile,
     SegmentFile,
     StateOrigin,
@@ -23,7 +23,7 @@ from keyedstate.checkpoint import (
     metrics_of_checkpoint,
     to_json,
 )
-from keyedstate.checkpoint.format.native_base import NativeBase, StoredNativeFile
+from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.metrics import LatencyFigures, PhaseTimes, StateFigures
 
@@ -34,8 +34,8 @@ def file(path: str, size: int, partition: int, **sizes: int) -> SegmentFile:
     return SegmentFile(path, size, "", GROUPS[partition], dict.fromkeys(sizes, 1), sizes)
 
 
-def base(epoch: int, async_ms: float, failure: FailureReason | None = None) -> BaseReport:
-    return BaseReport(epoch, failure is None, failure, "", 1.0, async_ms, 100, 1, 0)
+def base(epoch: int, async_ms: float, failure: FailureReason | None = None) -> FullSnapshotReport:
+    return FullSnapshotReport(epoch, failure is None, failure, "", 1.0, async_ms, 100, 1, 0)
 
 
 def part(partition: int, **facts: Any) -> AttemptManifest:
@@ -149,7 +149,7 @@ def test_files_of_the_backends_own_count_and_hide_how_large_each_state_is() -> N
         StoredNativeFile("1.sst", "data/x.0.native", 300, ""),
         StoredNativeFile("2.sst", "data/y", 5, ""),
     )
-    native = NativeBase("rocksdb", GROUPS[2], 8, files, {"total": 6}, {})
+    native = NativeFullSnapshot("rocksdb", GROUPS[2], 8, files, {"total": 6}, {})
     parts = [*CHECKPOINT.parts[:2], replace(CHECKPOINT.parts[2], segments=(), native=native, bytes=370)]
     metrics = metrics_of_checkpoint(CheckpointMetadata.of(parts), 0, None)
     assert metrics.states == {"last": StateFigures(2, 20), "total": StateFigures(20, None)}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, hold
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, lease
 from keyedstate.checkpoint.protocol.owner import exclusive
 from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
 from keyedstate.errors import StorageError
@@ -57,7 +57,7 @@ def run(job: Any) -> None:
     coordinator = CheckpointCoordinator(job.folder)
     for epoch in range(3):
         job.epoch("run-1", epoch, coordinator)
-    hold(job.folder, 2, 600.0)
+    lease(job.folder, 2, 600.0)
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o117])
@@ -116,11 +116,13 @@ def test_new_folders_pass_the_group_of_their_parent_on(jobs: ModuleType, tmp_pat
 
 @as_root
 def test_a_hold_of_another_reader_does_not_stop_the_clean_up(job_of: Callable[[str], Any]) -> None:
-    """The reader has options of its own, and the query must be able to read its hold."""
+    """The reader has options of its own, and the query must be able to read its lease."""
     job = job_of("group")
     run(job)
     os.chown(job.folder.storage.root, NOBODY, NOBODY)
-    held = hold(type(job.folder)(CheckpointStorage.open(Path(job.folder.location).parent), "views"), 2, 600.0)
+    held = lease(
+        type(job.folder)(CheckpointStorage.open(Path(job.folder.location).parent), "views"), 2, 600.0
+    )
     assert held.protects
     assert modes(Path(job.folder.location, "holds")) == {"folders": {0o770}, "files": {0o660}}
 

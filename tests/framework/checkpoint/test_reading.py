@@ -17,19 +17,19 @@ from keyedstate.backend import EntryBatch, StateKind, StateMeta
 from keyedstate.checkpoint import (
     Acknowledgement,
     AttemptManifest,
-    BaseRules,
     CheckpointCoordinator,
     CheckpointMetadata,
     CheckpointStorage,
+    FullSnapshotRules,
     OperatorFolder,
     SegmentWriter,
+    SnapshotKind,
     StoredState,
     TaskIdentity,
-    Writing,
     handles_for,
 )
 from keyedstate.checkpoint.reading.state_reader import KeyedStateReader, StateReader, reader_of
-from keyedstate.epoch.epoch_writer import StateWriter
+from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.errors import CorruptSegmentError, GenericStateRefusedError, UnknownStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration
@@ -105,8 +105,8 @@ class Writer:
                 track_changes=before is not None,
             )
             operator = OperatorStateBackend()
-            writer = StateWriter(backend, operator, self.folder, BaseRules(9, 0), "zstd")
-            writer.begin(identity, base, Writing.WHOLE if base is None else Writing.CHANGES)
+            writer = EpochWriter(backend, operator, self.folder, FullSnapshotRules(9, 0), "zstd")
+            writer.begin(identity, base, SnapshotKind.FULL if base is None else SnapshotKind.DELTA)
             change(backend, [key for key in keys if self.group_of(key) in groups])
             if of_task is not None:
                 of_task(operator, partition)

@@ -23,13 +23,13 @@ from keyedstate.checkpoint import (
     AttemptManifest,
     CheckpointMetadata,
     CheckpointStorage,
-    Hold,
+    Lease,
     OperatorFolder,
     SegmentFile,
     TaskIdentity,
     claim,
     find_restore_point,
-    hold,
+    lease,
 )
 from keyedstate.checkpoint.protocol import retention
 from keyedstate.errors import CheckpointError, StorageError, SupersededRunError
@@ -99,7 +99,7 @@ class Histories(RuleBasedStateMachine):
         self.zombies: list[Attempt] = []
         self.published: list[CheckpointMetadata] = []
         self.uncommitted = False
-        self.holds: list[Hold] = []
+        self.holds: list[Lease] = []
 
     @initialize(seed=st.integers(0, 2**32))
     def begin_query(self, seed: int) -> None:
@@ -207,7 +207,7 @@ class Histories(RuleBasedStateMachine):
         """The driver died between the publication and Spark's commit: the epoch runs again."""
         if held:
             # Somebody reads the checkpoint that is about to be replaced.
-            self.holds.append(hold(self.folder, self.epoch - 1, YEAR))
+            self.holds.append(lease(self.folder, self.epoch - 1, YEAR))
         self.zombies += self.working
         self.working = []
         self.epoch -= 1
@@ -312,7 +312,7 @@ class Histories(RuleBasedStateMachine):
     @rule(back=st.integers(0, 3))
     def hold_one(self, back: int) -> None:
         with contextlib.suppress(CheckpointError):
-            self.holds.append(hold(self.folder, self.epoch - 1 - back, YEAR))
+            self.holds.append(lease(self.folder, self.epoch - 1 - back, YEAR))
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data())

@@ -167,7 +167,7 @@ def test_what_is_stored_is_described(checkpointed: Any, tmp_path: Path) -> None:
 def test_the_folder_of_a_checkpoint_retries_as_its_storage_was_told_to(
     checkpointed: Any, tmp_path: Path
 ) -> None:
-    """A hold is written through it, and read again and again where a query runs."""
+    """A lease is written through it, and read again and again where a query runs."""
     patient = replace(CheckpointStorage.open(tmp_path / "state" / "views"), retry=RetryPolicy(retries=17))
     folder = StoredState.open(patient).folder
     assert folder is not None and folder.storage.retry.retries == 17

@@ -66,7 +66,7 @@ def running(query: Any) -> Iterator[RunningQuery]:
         running.wait_for_epochs(2)
     assert running.error is None
     # Nothing holds what it was reading, and the clean-up of the last epochs has found that.
-    assert query.folder.holds() == []
+    assert query.folder.leases() == []
     assert len(query.folder.checkpoints()) == 2
     named = set().union(
         *(

@@ -206,7 +206,7 @@ def test_what_cannot_be_compared_is_an_error(run, diff, stored, query, tmp_path)
 
 def test_no_hold_is_left_behind(diff, query):
     diff("state", "state", "--epoch-a", "0")
-    assert query.folder.holds() == []
+    assert query.folder.leases() == []
 
 
 # -- values ----------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_every_command_goes_where_the_plugin_leads(invoke, attic, query, tmp_pat
     assert ran("checkpoint", "diff", savepoint, str(tmp_path / "local"))["equal"] is True
     assert ran("savepoint", "delete", savepoint, "--yes")["left"] == []
     assert not (tmp_path / "kept/savepoint").exists()
-    assert query.folder.holds() == []
+    assert query.folder.leases() == []
 
 
 def test_options_may_come_from_the_environment(invoke, attic, tmp_path):

@@ -215,7 +215,7 @@ def test_a_full_disk_leaves_nothing(export, query, monkeypatch, tmp_path):
     with pytest.raises(StorageError, match="No space left"):
         export("out")
     assert list((tmp_path / "out").iterdir()) == []
-    assert query.folder.holds() == []
+    assert query.folder.leases() == []
 
 
 @pytest.mark.parametrize("out", ["flights.xlsx", "flights.CSV", "out/flights.parq", "flights.json5"])

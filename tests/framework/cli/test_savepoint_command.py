@@ -60,7 +60,7 @@ def test_a_savepoint_of_a_query_has_its_state_and_its_offsets(invoke, savepoint,
     assert (made.operators, made.spark.query_id, made.spark.epoch) == (("aircraft",), "query-1", 1)
     compared = invoke("checkpoint", "diff", str(savepoint), str(tmp_path / "state"))
     assert compared.returncode == 0
-    assert query.folder.holds() == []
+    assert query.folder.leases() == []
 
 
 def test_without_sparks_location_one_epoch_may_be_asked_for(invoke, query, tmp_path):
@@ -148,7 +148,7 @@ def test_one_checkpoint_of_an_operator_becomes_a_savepoint(invoke, query, tmp_pa
         0,
         {"base", "operator state"},
     )
-    assert query.folder.holds() == []
+    assert query.folder.leases() == []
 
 
 def test_a_damaged_savepoint_is_not_converted_and_leaves_nothing(invoke, savepoint, tmp_path):

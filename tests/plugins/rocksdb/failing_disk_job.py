@@ -15,7 +15,7 @@ from typing import Any
 from incremental import Job
 
 from keyedstate import types
-from keyedstate.checkpoint import Writing
+from keyedstate.checkpoint import SnapshotKind
 from keyedstate.errors import KeyedStateError
 from keyedstate.state import ListState, ValueState
 
@@ -73,7 +73,7 @@ def main(folder: str, mode: str, rate: int, seed: int, **layout: Any) -> dict[st
     job.restart(2)
     errors, others = [], []
     for epoch in range(EPOCHS):
-        writing = (Writing.WHOLE, Writing.CHANGES, Writing.CHANGES)[epoch % 3]
+        writing = (SnapshotKind.FULL, SnapshotKind.DELTA, SnapshotKind.DELTA)[epoch % 3]
         # The first epoch succeeds, so that each of the others has something to lose.
         if epoch:
             disk.ks_fault(folder.encode(), MODES[mode], rate, 1000 * seed + epoch)

@@ -11,18 +11,18 @@ from typing import Any
 from keyedstate import types
 from keyedstate.checkpoint import (
     AttemptManifest,
-    BaseRules,
     CheckpointMetadata,
     CheckpointStorage,
+    FullSnapshotRules,
     OperatorFolder,
+    SnapshotKind,
     TaskIdentity,
-    Writing,
     handles_for,
 )
 from keyedstate.checkpoint.format.manifest import Owner
 from keyedstate.checkpoint.protocol.local_copies import LocalCopies
 from keyedstate.checkpoint.protocol.retention import prune
-from keyedstate.epoch.epoch_writer import StateWriter
+from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, OperatorStateBackend
 from keyedstate.testing.instances import chosen_backend
@@ -59,7 +59,7 @@ class Job:
         self._backend, self._options = backend, options
         self._max_parallelism, self._retained = max_parallelism, retained
         self.instances: list[KeyedStateBackend] = []
-        self._writers: list[StateWriter] = []
+        self._writers: list[EpochWriter] = []
         self.point: CheckpointMetadata | None = None
         self.epoch = 0
 
@@ -94,14 +94,14 @@ class Job:
                     track_changes=True,
                 )
             self.instances.append(instance)
-            rules = BaseRules(max_deltas=5, min_bytes=0)
-            self._writers.append(StateWriter(instance, OperatorStateBackend(), self.folder, rules, "zstd"))
+            rules = FullSnapshotRules(max_deltas=5, min_bytes=0)
+            self._writers.append(EpochWriter(instance, OperatorStateBackend(), self.folder, rules, "zstd"))
 
     def run(
         self,
         change: Callable[[KeyedStateBackend], None],
         *,
-        writing: Writing = Writing.WHOLE,
+        writing: SnapshotKind = SnapshotKind.FULL,
         publish: bool = True,
     ) -> list[AttemptManifest]:
         """Run an epoch in each instance; without `publish` it comes to nothing, and the epoch runs again."""
@@ -113,7 +113,7 @@ class Job:
             )
             self.folder.write_started(identity)
             same = self.point is not None and self.point.parallelism == len(self.instances)
-            writer.begin(identity, self.point, writing if same else Writing.WHOLE)
+            writer.begin(identity, self.point, writing if same else SnapshotKind.FULL)
             change(instance)
             saved = writer.end()
             manifest = AttemptManifest(

@@ -14,7 +14,7 @@ import pytest
 from rocksdb_incremental import INCREMENTAL, Job
 
 from keyedstate import types
-from keyedstate.checkpoint import TaskIdentity, Writing, claim, find_restore_point
+from keyedstate.checkpoint import SnapshotKind, TaskIdentity, claim, find_restore_point
 from keyedstate.errors import KeyedStateError
 from keyedstate.state import ListState, ValueState
 
@@ -74,7 +74,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
                 counts.update((counts.value() or 0) + 10**epoch)
                 instance.get_state(SEEN).add(f"epoch {epoch}")
 
-        job.run(change, writing=Writing.WHOLE if epoch == 0 else Writing.CHANGES)
+        job.run(change, writing=SnapshotKind.FULL if epoch == 0 else SnapshotKind.DELTA)
     yield job
     job.close()
 

@@ -15,7 +15,7 @@ from support.inside import rocksdb_space, rocksdb_store, state_tables
 from typer.testing import CliRunner
 
 from keyedstate import types
-from keyedstate.checkpoint import Writing, handles_for
+from keyedstate.checkpoint import SnapshotKind, handles_for
 from keyedstate.checkpoint.savepoint.canonical import write_whole
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.app import app
@@ -113,14 +113,14 @@ def test_a_file_that_is_gone_from_the_storage_is_uploaded_again(job: Job) -> Non
 
 def test_deltas_follow_a_native_base_and_a_base_beside_the_work_takes_their_place(job: Job) -> None:
     job.run(count(*range(100)))
-    (first,) = job.run(count(1), writing=Writing.CHANGES)
-    (second,) = job.run(count(2), writing=Writing.CHANGES)
+    (first,) = job.run(count(1), writing=SnapshotKind.DELTA)
+    (second,) = job.run(count(2), writing=SnapshotKind.DELTA)
     assert first.native == second.native and len(second.deltas) == 2
-    (idle,) = job.run(count(), writing=Writing.CHANGES)
+    (idle,) = job.run(count(), writing=SnapshotKind.DELTA)
     assert (idle.native, idle.deltas) == (second.native, second.deltas)
-    (third,) = job.run(count(3), writing=Writing.CHANGES_BESIDE_BASE)
+    (third,) = job.run(count(3), writing=SnapshotKind.DELTA_AND_FULL)
     assert third.native is not None and third.native != second.native and len(third.deltas) == 1
-    job.run(count(4), writing=Writing.CHANGES)
+    job.run(count(4), writing=SnapshotKind.DELTA)
     for _ in range(2):
         assert counted(job) == {key: 1 + (key in (1, 2, 3, 4)) for key in range(100)}
         job.restart()
@@ -212,9 +212,9 @@ def test_a_restore_of_the_same_range_goes_on_with_the_files_as_they_are(job: Job
 
 
 @pytest.mark.parametrize(("threshold", "ingests"), [(0.75, True), (1.0, True), (1.0, False), (0.0, False)])
-@pytest.mark.parametrize("writing", [Writing.WHOLE, Writing.CHANGES], ids=["bases", "deltas"])
+@pytest.mark.parametrize("writing", [SnapshotKind.FULL, SnapshotKind.DELTA], ids=["bases", "deltas"])
 def test_state_follows_its_key_groups_up_and_down(
-    tmp_path: Path, threshold: float, ingests: bool, writing: Writing
+    tmp_path: Path, threshold: float, ingests: bool, writing: SnapshotKind
 ) -> None:
     """SCALE-01, SCALE-02: opened in place, cut, ingested and copied, whatever the rule about bases says."""
     options = {
@@ -329,7 +329,7 @@ def test_a_query_goes_on_with_another_backend_from_native_files(tmp_path: Path, 
     job = Job(tmp_path)
     job.restart(2)
     job.run(count(*range(50)))
-    job.run(count(1, 2), writing=Writing.CHANGES)
+    job.run(count(1, 2), writing=SnapshotKind.DELTA)
     job.restart(3, backend=other)
     job.run(count(3))
     assert counted(job) == {key: 1 + (key in (1, 2, 3)) for key in range(50)}
@@ -340,7 +340,7 @@ def test_a_query_goes_on_with_another_backend_from_native_files(tmp_path: Path, 
 
 def test_a_savepoint_of_native_files_is_canonical_and_shares_nothing(job: Job, tmp_path: Path) -> None:
     job.run(count(*range(50)))
-    job.run(count(1), writing=Writing.CHANGES)
+    job.run(count(1), writing=SnapshotKind.DELTA)
     assert job.point is not None
     target = CheckpointStorage.open(tmp_path / "savepoint")
     whole = write_whole(job.point, job.folder.storage, target)

@@ -11,7 +11,7 @@ from rocksdb_incremental import Job
 from support.inside import state_tables
 
 from keyedstate import types
-from keyedstate.checkpoint import Writing
+from keyedstate.checkpoint import SnapshotKind
 from keyedstate.state import KeyedStateBackend
 from keyedstate.time import (
     EVENT_TIMERS,
@@ -98,10 +98,10 @@ class TimerJob(Job):
 
 @pytest.mark.parametrize(
     ("incremental", "writing"),
-    [(True, Writing.CHANGES), (True, Writing.CHANGES_BESIDE_BASE), (False, Writing.CHANGES)],
+    [(True, SnapshotKind.DELTA), (True, SnapshotKind.DELTA_AND_FULL), (False, SnapshotKind.DELTA)],
 )
 def test_timers_go_on_with_either_queue_and_any_parallelism(
-    tmp_path: Path, incremental: bool, writing: Writing
+    tmp_path: Path, incremental: bool, writing: SnapshotKind
 ) -> None:
     """TIMER-01, SCALE-01, PQ-10, PQ-11: from table files, deltas and segment files, in order."""
     job = TimerJob(tmp_path, options={"rocksdb.incremental": incremental})
@@ -126,7 +126,7 @@ def test_timers_go_to_other_backends_and_come_back(tmp_path: Path, other: str, i
         job.restart(parallelism, backend=name)
         job.check()
         job.run(job.moved())
-        job.run(job.moved(), writing=Writing.CHANGES)
+        job.run(job.moved(), writing=SnapshotKind.DELTA)
     job.restart(1)
     job.check()
     job.close()
@@ -136,7 +136,7 @@ def test_an_epoch_whose_attempt_came_to_nothing_fires_its_timers_again(tmp_path:
     job = TimerJob(tmp_path)
     job.restart()
     for _ in range(4):
-        job.run(job.moved(), writing=Writing.CHANGES)
+        job.run(job.moved(), writing=SnapshotKind.DELTA)
     model, now, state = set(job.model), job.now, job.generator.getstate()
     job.run(job.moved(), publish=False)
     job.model, job.now = model, now

@@ -16,23 +16,23 @@ from keyedstate.checkpoint.format.manifest import (
     TaskIdentity,
     latest_inputs,
 )
-from keyedstate.checkpoint.format.native_base import NativeBase, StoredNativeFile
 from keyedstate.checkpoint.format.native_files import StoredNativeHandle, delete_native, write_native
+from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
 from keyedstate.checkpoint.format.operator_state import (
     OperatorStateFile,
     read_operator_state,
     write_operator_state,
 )
 from keyedstate.checkpoint.format.segment import SegmentFile, SegmentHandle, SegmentWriter
-from keyedstate.checkpoint.format.snapshot_report import BaseReport, FailureReason
+from keyedstate.checkpoint.format.snapshot_report import FailureReason, FullSnapshotReport
 from keyedstate.checkpoint.protocol.coordinator import (
     Acknowledgement,
     CheckpointCoordinator,
     CheckpointListener,
 )
 from keyedstate.checkpoint.protocol.failures import FailureManager
-from keyedstate.checkpoint.protocol.full_snapshots import BaseRules, Writing, failures_so_far
-from keyedstate.checkpoint.protocol.leases import Hold, hold
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind, failures_so_far
+from keyedstate.checkpoint.protocol.leases import Lease, lease
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder
 from keyedstate.checkpoint.protocol.owner import write_attempt
@@ -53,8 +53,6 @@ __all__ = [
     "Acknowledgement",
     "AttemptFile",
     "AttemptManifest",
-    "BaseReport",
-    "BaseRules",
     "ChainHandle",
     "CheckpointCoordinator",
     "CheckpointListener",
@@ -64,10 +62,12 @@ __all__ = [
     "FailureManager",
     "FailureReason",
     "FileCopy",
-    "Hold",
+    "FullSnapshotReport",
+    "FullSnapshotRules",
     "HostAddress",
     "InputFile",
-    "NativeBase",
+    "Lease",
+    "NativeFullSnapshot",
     "OperatorFolder",
     "OperatorStateFile",
     "OutputFile",
@@ -78,13 +78,13 @@ __all__ = [
     "SegmentFile",
     "SegmentHandle",
     "SegmentWriter",
+    "SnapshotKind",
     "SparkPosition",
     "StateOrigin",
     "StoredNativeFile",
     "StoredNativeHandle",
     "StoredState",
     "TaskIdentity",
-    "Writing",
     "claim",
     "delete_native",
     "delete_savepoint",
@@ -93,8 +93,8 @@ __all__ = [
     "find_restore_point",
     "from_json",
     "handles_for",
-    "hold",
     "latest_inputs",
+    "lease",
     "metrics_of_checkpoint",
     "read_changes",
     "read_operator_state",

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from keyedstate.backend import Capability
-from keyedstate.checkpoint import BaseRules, CheckpointStorage, SavepointRestore
+from keyedstate.checkpoint import CheckpointStorage, FullSnapshotRules, SavepointRestore
 from keyedstate.options import TIMERS_QUEUE, TYPES_GENERIC, Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, LatencySampling
@@ -50,9 +50,9 @@ def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
 
 
 @lru_cache(maxsize=8)
-def full_snapshot_rules_in_task(settings: tuple[tuple[str, Any], ...]) -> BaseRules:
+def full_snapshot_rules_in_task(settings: tuple[tuple[str, Any], ...]) -> FullSnapshotRules:
     """Return when a task writes a full snapshot."""
-    return BaseRules.of(configuration_in_task(settings))
+    return FullSnapshotRules.of(configuration_in_task(settings))
 
 
 @lru_cache(maxsize=8)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from keyedstate.checkpoint.format.native_base import NativeBase
+from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot
 from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment_format import SegmentFile
-from keyedstate.checkpoint.format.snapshot_report import BaseReport
+from keyedstate.checkpoint.format.snapshot_report import FullSnapshotReport
 from keyedstate.errors import IncompleteEpochError, UnsafeNameError
 from keyedstate.keygroups import KeyGroupRange
 
@@ -139,7 +139,7 @@ class AttemptManifest:
     ttl_ms : mapping of str to int
         The time to live of each state that has one, as the program had set it: for whoever reads the state
         without the program.  The program that goes on with the state brings its own.
-    bases : tuple of BaseReport
+    bases : tuple of FullSnapshotReport
         The last base that was completed, and those that failed since.
     unfinished : str or None
         The file of a base that is being written beside the work, and that this checkpoint does not need; or
@@ -148,7 +148,7 @@ class AttemptManifest:
         By state and operation the nanoseconds of sampled accesses; empty where none are sampled.
     figures : mapping of str to int
         What the backend's own engine says of itself.
-    native : NativeBase or None
+    native : NativeFullSnapshot or None
         The base, where it is of the backend's own files.
     state_origin : StateOrigin
     host : HostAddress or None
@@ -181,12 +181,12 @@ class AttemptManifest:
     rows_by_input: Mapping[str, int] = field(default_factory=dict)
     deltas: tuple[SegmentFile, ...] = ()
     ttl_ms: Mapping[str, int] = field(default_factory=dict)
-    bases: tuple[BaseReport, ...] = ()
+    bases: tuple[FullSnapshotReport, ...] = ()
     unfinished: str | None = None
     state_origin: StateOrigin = StateOrigin.FILES
     host: HostAddress | None = None
     task_executor: str | None = None
-    native: NativeBase | None = None
+    native: NativeFullSnapshot | None = None
     latencies: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
     figures: Mapping[str, int] = field(default_factory=dict)
     rows_dropped: Mapping[str, int] = field(default_factory=dict)

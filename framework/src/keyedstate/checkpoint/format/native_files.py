@@ -23,7 +23,7 @@ from keyedstate.backend import (
     TableSnapshot,
 )
 from keyedstate.checkpoint.format.delta import read_changes
-from keyedstate.checkpoint.format.native_base import NativeBase, StoredNativeFile, owner_path
+from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile, owner_path
 from keyedstate.checkpoint.format.segment import record_batches
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
@@ -44,7 +44,7 @@ def write_native(
     snapshot: NativeSnapshot,
     completed: Mapping[str, StoredNativeFile],
     cancelled: threading.Event | None = None,
-) -> tuple[NativeBase, int]:
+) -> tuple[NativeFullSnapshot, int]:
     """Upload the files of a snapshot that no completed checkpoint has.
 
     Parameters
@@ -64,7 +64,7 @@ def write_native(
 
     Returns
     -------
-    tuple of (NativeBase, int)
+    tuple of (NativeFullSnapshot, int)
         And the bytes that were uploaded.
 
     Raises
@@ -87,12 +87,12 @@ def write_native(
     uploaded = {one.source: StoredNativeFile(one.source, one.target, one.bytes, one.sha256) for one in copied}
     files = tuple((shared | uploaded)[file.name] for file in snapshot.files)
     entries, details = dict(snapshot.entries), dict(snapshot.details)
-    base = NativeBase(backend, key_groups, max_parallelism, files, entries, details)
+    base = NativeFullSnapshot(backend, key_groups, max_parallelism, files, entries, details)
     snapshot.stored({file.name: file.path for file in files})
     return base, sum(one.bytes for one in copied)
 
 
-def delete_native(storage: CheckpointStorage, path: str, base: NativeBase) -> None:
+def delete_native(storage: CheckpointStorage, path: str, base: NativeFullSnapshot) -> None:
     """Delete those files of a base that were uploaded for it alone, under a path."""
     own = [file.path for file in base.files if owner_path(file.path) == path]
     storage.for_each(storage.delete_file, own)
@@ -104,7 +104,7 @@ class StoredNativeHandle(NativeHandle):
     Parameters
     ----------
     storage : CheckpointStorage
-    base : NativeBase
+    base : NativeFullSnapshot
     states : sequence of StateMeta
         The states after the last delta.
     deltas : sequence of SegmentFile
@@ -117,7 +117,7 @@ class StoredNativeHandle(NativeHandle):
     def __init__(
         self,
         storage: CheckpointStorage,
-        base: NativeBase,
+        base: NativeFullSnapshot,
         states: Sequence[StateMeta],
         deltas: Sequence[SegmentFile],
         entries: Mapping[str, int],
@@ -189,7 +189,7 @@ class StoredNativeHandle(NativeHandle):
         self._closing.close()
 
 
-def fetch(storage: CheckpointStorage, base: NativeBase, folder: Path) -> None:
+def fetch(storage: CheckpointStorage, base: NativeFullSnapshot, folder: Path) -> None:
     """Copy the files of a base into a folder, several at once, and compare each byte with what was written.
 
     Raises

@@ -44,7 +44,7 @@ _COUNTED = frozenset(
 
 
 @dataclass(frozen=True)
-class BaseReport:
+class FullSnapshotReport:
     """What became of one base.
 
     Attributes

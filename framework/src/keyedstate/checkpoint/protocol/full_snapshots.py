@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
-from keyedstate.checkpoint.format.snapshot_report import BaseReport
+from keyedstate.checkpoint.format.snapshot_report import FullSnapshotReport
 from keyedstate.checkpoint.protocol.failures import FailureManager
 from keyedstate.options import (
     CHECKPOINT_BASE_MIN_PAUSE,
@@ -28,16 +28,16 @@ from keyedstate.options import (
 _OVERDUE = 3
 
 
-class Writing(enum.Enum):
+class SnapshotKind(enum.Enum):
     """What a task writes at the end of an epoch."""
 
-    WHOLE = "the whole state"
-    CHANGES = "what changed"
-    CHANGES_BESIDE_BASE = "what changed, and beside the work the state before it"
+    FULL = "a full snapshot"
+    DELTA = "a delta"
+    DELTA_AND_FULL = "a delta, and in the background a full snapshot of the state before it"
 
 
 @dataclass(frozen=True)
-class BaseRules:
+class FullSnapshotRules:
     """The options that say when a base is due.
 
     Attributes
@@ -56,7 +56,7 @@ class BaseRules:
     tolerable_failures: int = 0
 
     @classmethod
-    def of(cls, config: Configuration) -> BaseRules:
+    def of(cls, config: Configuration) -> FullSnapshotRules:
         """Read the options; raises `InvalidOptionError`."""
         return cls(
             max_deltas=config[CHECKPOINT_MAX_DELTAS],
@@ -67,14 +67,14 @@ class BaseRules:
             tolerable_failures=config[CHECKPOINT_TOLERABLE_FAILURES],
         )
 
-    def writing(
+    def choose(
         self,
         restore_point: CheckpointMetadata | None,
         identity: TaskIdentity,
         *,
         asynchronous: bool,
         now_ms: int,
-    ) -> Writing:
+    ) -> SnapshotKind:
         """Return what a task is to write at the end of its epoch.
 
         Parameters
@@ -90,21 +90,21 @@ class BaseRules:
         """
         if restore_point is None or restore_point.parallelism != identity.parallelism:
             # A chain covers one range of key groups.
-            return Writing.WHOLE
+            return SnapshotKind.FULL
         parts = restore_point.parts
         part = parts[identity.partition]
         if self.max_deltas == 0 or _base_bytes(part) < self.min_bytes:
-            return Writing.WHOLE
+            return SnapshotKind.FULL
         if not self._is_due(part):
-            return Writing.CHANGES
+            return SnapshotKind.DELTA
         if not self._is_overdue(part):
             waiting = [other for other in parts if self._may_begin(other, now_ms)]
             waiting.sort(key=_heaviest_first)
             if part not in (waiting[: self.max_concurrent] if self.max_concurrent else waiting):
-                return Writing.CHANGES
+                return SnapshotKind.DELTA
         # Where so much changes, a base beside the work would write nearly everything twice.
         heavy = 4 * _delta_bytes(part) > len(part.deltas) * _base_bytes(part)
-        return Writing.CHANGES_BESIDE_BASE if asynchronous and not heavy else Writing.WHOLE
+        return SnapshotKind.DELTA_AND_FULL if asynchronous and not heavy else SnapshotKind.FULL
 
     def _is_due(self, part: AttemptManifest) -> bool:
         return len(part.deltas) >= self.max_deltas or 2 * _delta_bytes(part) > _base_bytes(part)
@@ -119,7 +119,7 @@ class BaseRules:
         return rested and _base_bytes(part) >= self.min_bytes and self._is_due(part)
 
 
-def failures_so_far(reports: Iterable[BaseReport], tolerable: int) -> FailureManager:
+def failures_so_far(reports: Iterable[FullSnapshotReport], tolerable: int) -> FailureManager:
     """Return the count of failures over all tasks: where the base of one failed, that of the epoch did."""
     manager = FailureManager(tolerable)
     # Completed ones first, so that a failure of the same epoch stays in the place of its success.

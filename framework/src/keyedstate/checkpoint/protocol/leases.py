@@ -1,12 +1,13 @@
-"""Holds: how a reader keeps a running query from deleting the checkpoint that it reads.
+"""Leases: how a reader keeps a running query from deleting the checkpoint that it reads.
 
-A hold is a small file in the operator's folder that names the data files of one checkpoint, and in its own
+A lease is a small file in the operator's folder that names the data files of one checkpoint, and in its own
 name the time until which they are needed.  Clean-up keeps a held checkpoint and these files, and deletes
-holds that have expired: so a reader that is killed costs room for a while and nothing else.
+leases that have expired: so a reader that is killed costs room for a while and nothing else.
 
 Reader and clean-up share no lock; each does its part first and then looks for the other's.  A reader writes
-its hold and then reads the metadata once more.  Clean-up deletes metadata, lists the holds, and then deletes
-data.  So a reader that still saw the metadata is seen by the clean-up that deletes it, whichever was faster.
+its lease and then reads the metadata once more.  Clean-up deletes metadata, lists the leases, and then
+deletes data.  So a reader that still saw the metadata is seen by the clean-up that deletes it, whichever was
+faster.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
-from keyedstate.checkpoint.protocol.operator_folder import HoldFile, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import LeaseFile, OperatorFolder
 from keyedstate.errors import CheckpointGoneError, StorageError
 
 _log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 Clock = Callable[[], float]
 
 
-class Hold:
+class Lease:
     """A checkpoint whose data files stay; as a context manager it is released at the end.
 
     Attributes
@@ -38,7 +39,7 @@ class Hold:
     """
 
     def __init__(
-        self, folder: OperatorFolder, metadata: CheckpointMetadata, file: HoldFile | None, clock: Clock
+        self, folder: OperatorFolder, metadata: CheckpointMetadata, file: LeaseFile | None, clock: Clock
     ) -> None:
         self.metadata = metadata
         self._folder = folder
@@ -56,7 +57,7 @@ class Hold:
         Raises
         ------
         CheckpointGoneError
-            Where the hold had expired and clean-up has found that: files of the checkpoint may be missing.
+            Where the lease had expired and clean-up has found that: files of the checkpoint may be missing.
         """
         if self._file is None:
             return
@@ -64,7 +65,9 @@ class Hold:
         new = _write(folder, self.metadata, duration, self._clock)
         if not folder.storage.exists(old.path):
             folder.storage.delete_file(new.path)
-            raise _gone(folder, self.metadata.epoch, "the hold on it has expired and was not renewed in time")
+            raise _gone(
+                folder, self.metadata.epoch, "the lease on it has expired and was not renewed in time"
+            )
         self._file = new
         _delete(folder, old)
 
@@ -74,7 +77,7 @@ class Hold:
             file, self._file = self._file, None
             _delete(self._folder, file)
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> Lease:
         return self
 
     def __exit__(
@@ -86,19 +89,19 @@ class Hold:
         self.release()
 
 
-def hold(folder: OperatorFolder, epoch: int, duration: float, clock: Clock = time.time) -> Hold:
+def lease(folder: OperatorFolder, epoch: int, duration: float, clock: Clock = time.time) -> Lease:
     """Keep the checkpoint of an epoch, and the data that it uses, from being cleaned up.
 
-    Where the hold cannot be written, because the storage is read-only, there is a warning in the log and the
-    caller goes on without one: see `Hold.protects`.
+    Where the lease cannot be written, because the storage is read-only, there is a warning in the log and the
+    caller goes on without one: see `Lease.protects`.
 
     Parameters
     ----------
     folder : OperatorFolder
     epoch : int
     duration : float
-        Seconds until it expires by itself; `Hold.renew` extends it.  The clocks of the machines that hold and
-        that clean up are compared, so it should be minutes at the least.
+        Seconds until it expires by itself; `Lease.renew` extends it.  The clocks of the reader's and of the
+        clean-up's machine are compared, so it should be minutes at the least.
     clock : callable
         Seconds since 1970 UTC.
 
@@ -117,45 +120,45 @@ def hold(folder: OperatorFolder, epoch: int, duration: float, clock: Clock = tim
             _log.warning(
                 "reading the checkpoint of epoch %d in %s unprotected: %s", epoch, folder.location, error
             )
-            return Hold(folder, metadata, None, clock)
+            return Lease(folder, metadata, None, clock)
         try:
             found = _metadata(folder, epoch)
         except BaseException:
             _delete(folder, file)
             raise
         if found == metadata:
-            return Hold(folder, metadata, file, clock)
+            return Lease(folder, metadata, file, clock)
         # The batch ran again and its checkpoint took the place of the one that was read.
         _delete(folder, file)
         metadata = found
 
 
-def held_epochs(folder: OperatorFolder, clock: Clock = time.time) -> set[int]:
-    """Return the epochs that are held, after deleting the holds that have expired.
+def leased_epochs(folder: OperatorFolder, clock: Clock = time.time) -> set[int]:
+    """Return the epochs that are held, after deleting the leases that have expired.
 
     Raises
     ------
     StorageError
     """
     now_ms = clock() * 1000.0
-    holds = folder.holds()
-    expired = [hold.path for hold in holds if hold.expires_ms <= now_ms]
+    leases = folder.leases()
+    expired = [lease.path for lease in leases if lease.expires_ms <= now_ms]
     if expired:
         folder.storage.for_each(folder.storage.delete_file, expired)
-        # Once more, for a hold that was renewed: its new file was written before the old one was missed.
-        holds = folder.holds()
-    return {hold.epoch for hold in holds}
+        # Once more, for a lease that was renewed: its new file was written before the old one was missed.
+        leases = folder.leases()
+    return {lease.epoch for lease in leases}
 
 
-def held_data_files(folder: OperatorFolder) -> set[str]:
+def leased_data_files(folder: OperatorFolder) -> set[str]:
     """Return the data files that are held, to be asked after metadata was deleted and before data is.
 
     Raises
     ------
     CheckpointError
-        Where a hold cannot be read: then it is unknown which files it needs.
+        Where a lease cannot be read: then it is unknown which files it needs.
     """
-    return set().union(*folder.storage.for_each(folder.read_hold, folder.holds()))
+    return set().union(*folder.storage.for_each(folder.read_lease, folder.leases()))
 
 
 def _metadata(folder: OperatorFolder, epoch: int) -> CheckpointMetadata:
@@ -170,13 +173,13 @@ def _gone(folder: OperatorFolder, epoch: int, found: str) -> CheckpointGoneError
     return CheckpointGoneError(folder.location, folder.uid, epoch, found)
 
 
-def _write(folder: OperatorFolder, metadata: CheckpointMetadata, duration: float, clock: Clock) -> HoldFile:
+def _write(folder: OperatorFolder, metadata: CheckpointMetadata, duration: float, clock: Clock) -> LeaseFile:
     expires_ms = int((clock() + duration) * 1000.0)
-    return folder.write_hold(metadata.epoch, expires_ms, uuid.uuid4().hex, metadata.data_files)
+    return folder.write_lease(metadata.epoch, expires_ms, uuid.uuid4().hex, metadata.data_files)
 
 
-def _delete(folder: OperatorFolder, file: HoldFile) -> None:
+def _delete(folder: OperatorFolder, file: LeaseFile) -> None:
     try:
         folder.storage.delete_file(file.path)
     except StorageError as error:
-        _log.warning("cannot release a hold, which will expire: %s", error)
+        _log.warning("cannot release a lease, which will expire: %s", error)

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
-from keyedstate.checkpoint.format.native_base import StoredNativeFile
+from keyedstate.checkpoint.format.native_snapshot import StoredNativeFile
 from keyedstate.checkpoint.format.segment_format import SegmentFile, read_index
 from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder, delete
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder

@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 from keyedstate.checkpoint.format.json_converter import to_json
 from keyedstate.checkpoint.format.json_document import decode_as, encode_document
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
-from keyedstate.checkpoint.format.native_base import owner_path
+from keyedstate.checkpoint.format.native_snapshot import owner_path
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.local_disk import permissions_like, remove_empty_folders
 from keyedstate.errors import (
@@ -57,7 +57,7 @@ _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 _ATTEMPT_EPOCH = re.compile(r"epoch-(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([A-Za-z0-9_-]+)\.p([0-9]+)\.t([0-9]+)\.([A-Za-z0-9_-]+)\.(started|json)")
 _DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator|\.base)?(\.[0-9]+\.native|\.seg)")
-_HOLD = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)\.[A-Za-z0-9_-]+")
+_LEASE = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)\.[A-Za-z0-9_-]+")
 # What a killed process leaves of a write.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _STALE_MS = 3_600_000
@@ -87,8 +87,8 @@ class AttemptFile:
 
 
 @dataclass(frozen=True)
-class HoldFile:
-    """What the name of a hold says.
+class LeaseFile:
+    """What the name of a lease says.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class HoldFile:
 
 
 @dataclass(frozen=True)
-class _HoldDocument:
+class _LeaseDocument:
     data_files: tuple[str, ...]
 
 
@@ -300,28 +300,28 @@ class OperatorFolder:
         """Return the paths of all data files; names that are not ours are passed over."""
         return [f"data/{name}" for name in self.storage.list("data") if _DATA.fullmatch(name)]
 
-    # -- holds -------------------------------------------------------------------------------------
+    # -- leases ------------------------------------------------------------------------------------
 
-    def write_hold(self, epoch: int, expires_ms: int, nonce: str, data_files: Collection[str]) -> HoldFile:
+    def write_lease(self, epoch: int, expires_ms: int, nonce: str, data_files: Collection[str]) -> LeaseFile:
         """Write down that a reader needs the data files of a checkpoint until a time."""
         path = f"holds/{epoch}.{expires_ms}.{nonce}"
         document = encode_document("hold", FORMAT_VERSION, {"data_files": sorted(data_files)})
         storage = self.storage
         if storage.is_local:
-            # A reader has options of its own, and clean-up stops at a hold that the query cannot read.
+            # A reader has options of its own, and clean-up stops at a lease that the query cannot read.
             permissions = permissions_like(storage.root, storage.permissions)
             storage = replace(storage, permissions=permissions)
         storage.write_atomic(path, document)
-        return HoldFile(path, epoch, expires_ms)
+        return LeaseFile(path, epoch, expires_ms)
 
-    def holds(self) -> list[HoldFile]:
-        """Return all holds, expired ones too; names that are not ours are passed over."""
-        found = [(name, _HOLD.fullmatch(name)) for name in self.storage.list("holds")]
-        return [HoldFile(f"holds/{name}", int(match[1]), int(match[2])) for name, match in found if match]
+    def leases(self) -> list[LeaseFile]:
+        """Return all leases, expired ones too; names that are not ours are passed over."""
+        found = [(name, _LEASE.fullmatch(name)) for name in self.storage.list("holds")]
+        return [LeaseFile(f"holds/{name}", int(match[1]), int(match[2])) for name, match in found if match]
 
-    def read_hold(self, hold: HoldFile) -> set[str]:
-        """Return the data files that a hold names; none where it was released meanwhile."""
-        found = self._read(hold.path, "hold", _HoldDocument)
+    def read_lease(self, lease: LeaseFile) -> set[str]:
+        """Return the data files that a lease names; none where it was released meanwhile."""
+        found = self._read(lease.path, "hold", _LeaseDocument)
         return set() if found is None else set(found.data_files)
 
     def _read(self, path: str, kind: str, made: type[T]) -> T | None:

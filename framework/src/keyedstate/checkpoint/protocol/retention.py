@@ -2,12 +2,12 @@
 
 Deletion goes by what is listed and never by what is remembered, so that whatever a killed clean-up leaves is
 found by the next one.  There are no counts of references: a data file is needed as long as a checkpoint that
-can be seen, an attempt that may still count, or a hold names it.
+can be seen, an attempt that may still count, or a lease names it.
 
 Clean-up runs beside the tasks of the next epochs, and what needs a file changes meanwhile.  It changes in one
 direction: an attempt writes its marker before its data, a checkpoint is published while its attempts are
-there, and holds are taken of checkpoints that are there.  So everything is listed in that order, data files,
-attempts, checkpoints, holds, and a file that is passed on from one to the next is seen in one of them.
+there, and leases are taken of checkpoints that are there.  So everything is listed in that order, data files,
+attempts, checkpoints, leases, and a file that is passed on from one to the next is seen in one of them.
 Metadata is deleted before the data that it names: a checkpoint that can be seen is whole.
 """
 
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata, Owner, TaskIdentity
-from keyedstate.checkpoint.format.native_base import owner_path
-from keyedstate.checkpoint.protocol.leases import held_data_files, held_epochs
+from keyedstate.checkpoint.format.native_snapshot import owner_path
+from keyedstate.checkpoint.protocol.leases import leased_data_files, leased_epochs
 from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder, data_paths
 from keyedstate.checkpoint.protocol.owner import check_writer, exclusive
 from keyedstate.errors import CorruptManifestError
@@ -56,7 +56,7 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
     obsolete: list[int] = []
     damage: CorruptManifestError | None = None
     at_or_below = 0
-    held = held_epochs(folder)
+    held = leased_epochs(folder)
     for number in reversed(folder.checkpoints()):
         if number <= epoch and at_or_below >= retained and number not in held:
             obsolete.append(number)
@@ -153,8 +153,8 @@ def _delete_unused(
 ) -> None:
     used = {path for metadata in checkpoints for part in metadata.parts for path in part.kept_files}
     used.update(path for attempt in attempts for path in data_paths(attempt.nonce))
-    # Last of all, see `holds`.
-    used |= held_data_files(folder)
+    # Last of all, see `keyedstate.checkpoint.protocol.leases`.
+    used |= leased_data_files(folder)
     # Native files whose upload is going on are known by the file in whose place they come.
     unused = [path for path in candidates if path not in used and owner_path(path) not in used]
     folder.storage.for_each(folder.storage.delete_file, unused)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest
-from keyedstate.checkpoint.format.native_base import owner_path
+from keyedstate.checkpoint.format.native_snapshot import owner_path
 from keyedstate.checkpoint.format.segment import SegmentFile, SegmentHandle
-from keyedstate.checkpoint.protocol.leases import held_data_files
+from keyedstate.checkpoint.protocol.leases import leased_data_files
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, data_paths
 from keyedstate.checkpoint.reading.stored_path import StoredOperator
 from keyedstate.checkpoint.reading.survey import NATIVE, Checkpoint, Status, Survey, files_of, survey
@@ -277,7 +277,7 @@ def _unnamed(operator: StoredOperator, files: Sequence[StoredFile]) -> list[Stor
     """Return those of the data files that are there and nobody needs; None where that cannot be told.
 
     Each look is behind that which its files come from: a file is listed, then the attempt that writes it,
-    then the checkpoint that takes it over, then the hold that outlives the checkpoint.
+    then the checkpoint that takes it over, then the lease that outlives the checkpoint.
     """
     folder = operator.folder
     attempts = {} if folder is None else {epoch: folder.attempts(epoch) for epoch in folder.attempt_epochs()}
@@ -290,7 +290,7 @@ def _unnamed(operator: StoredOperator, files: Sequence[StoredFile]) -> list[Stor
         if found.newest is None or found.newest.epoch is None or epoch >= found.newest.epoch:
             used.update(path for attempt in of_epoch for path in data_paths(attempt.nonce))
     if folder is not None:
-        used |= held_data_files(folder)
+        used |= leased_data_files(folder)
     unnamed = [file for file in files if file.name not in used and owner_path(file.name) not in used]
     return [file for file in unnamed if operator.storage.exists(file.name)]
 

@@ -150,7 +150,7 @@ def survey(operator: StoredOperator) -> Survey:
     except CheckpointError as error:
         owner_problem = str(error)
     found = [_read(operator, epoch) for epoch in reversed(folder.checkpoints())]
-    holds = [held for held in folder.holds() if held.expires_ms > time.time() * 1000]
+    holds = [held for held in folder.leases() if held.expires_ms > time.time() * 1000]
     until = {held.epoch: held.expires_ms for held in sorted(holds, key=lambda held: held.expires_ms)}
     found = [replace(one, held_until_ms=until.get(one.epoch)) for one in found if one.epoch is not None]
     checkpoints = tuple(found)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 
-from keyedstate.checkpoint import CheckpointStorage, Hold, hold
+from keyedstate.checkpoint import CheckpointStorage, Lease, lease
 from keyedstate.checkpoint.reading.stored_path import StoredOperator, operator_folder
 from keyedstate.checkpoint.reading.survey import Checkpoint
 from keyedstate.checkpoint.savepoint.state_location import StoredState
@@ -22,7 +22,7 @@ class Holding:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._holds: list[Hold] = []
+        self._holds: list[Lease] = []
         self._renewed = time.monotonic()
 
     def __enter__(self) -> Holding:
@@ -48,7 +48,7 @@ class Holding:
         """
         if operator.folder is None or checkpoint.epoch is None or checkpoint.metadata is None:
             return checkpoint
-        held = self._stack.enter_context(hold(operator.folder, checkpoint.epoch, HOLD_SECONDS))
+        held = self._stack.enter_context(lease(operator.folder, checkpoint.epoch, HOLD_SECONDS))
         self._holds.append(held)
         return replace(checkpoint, metadata=held.metadata)
 
@@ -66,7 +66,7 @@ class Holding:
                 return stored
             try:
                 held = self._stack.enter_context(
-                    hold(operator_folder(stored.storage), stored.metadata.epoch, HOLD_SECONDS)
+                    lease(operator_folder(stored.storage), stored.metadata.epoch, HOLD_SECONDS)
                 )
             except CheckpointGoneError:
                 # The newest one was deleted, since there are newer ones.

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, StoredState
-from keyedstate.checkpoint.protocol.leases import hold
+from keyedstate.checkpoint.protocol.leases import lease
 from keyedstate.checkpoint.reading.json_reader import AllStatesReader
 from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, StateReader, StateSlice, reader_of
 from keyedstate.durations import milliseconds
@@ -163,7 +163,7 @@ def _held(stored: StoredState, hold_ms: int) -> CheckpointMetadata:
     """Keep a checkpoint from being cleaned up while it is read; a savepoint is nobody's to clean up."""
     if stored.folder is None:
         return stored.metadata
-    return hold(stored.folder, stored.metadata.epoch, hold_ms / 1000.0).metadata
+    return lease(stored.folder, stored.metadata.epoch, hold_ms / 1000.0).metadata
 
 
 def _reader(stored: StoredState, state: str | None, allow_generic: bool) -> StateReader:

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from keyedstate.checkpoint import AttemptManifest, HostAddress, OperatorFolder, TaskIdentity
 from keyedstate.epoch.configuration import configuration_in_task, storage_in_task
-from keyedstate.epoch.partition import StatePlace
+from keyedstate.epoch.partition_plan import StateLocation
 from keyedstate.errors import HostFolderError, KeyedStateError
 from keyedstate.options import HOST, HOSTS_CONNECT_TIMEOUT, HOSTS_TCP, Configuration
 from keyedstate.spark.hosts.network.client import HostedEpoch
@@ -207,7 +207,7 @@ def remote_access(spark: SparkSession, config: Configuration, folder: str) -> Re
 
 
 def kept_elsewhere(
-    me: Introduction, settings: tuple[tuple[str, Any], ...], place: StatePlace, identity: TaskIdentity
+    me: Introduction, settings: tuple[tuple[str, Any], ...], place: StateLocation, identity: TaskIdentity
 ) -> Kept | None:
     """Return who keeps the partition of a task, by the newest checkpoint; None where it is to run here.
 
@@ -267,7 +267,7 @@ def executor_id() -> str:
 
 @lru_cache(maxsize=2)
 def _newest_parts(
-    settings: tuple[tuple[str, Any], ...], place: StatePlace, run_id: str, epoch: int
+    settings: tuple[tuple[str, Any], ...], place: StateLocation, run_id: str, epoch: int
 ) -> tuple[AttemptManifest, ...]:
     """Return the parts of the newest checkpoint before an epoch, read once by all its tasks in this worker.
 

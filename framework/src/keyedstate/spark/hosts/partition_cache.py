@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
-from keyedstate.epoch.partition import Beginning, Partition, PartitionPlan
+from keyedstate.epoch.epoch_start import EpochStart
+from keyedstate.epoch.partition import Partition
+from keyedstate.epoch.partition_plan import PartitionPlan
 
 T = TypeVar("T")
 
@@ -47,7 +49,7 @@ class Resident:
 
         return self._executor.submit(running).result()
 
-    def bring(self, plan: PartitionPlan, beginning: Beginning) -> Partition:
+    def bring(self, plan: PartitionPlan, beginning: EpochStart) -> Partition:
         """Return the partition at the version from which an epoch begins; to be called in its own thread."""
         if self.partition is not None:
             if self.partition.follow(beginning):

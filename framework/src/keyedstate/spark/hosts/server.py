@@ -28,8 +28,9 @@ import pyarrow as pa
 import keyedstate
 from keyedstate.checkpoint import TaskIdentity, from_json
 from keyedstate.epoch.configuration import configuration_in_task
+from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.local_folders import working_folders_of_this_host
-from keyedstate.epoch.partition import Beginning, PartitionPlan
+from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.errors import HostMemoryError, HostProtocolError, KeyedStateError
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.launch import HostSettings, HostStart
@@ -300,14 +301,14 @@ class Host:
         """Say so where a query wants its hosts otherwise than the one that has started this host."""
         wanted, here = HostSettings.of(configuration_in_task(plan.settings)), self._settings
         if wanted != here:
-            assert plan.place is not None
+            assert plan.location is not None
             _log.warning(
                 "hosts.idle-time=%d ms and hosts.memory=%d bytes of the operator %r have no effect: this "
                 "host was started by a query that has %d ms and %d bytes. Queries of the same executors "
                 "share hosts; give them the same values.",
                 wanted.idle_ms,
                 wanted.memory_bytes,
-                plan.place.uid,
+                plan.location.uid,
                 here.idle_ms,
                 here.memory_bytes,
             )
@@ -332,7 +333,7 @@ class Host:
         with self._importing:
             import_from(imports)
             plan = cloudpickle.loads(packed)
-        if not isinstance(plan, PartitionPlan) or plan.place is None:
+        if not isinstance(plan, PartitionPlan) or plan.location is None:
             raise HostProtocolError("the plan is none")
         return plan
 
@@ -345,9 +346,9 @@ class Host:
         identity: TaskIdentity,
         task: Mapping[str, Any],
     ) -> None:
-        place = plan.place
+        place = plan.location
         assert place is not None
-        beginning = Beginning.of(plan, place, identity)
+        beginning = EpochStart.of(plan, place, identity)
         attempt = self._residents.take(_resident_key(plan, identity), digest)
         connection.resident = resident = attempt.resident
         try:
@@ -368,14 +369,14 @@ class Host:
         connection: _Connection,
         reader: FrameReader,
         plan: PartitionPlan,
-        beginning: Beginning,
+        beginning: EpochStart,
         resident: Resident,
         task: Mapping[str, Any],
     ) -> str:
         take_on(task)
         partition = resident.bring(plan, beginning)
         self._check_memory()
-        _send(connection, FrameType.READY, {"goes_on": beginning.goes_on})
+        _send(connection, FrameType.READY, {"goes_on": beginning.continues_run})
         encoder = BatchEncoder()
         broadcast_rows = self._rows(reader, FrameType.KEYED)
         batches = self._rows(reader, FrameType.END, broadcast_rows)
@@ -460,8 +461,8 @@ def _refuse_strangers(connection: socket.socket) -> None:
 
 
 def _resident_key(plan: PartitionPlan, identity: TaskIdentity) -> ResidentKey:
-    assert plan.place is not None
-    return f"{plan.place.directory}/{plan.place.uid}", identity.partition
+    assert plan.location is not None
+    return f"{plan.location.directory}/{plan.location.uid}", identity.partition
 
 
 def _begin(document: Mapping[str, Any]) -> tuple[str, TaskIdentity, Mapping[str, Any]]:

@@ -21,7 +21,7 @@ from keyedstate.checkpoint.storage.process_plugins import registry_of
 from keyedstate.epoch.configuration import choose_backend, frozen
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import pack_function
-from keyedstate.epoch.partition import PartitionPlan, StatePlace
+from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
 from keyedstate.errors import EventTimeError, InvalidFunctionError, MissingEventTimeError, MissingUidError
 from keyedstate.joins import IntervalJoinFunction
 from keyedstate.keygroups import KEY_GROUP_COLUMN, check_parallelism, default_max_parallelism
@@ -195,7 +195,7 @@ class KeyedRows:
         parallelism, max_parallelism = self.parallelism(config, stored)
         place, acknowledging = None, None
         if storage is not None and folder is not None:
-            place = StatePlace(
+            place = StateLocation(
                 uid=folder.uid,
                 directory=storage.uri,
                 compression=config[CHECKPOINT_COMPRESSION],
@@ -219,7 +219,7 @@ class KeyedRows:
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             settings=frozen(config),
-            place=place,
+            location=place,
             event_times=self.event_times,
             connected=self.connected,
         )

@@ -20,8 +20,8 @@ from keyedstate.checkpoint import (
     CheckpointMetadata,
     CheckpointStorage,
     OperatorFolder,
+    SnapshotKind,
     TaskIdentity,
-    Writing,
     from_json,
     to_json,
 )
@@ -31,8 +31,8 @@ from keyedstate.epoch.configuration import (
     full_snapshot_rules_in_task,
     storage_in_task,
 )
-from keyedstate.epoch.epoch_writer import StateWriter
-from keyedstate.epoch.partition import PartitionPlan
+from keyedstate.epoch.epoch_writer import EpochWriter
+from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.options import CHECKPOINT_COMPRESSION
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator
@@ -105,10 +105,10 @@ def _saving(plan: PartitionPlan, root_uri: str, uid: str) -> Any:
         identity = bootstrap_identity(uid, partition, plan.parallelism, plan.max_parallelism)
         compression = configuration_in_task(plan.settings)[CHECKPOINT_COMPRESSION]
         folder = OperatorFolder(storage_in_task(root_uri, plan.settings), uid)
-        writer = StateWriter(
+        writer = EpochWriter(
             backend, states, folder, full_snapshot_rules_in_task(plan.settings), compression, native=False
         )
-        writer.begin(identity, None, Writing.WHOLE)
+        writer.begin(identity, None, SnapshotKind.FULL)
         return plan.manifest(identity, backend, operator, writer.end())
 
     return save

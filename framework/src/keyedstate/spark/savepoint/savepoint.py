@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from keyedstate.checkpoint import (
     CheckpointMetadata,
     CheckpointStorage,
-    Hold,
+    Lease,
     OperatorFolder,
     Owner,
     Savepoint,
@@ -23,7 +23,7 @@ from keyedstate.checkpoint import (
     SparkPosition,
     TaskIdentity,
     find_restore_point,
-    hold,
+    lease,
 )
 from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_whole
 from keyedstate.checkpoint.savepoint.savepoint import Progress
@@ -42,7 +42,7 @@ from keyedstate.errors import (
 )
 from keyedstate.spark.savepoint.query_location import QueryLocation
 
-#: A hold of a creation that was killed ends after so many seconds; one that goes on renews it.
+#: A lease of a creation that was killed ends after so many seconds; one that goes on renews it.
 _HOLD_SECONDS = 3600.0
 _ATTEMPTS = 10
 
@@ -278,7 +278,7 @@ def _held(
     location: QueryLocation | None,
     epoch: int | None,
     stack: contextlib.ExitStack,
-) -> tuple[SparkPosition | None, list[Hold]]:
+) -> tuple[SparkPosition | None, list[Lease]]:
     """Hold the checkpoints of the newest epoch that all operators have, in their order."""
     for remaining in reversed(range(_ATTEMPTS)):
         reason = "There is none." if location is None else f"Spark has committed none in {location.location}."
@@ -321,14 +321,14 @@ def _candidates(
     return [epoch]
 
 
-def _hold_after(folder: OperatorFolder, epoch: int, committed: bool) -> Hold:
+def _hold_after(folder: OperatorFolder, epoch: int, committed: bool) -> Lease:
     """Hold the checkpoint with the state after an epoch.
 
     It is of an earlier one where the operator was not evaluated since; but then it must be known that none
     in between was cleaned up: of all that there is, clean-up keeps the newest two.
     """
     if not committed:
-        return hold(folder, epoch, _HOLD_SECONDS)
+        return lease(folder, epoch, _HOLD_SECONDS)
     owner = _owner(folder)
     run_id = owner.runs[-1] if owner.runs else uuid.uuid4().hex
     # Whoever goes on after the epoch begins from what a task of the next one would begin from.
@@ -351,10 +351,10 @@ def _hold_after(folder: OperatorFolder, epoch: int, committed: bool) -> Hold:
         metadata.epoch < epoch and len([number for number in there if number > metadata.epoch]) > 1
     ):
         raise UnknownEpochError(folder.location, epoch, there)
-    return hold(folder, metadata.epoch, _HOLD_SECONDS)
+    return lease(folder, metadata.epoch, _HOLD_SECONDS)
 
 
-def _renewing(held: Sequence[Hold], progress: Progress) -> Callable[[int, int], None]:
+def _renewing(held: Sequence[Lease], progress: Progress) -> Callable[[int, int], None]:
     renewed = time.monotonic()
 
     def report(done: int, total: int) -> None:

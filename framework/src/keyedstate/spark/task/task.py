@@ -16,8 +16,10 @@ from pyspark import Accumulator
 
 from keyedstate.checkpoint import Acknowledgement, AttemptManifest, TaskIdentity
 from keyedstate.epoch.configuration import configuration_in_task
+from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.local_folders import local_folder
-from keyedstate.epoch.partition import Beginning, Partition, PartitionPlan, evaluate
+from keyedstate.epoch.partition import Partition, evaluate
+from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.errors import KeyedStateError, MisroutedRowsError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, operator_index_for_key_group
 from keyedstate.options import HOSTS_EPOCH_TIMEOUT
@@ -113,7 +115,7 @@ class OperatorPlan:
 
     @property
     def _uid(self) -> str | None:
-        place = self.partitions.place
+        place = self.partitions.location
         return None if place is None else place.uid
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -193,7 +195,7 @@ class OperatorPlan:
         self, acknowledging: Acknowledging, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         plan = self.partitions
-        place = plan.place
+        place = plan.location
         assert place is not None, "what is acknowledged has a place"
         identity = attempt_identity(
             place.uid, acknowledging.operator_id, plan.parallelism, plan.max_parallelism
@@ -268,10 +270,10 @@ def run_in_task(
     plan: PartitionPlan, identity: TaskIdentity, sides: Sides
 ) -> Generator[pa.RecordBatch, None, str]:
     """Run an epoch in this process, with a partition of its own; returns the path of its manifest."""
-    assert plan.place is not None, "what is acknowledged has a place"
-    beginning = Beginning.of(plan, plan.place, identity)
+    assert plan.location is not None, "what is acknowledged has a place"
+    beginning = EpochStart.of(plan, plan.location, identity)
     with contextlib.closing(Partition(plan, beginning)) as partition:
-        yield from partition.run(beginning, *sides(beginning.goes_on))
+        yield from partition.run(beginning, *sides(beginning.continues_run))
         return partition.finish(beginning)
 
 

@@ -287,7 +287,7 @@ class KeyedStateBackend:
         Parameters
         ----------
         name : str
-            Beginning with `TIMER_TABLES`, so that no declared state has it.
+            EpochStart with `TIMER_TABLES`, so that no declared state has it.
         namespace_serializer : TypeSerializer
 
         Raises

@@ -38,7 +38,7 @@ class StoredNativeFile:
 
 
 @dataclass(frozen=True)
-class NativeBase:
+class NativeFullSnapshot:
     """The whole keyed state of some key groups in a backend's own files.
 
     Attributes

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, OperatorFolder, hold
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, OperatorFolder, lease
 from keyedstate.checkpoint.protocol import retention
 from keyedstate.errors import CheckpointGoneError, CorruptManifestError, MissingCheckpointError
 
@@ -37,7 +37,7 @@ def test_a_held_checkpoint_stays_and_goes_when_it_is_let_go(
     job = jobs.Job(storage)
     coordinator = CheckpointCoordinator(job.folder)
     run(job, coordinator, 0, 1)
-    with hold(job.folder, 0, YEAR) as held:
+    with lease(job.folder, 0, YEAR) as held:
         assert held.protects and held.metadata.epoch == 0
         run(job, coordinator, 2, 3, 4)
         clean(job, 4)
@@ -52,7 +52,7 @@ def test_a_checkpoint_goes_when_the_last_of_its_readers_lets_go(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     run(job, coordinator, 0)
-    first, second = hold(job.folder, 0, YEAR), hold(job.folder, 0, YEAR)
+    first, second = lease(job.folder, 0, YEAR), lease(job.folder, 0, YEAR)
     run(job, coordinator, 1, 2)
     first.release()
     first.release()
@@ -67,7 +67,7 @@ def test_a_reader_that_was_killed_costs_room_until_its_time_is_over(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     run(job, coordinator, 0)
-    killed = hold(job.folder, 0, 60.0, clock=lambda: 1_000.0)
+    killed = lease(job.folder, 0, 60.0, clock=lambda: 1_000.0)
     assert killed.protects
     run(job, coordinator, 1, 2)
     clean(job, 2)
@@ -76,7 +76,7 @@ def test_a_reader_that_was_killed_costs_room_until_its_time_is_over(
 
 def test_a_renewed_hold_outlives_its_first_time(job: Any, coordinator: CheckpointCoordinator) -> None:
     run(job, coordinator, 0)
-    held = hold(job.folder, 0, 60.0, clock=lambda: 1_000.0)
+    held = lease(job.folder, 0, 60.0, clock=lambda: 1_000.0)
     held.renew(1e10)
     assert len(job.files("holds")) == 1
     run(job, coordinator, 1, 2, 3)
@@ -85,7 +85,7 @@ def test_a_renewed_hold_outlives_its_first_time(job: Any, coordinator: Checkpoin
 
 def test_a_hold_that_is_renewed_too_late_says_so(job: Any, coordinator: CheckpointCoordinator) -> None:
     run(job, coordinator, 0)
-    held = hold(job.folder, 0, 60.0, clock=lambda: 1_000.0)
+    held = lease(job.folder, 0, 60.0, clock=lambda: 1_000.0)
     run(job, coordinator, 1, 2)
     clean(job, 2)
     with pytest.raises(CheckpointGoneError, match="expired and was not renewed in time"):
@@ -100,7 +100,7 @@ def test_a_checkpoint_that_is_not_there_is_missed_and_the_others_are_named(
     run(job, coordinator, 0, 1, 2)
     clean(job, 2)
     with pytest.raises(MissingCheckpointError) as caught:
-        hold(job.folder, epoch, YEAR)
+        lease(job.folder, epoch, YEAR)
     message = str(caught.value)
     assert f"no checkpoint of epoch {epoch}" in message and "there are chk-1, chk-2" in message
     assert "checkpoint.retained" in message and caught.value.epoch == epoch
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_is_not_there_is_missed_and_the_others_are_named(
 
 def test_an_operator_without_any_checkpoint_has_none_to_hold(job: Any) -> None:
     with pytest.raises(CheckpointGoneError, match="there is no checkpoint at all"):
-        hold(job.folder, 0, YEAR)
+        lease(job.folder, 0, YEAR)
 
 
 def test_the_data_of_a_held_checkpoint_outlives_the_checkpoint_that_takes_its_place(
@@ -117,7 +117,7 @@ def test_the_data_of_a_held_checkpoint_outlives_the_checkpoint_that_takes_its_pl
 ) -> None:
     """After a restart Spark runs the newest batch again, while somebody reads what it was before."""
     run(job, coordinator, 0, 1)
-    held = hold(job.folder, 1, YEAR)
+    held = lease(job.folder, 1, YEAR)
     again = CheckpointCoordinator(job.folder)
     job.epoch("run-2", 1, again)
     job.epoch("run-2", 2, again)
@@ -133,7 +133,7 @@ def test_a_batch_that_fails_and_runs_again_all_night_leaves_held_data_alone(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     run(job, coordinator, 0)
-    held = hold(job.folder, 0, YEAR)
+    held = lease(job.folder, 0, YEAR)
     for number in range(2, 6):
         restarted = CheckpointCoordinator(job.folder)
         restarted.acknowledge(job.task(f"run-{number}", 0, 0))
@@ -167,7 +167,7 @@ def test_a_hold_that_comes_while_metadata_is_being_deleted_keeps_the_data_or_say
     run(job, coordinator, 0, 1)
     taken: list[Any] = []
     intruder = Intruding(
-        monkeypatch, "delete_file", "chk-0/", lambda: taken.append(hold(job.folder, 0, YEAR))
+        monkeypatch, "delete_file", "chk-0/", lambda: taken.append(lease(job.folder, 0, YEAR))
     )
     run(job, coordinator, 2)
     clean(job, 2)
@@ -182,7 +182,7 @@ def test_a_reader_whose_checkpoint_is_deleted_before_its_hold_is_written_is_told
     run(job, coordinator, 0, 1)
     intruder = Intruding(monkeypatch, "write_atomic", "holds/", lambda: run(job, coordinator, 2, 3))
     with pytest.raises(CheckpointGoneError):
-        hold(job.folder, 0, YEAR)
+        lease(job.folder, 0, YEAR)
     assert intruder.ran and job.files("holds") == []
 
 
@@ -196,7 +196,7 @@ def test_a_reader_whose_checkpoint_is_replaced_before_its_hold_is_written_holds_
         "holds/",
         lambda: job.epoch("run-2", 1, CheckpointCoordinator(job.folder)) and None,
     )
-    held = hold(job.folder, 1, YEAR)
+    held = lease(job.folder, 1, YEAR)
     assert intruder.ran and held.metadata.run_id == "run-2" and len(job.files("holds")) == 1
 
 
@@ -204,7 +204,7 @@ def test_a_hold_that_is_renewed_while_clean_up_finds_it_expired_keeps_the_data(
     job: Any, coordinator: CheckpointCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(job, coordinator, 0, 1)
-    held = hold(job.folder, 0, 60.0, clock=lambda: 1_000.0)
+    held = lease(job.folder, 0, 60.0, clock=lambda: 1_000.0)
     intruder = Intruding(monkeypatch, "delete_file", "holds/", lambda: held.renew(1e10))
     run(job, coordinator, 2, 3)
     clean(job, 3)
@@ -221,7 +221,7 @@ def test_a_reader_of_a_folder_without_write_permission_goes_on_without_a_hold(
     run(job, coordinator, 0)
     os.chmod(job.folder.location, 0o555)
     try:
-        with caplog.at_level(logging.WARNING), hold(job.folder, 0, YEAR) as held:
+        with caplog.at_level(logging.WARNING), lease(job.folder, 0, YEAR) as held:
             assert not held.protects and job.read(held.metadata) == job.state_of(0)
             held.renew(YEAR)
     finally:
@@ -234,7 +234,7 @@ def test_a_reader_of_storage_that_refuses_to_write_goes_on_without_a_hold(
 ) -> None:
     run(job, coordinator, 0)
     job.folder.storage.write_atomic("holds", b"a file where the folder should be")
-    with caplog.at_level(logging.WARNING), hold(job.folder, 0, YEAR) as held:
+    with caplog.at_level(logging.WARNING), lease(job.folder, 0, YEAR) as held:
         assert not held.protects and job.read(held.metadata) == job.state_of(0)
     assert "unprotected" in caplog.text and "holds/0." in caplog.text
 
@@ -243,7 +243,7 @@ def test_a_damaged_hold_keeps_all_data_until_its_time_is_over(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     run(job, coordinator, 0)
-    held = hold(job.folder, 0, YEAR)
+    held = lease(job.folder, 0, YEAR)
     (name,) = job.files("holds")
     job.folder.storage.write_atomic(f"holds/{name}", b"{}")
     run(job, coordinator, 1, 2)
@@ -263,5 +263,5 @@ def test_what_lies_beside_holds_is_left_alone(job: Any, coordinator: CheckpointC
 
 def test_a_folder_with_holds_alone_is_nobody_s_state(local: CheckpointStorage) -> None:
     folder = OperatorFolder(local, "views")
-    folder.write_hold(0, 1, "a", ())
+    folder.write_lease(0, 1, "a", ())
     assert not folder.holds_state()

@@ -17,21 +17,21 @@ from keyedstate import types
 from keyedstate.checkpoint import (
     Acknowledgement,
     AttemptManifest,
-    BaseReport,
-    BaseRules,
     CheckpointCoordinator,
     CheckpointMetadata,
     FailureReason,
+    FullSnapshotReport,
+    FullSnapshotRules,
     OperatorFolder,
     SegmentFile,
+    SnapshotKind,
     TaskIdentity,
-    Writing,
     claim,
     failures_so_far,
     find_restore_point,
     handles_for,
 )
-from keyedstate.epoch.epoch_writer import SavedState, StateWriter
+from keyedstate.epoch.epoch_writer import EpochFiles, EpochWriter
 from keyedstate.errors import TooManyFailedBasesError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration
@@ -48,7 +48,7 @@ EXPIRED = FailureReason.EXPIRED
 ALL = KeyGroupRange(0, GROUPS - 1)
 TOTAL = ValueState("total", types.INT32)
 WIDE = ValueState("total", types.INT64)
-ALWAYS = BaseRules(max_deltas=2, min_bytes=0, tolerable_failures=1)
+ALWAYS = FullSnapshotRules(max_deltas=2, min_bytes=0, tolerable_failures=1)
 
 
 # -- when ------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def checkpoint(*chains: tuple[int, ...], ended_ms: int = 0) -> CheckpointMetadat
     for partition, sizes in enumerate(chains):
         groups = key_group_range_for(partition, len(chains), GROUPS)
         files = [SegmentFile(f"{n}.seg", size, "", groups, {}) for n, size in enumerate(sizes)]
-        report = BaseReport(0, False, None, "", 0.0, 0.0, 0, 0, ended_ms)
+        report = FullSnapshotReport(0, False, None, "", 0.0, 0.0, 0, 0, ended_ms)
         who = identity(5, partition, len(chains))
         parts.append(
             AttemptManifest(
@@ -76,46 +76,48 @@ def checkpoint(*chains: tuple[int, ...], ended_ms: int = 0) -> CheckpointMetadat
     return CheckpointMetadata.of(parts)
 
 
-def writings(rules: BaseRules, before: CheckpointMetadata, now_ms: int = 0, **how: Any) -> list[Writing]:
+def writings(
+    rules: FullSnapshotRules, before: CheckpointMetadata, now_ms: int = 0, **how: Any
+) -> list[SnapshotKind]:
     count = before.parallelism
     return [
-        rules.writing(before, identity(6, partition, count), now_ms=now_ms, **{"asynchronous": True, **how})
+        rules.choose(before, identity(6, partition, count), now_ms=now_ms, **{"asynchronous": True, **how})
         for partition in range(count)
     ]
 
 
-WHOLE, CHANGES, BESIDE = Writing
+FULL, DELTA, BOTH = SnapshotKind
 
 
 def test_what_changed_is_written_until_the_chain_is_long_or_weighs_half_its_base() -> None:
-    assert writings(BaseRules(2, 1000), checkpoint((1000,))) == [CHANGES]
-    assert writings(BaseRules(2, 1001), checkpoint((1000,))) == [WHOLE], "a small state"
-    assert writings(BaseRules(0, 0), checkpoint((1000,))) == [WHOLE], "deltas are off"
-    assert writings(BaseRules(3, 0), checkpoint((1000, 10, 10))) == [CHANGES]
-    assert writings(BaseRules(2, 0), checkpoint((1000, 10, 10))) == [BESIDE]
-    assert writings(BaseRules(9, 0), checkpoint((1000, 250, 250))) == [CHANGES]
-    assert writings(BaseRules(9, 0), checkpoint((1000, 250, 251))) == [WHOLE], "too much for both"
-    assert writings(BaseRules(9, 0), checkpoint((1000, 200, 200, 200))) == [BESIDE]
+    assert writings(FullSnapshotRules(2, 1000), checkpoint((1000,))) == [DELTA]
+    assert writings(FullSnapshotRules(2, 1001), checkpoint((1000,))) == [FULL], "a small state"
+    assert writings(FullSnapshotRules(0, 0), checkpoint((1000,))) == [FULL], "deltas are off"
+    assert writings(FullSnapshotRules(3, 0), checkpoint((1000, 10, 10))) == [DELTA]
+    assert writings(FullSnapshotRules(2, 0), checkpoint((1000, 10, 10))) == [BOTH]
+    assert writings(FullSnapshotRules(9, 0), checkpoint((1000, 250, 250))) == [DELTA]
+    assert writings(FullSnapshotRules(9, 0), checkpoint((1000, 250, 251))) == [FULL], "too much for both"
+    assert writings(FullSnapshotRules(9, 0), checkpoint((1000, 200, 200, 200))) == [BOTH]
 
 
 def test_a_backend_that_cannot_write_beside_the_work_writes_in_between() -> None:
-    assert writings(BaseRules(2, 0), checkpoint((1000, 10, 10)), asynchronous=False) == [WHOLE]
+    assert writings(FullSnapshotRules(2, 0), checkpoint((1000, 10, 10)), asynchronous=False) == [FULL]
 
 
 def test_an_operator_that_begins_or_has_another_parallelism_writes_the_whole() -> None:
-    rules = BaseRules(9, 0)
-    assert rules.writing(None, identity(0), asynchronous=True, now_ms=0) is WHOLE
-    other = rules.writing(checkpoint((1000,)), identity(6, 1, 2), asynchronous=True, now_ms=0)
-    assert other is WHOLE
+    rules = FullSnapshotRules(9, 0)
+    assert rules.choose(None, identity(0), asynchronous=True, now_ms=0) is FULL
+    other = rules.choose(checkpoint((1000,)), identity(6, 1, 2), asynchronous=True, now_ms=0)
+    assert other is FULL
 
 
 def test_bases_rest_between_each_other_unless_the_chain_is_far_too_long() -> None:
     """CP-06."""
-    rules = BaseRules(2, 0, min_pause_ms=1000)
+    rules = FullSnapshotRules(2, 0, min_pause_ms=1000)
     long, too_long = (10_000, 1, 1, 1, 1, 1), (10_000, 1, 1, 1, 1, 1, 1)
-    assert writings(rules, checkpoint(long, ended_ms=50), now_ms=1049) == [CHANGES]
-    assert writings(rules, checkpoint(long, ended_ms=50), now_ms=1050) == [BESIDE]
-    assert writings(rules, checkpoint(too_long, ended_ms=50), now_ms=51) == [BESIDE]
+    assert writings(rules, checkpoint(long, ended_ms=50), now_ms=1049) == [DELTA]
+    assert writings(rules, checkpoint(long, ended_ms=50), now_ms=1050) == [BOTH]
+    assert writings(rules, checkpoint(too_long, ended_ms=50), now_ms=51) == [BOTH]
 
 
 @pytest.mark.parametrize(("limit", "begin"), [(1, [1]), (2, [1, 2]), (5, [0, 1, 2])])
@@ -124,18 +126,18 @@ def test_so_many_tasks_begin_a_base_at_once_and_those_with_the_longest_chains_fi
 ) -> None:
     """CP-13."""
     before = checkpoint((1000, 1, 1), (1000, 1, 1, 1), (1000, 9, 9), (1000, 1))
-    found = writings(BaseRules(2, 0, max_concurrent=limit), before)
-    assert [partition for partition, writing in enumerate(found) if writing is BESIDE] == begin
-    assert WHOLE not in found
+    found = writings(FullSnapshotRules(2, 0, max_concurrent=limit), before)
+    assert [partition for partition, writing in enumerate(found) if writing is BOTH] == begin
+    assert FULL not in found
 
 
 def test_failures_count_once_for_each_epoch_and_from_the_last_success_on() -> None:
     """CP-07: the same id counts once, a success begins anew, failures before it do not count."""
 
-    def report(epoch: int, failure: FailureReason | None) -> BaseReport:
-        return BaseReport(epoch, True, failure, "", 0.0, 0.0, 0, 0, 0)
+    def report(epoch: int, failure: FailureReason | None) -> FullSnapshotReport:
+        return FullSnapshotReport(epoch, True, failure, "", 0.0, 0.0, 0, 0, 0)
 
-    def failures(*reports: BaseReport) -> int:
+    def failures(*reports: FullSnapshotReport) -> int:
         return failures_so_far(reports, 9).failures
 
     assert failures() == 0
@@ -172,7 +174,7 @@ class Gate:
 class Task:
     """The only task of an operator, in a process that keeps its state from epoch to epoch."""
 
-    def __init__(self, path: Path, *, share: float = 1.0, rules: BaseRules = ALWAYS) -> None:
+    def __init__(self, path: Path, *, share: float = 1.0, rules: FullSnapshotRules = ALWAYS) -> None:
         self.gate = Gate()
         files = unruly.UnrulyStorage(path)
         files.handler.watcher = self.gate.watch
@@ -205,18 +207,18 @@ class Task:
         self.before = self.folder.read_metadata(self.epoch) if self.epoch >= 0 else None
         self.keyed = self.opened(self.before)
         self.model = dict(self.models.get(self.epoch, {}))
-        self.writer = StateWriter(
+        self.writer = EpochWriter(
             self.keyed, OperatorStateBackend(), self.folder, self.rules, "zstd", self.share
         )
 
     def run_epoch(
         self,
-        writing: Writing,
+        writing: SnapshotKind,
         changes: dict[int, int],
         *,
-        finish_base: bool = False,
+        wait: bool = False,
         state: Any = TOTAL,
-    ) -> SavedState:
+    ) -> EpochFiles:
         who = replace(identity(self.epoch + 1), run_id=self.run, nonce=f"{self.run}x{self.epoch + 1}")
         claim(self.folder, who)
         self.folder.write_started(who)
@@ -227,7 +229,7 @@ class Task:
             self.keyed.set_current_key(key)
             handle.update(value)
         self.keyed.end_epoch()
-        saved = self.writer.end(finish_base=finish_base)
+        saved = self.writer.end(wait=wait)
         manifest = AttemptManifest(
             who, ALL, "heap-cow", "1", tuple(meta.to_json() for meta in self.keyed.metas()), saved.segments,
             self.keyed.entries_by_state(), 0, 0, None, 0.0, 0.0, 0.0, 0.0, saved.bytes, deltas=saved.deltas,
@@ -271,28 +273,28 @@ def task(tmp_path: Path) -> Iterator[Task]:
 
 
 def begin(task: Task) -> None:
-    task.run_epoch(WHOLE, {key: key for key in range(100)})
-    task.run_epoch(CHANGES, {1: 11, 200: 1})
+    task.run_epoch(FULL, {key: key for key in range(100)})
+    task.run_epoch(DELTA, {1: 11, 200: 1})
 
 
 def test_a_base_goes_on_over_epochs_and_takes_the_place_of_the_chain_up_to_it(task: Task) -> None:
     """INC-02: only files of the checkpoint that an epoch goes on from are used again."""
     begin(task)
     task.gate.shut()
-    saved = task.run_epoch(BESIDE, {2: 22})
+    saved = task.run_epoch(BOTH, {2: 22})
     assert saved.unfinished is not None and len(saved.deltas) == 2
-    assert task.run_epoch(CHANGES, {3: 33}).unfinished == saved.unfinished
+    assert task.run_epoch(DELTA, {3: 33}).unfinished == saved.unfinished
     assert saved.unfinished in task.files(), "clean-up leaves alone what is being written"
     task.gate.open()
-    saved = task.run_epoch(CHANGES, {4: 44, 1: 12}, finish_base=True)
+    saved = task.run_epoch(DELTA, {4: 44, 1: 12}, wait=True)
     assert (saved.unfinished, saved.segments[0].path) == (None, "data/run-0x2.base.seg")
     assert [delta.path for delta in saved.deltas] == [f"data/run-0x{epoch}.seg" for epoch in (2, 3, 4)]
     (report,) = saved.bases
     assert (report.epoch, report.background, report.failure, report.entries) == (1, True, None, 101)
     assert report.bytes == saved.segments[0].bytes and report.async_ms > 0
     task.check()
-    task.run_epoch(CHANGES, {5: 55})
-    task.run_epoch(CHANGES, {6: 66})
+    task.run_epoch(DELTA, {5: 55})
+    task.run_epoch(DELTA, {6: 66})
     task.check()
     metadata = [task.folder.read_metadata(epoch) for epoch in task.folder.checkpoints()]
     assert task.files() == {path for kept in metadata if kept for path in kept.parts[0].kept_files}
@@ -302,14 +304,14 @@ def test_a_base_that_fails_leaves_the_chain_as_it_was_and_is_tried_again(task: T
     """SNAP-02: what was written of it is deleted."""
     begin(task)
     task.gate.broken = OSError(5, "Input/output error")
-    saved = task.run_epoch(BESIDE, {2: 22}, finish_base=True)
+    saved = task.run_epoch(BOTH, {2: 22}, wait=True)
     assert len(saved.deltas) == 2 and saved.unfinished is None
     failed = saved.bases[-1]
     assert (failed.failure, failed.bytes, failed.entries) == (FailureReason.IO, 0, 0)
     assert "Input/output error" in failed.error and ".base.seg" in failed.error
     assert not [path for path in task.files() if ".base" in path]
     task.gate.broken = None
-    saved = task.run_epoch(BESIDE, {3: 33}, finish_base=True)
+    saved = task.run_epoch(BOTH, {3: 33}, wait=True)
     assert [base.failure for base in saved.bases] == [None] and len(saved.deltas) == 1
     task.check()
 
@@ -326,7 +328,7 @@ def test_a_base_for_which_there_is_no_thread_has_failed_and_its_epoch_has_not(
         patch.setattr(threading.Thread, "start", refuse)
         # The coordinator needs a thread too, when the epoch is over.
         patch.setattr(task.coordinator, "acknowledge", lambda word: publish(task.folder, word))
-        saved = task.run_epoch(BESIDE, {2: 22}, finish_base=True)
+        saved = task.run_epoch(BOTH, {2: 22}, wait=True)
     assert saved.bases[-1].failure is FailureReason.ASYNCHRONOUS and len(saved.deltas) == 2
     task.check()
 
@@ -339,9 +341,9 @@ def test_one_base_too_many_that_fails_stops_the_task_and_loses_nothing(task: Tas
     """CP-07: one failure is tolerated here."""
     begin(task)
     task.gate.broken = OSError(28, "No space left on device")
-    task.run_epoch(BESIDE, {2: 22}, finish_base=True)
+    task.run_epoch(BOTH, {2: 22}, wait=True)
     with pytest.raises(TooManyFailedBasesError, match=r"written 2 times in a row.*No space left") as caught:
-        task.run_epoch(BESIDE, {3: 33}, finish_base=True)
+        task.run_epoch(BOTH, {3: 33}, wait=True)
     assert caught.value.failures == 2
     task.check()
 
@@ -351,14 +353,14 @@ def test_a_base_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     task = Task(tmp_path, rules=replace(ALWAYS, timeout_ms=20))
     begin(task)
     task.gate.shut()
-    saved = task.run_epoch(BESIDE, {2: 22}, finish_base=True)
+    saved = task.run_epoch(BOTH, {2: 22}, wait=True)
     assert saved.bases[-1].failure == EXPIRED and len(saved.deltas) == 2
     task.gate.open()
     task.writer.close()
     task.keyed.close()
     task.restore()
-    task.run_epoch(CHANGES, {3: 33})
-    task.run_epoch(CHANGES, {4: 44})
+    task.run_epoch(DELTA, {3: 33})
+    task.run_epoch(DELTA, {4: 44})
     assert not [path for path in task.files() if ".base" in path]
     task.check()
 
@@ -366,11 +368,11 @@ def test_a_base_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
 def test_a_base_that_goes_on_takes_more_of_the_processor_before_it_is_too_late(tmp_path: Path) -> None:
     """CP-11: else each base of a large state expires, one after the other."""
     task = Task(tmp_path, share=1e-9, rules=replace(ALWAYS, timeout_ms=4000))
-    task.run_epoch(WHOLE, {key: key for key in range(60_000)})
-    task.run_epoch(CHANGES, {1: 11})
-    saved = task.run_epoch(BESIDE, {2: 22})
+    task.run_epoch(FULL, {key: key for key in range(60_000)})
+    task.run_epoch(DELTA, {1: 11})
+    saved = task.run_epoch(BOTH, {2: 22})
     while saved.unfinished is not None:
-        saved = task.run_epoch(CHANGES, {3: task.epoch})
+        saved = task.run_epoch(DELTA, {3: task.epoch})
     assert saved.bases[-1].failure is None and saved.bases[-1].epoch == 1
     assert saved.bases[-1].async_ms > 1000, "it has not rested"
     task.check()
@@ -383,28 +385,28 @@ def test_a_type_that_changes_gives_the_running_base_up(task: Task) -> None:
     begin(task)
     task.keyed.close()
     task.restore()
-    saved = task.run_epoch(BESIDE, {2: 22}, state=WIDE, finish_base=True)
+    saved = task.run_epoch(BOTH, {2: 22}, state=WIDE, wait=True)
     assert saved.deltas == () and not saved.bases[-1].background
     assert task.stored(task.epoch, WIDE) == task.models[task.epoch]
 
 
 def test_an_epoch_that_changed_more_than_half_of_the_entries_writes_the_whole(task: Task) -> None:
     begin(task)
-    saved = task.run_epoch(BESIDE, dict.fromkeys(range(51), 0), finish_base=True)
+    saved = task.run_epoch(BOTH, dict.fromkeys(range(51), 0), wait=True)
     assert saved.deltas == () and not saved.bases[-1].background and saved.bases[-1].entries == 101
-    assert len(task.run_epoch(CHANGES, dict.fromkeys(range(50), 1)).deltas) == 1
+    assert len(task.run_epoch(DELTA, dict.fromkeys(range(50), 1)).deltas) == 1
     task.check()
 
 
 def test_a_process_that_dies_beside_a_base_leaves_nothing_that_counts(task: Task) -> None:
     begin(task)
     task.gate.shut()
-    lost = task.run_epoch(BESIDE, {2: 22}).unfinished
+    lost = task.run_epoch(BOTH, {2: 22}).unfinished
     # As a killed process would leave it: the thread never ends, and nobody cleans up.
     task.restore()
-    task.run_epoch(CHANGES, {3: 33})
-    task.run_epoch(CHANGES, {4: 44})
-    task.run_epoch(CHANGES, {5: 55})
+    task.run_epoch(DELTA, {3: 33})
+    task.run_epoch(DELTA, {4: 44})
+    task.run_epoch(DELTA, {5: 55})
     assert lost is not None
     task.check()
     task.gate.open()
@@ -412,12 +414,12 @@ def test_a_process_that_dies_beside_a_base_leaves_nothing_that_counts(task: Task
 
 def test_fifty_epochs_of_one_key_each_leave_few_files(tmp_path: Path) -> None:
     """SNAP-05: at most 25 files; here as many as a chain has, and those of the checkpoint before."""
-    task = Task(tmp_path, rules=BaseRules(max_deltas=10, min_bytes=0))
-    task.run_epoch(WHOLE, {key: key for key in range(1000)})
+    task = Task(tmp_path, rules=FullSnapshotRules(max_deltas=10, min_bytes=0))
+    task.run_epoch(FULL, {key: key for key in range(1000)})
     for key in range(50):
         assert task.before is not None
-        writing = task.rules.writing(task.before, identity(task.epoch + 1), asynchronous=True, now_ms=0)
-        task.run_epoch(writing, {key: -key}, finish_base=True)
+        writing = task.rules.choose(task.before, identity(task.epoch + 1), asynchronous=True, now_ms=0)
+        task.run_epoch(writing, {key: -key}, wait=True)
         assert len(task.files()) <= 14
     task.check()
     task.keyed.close()
@@ -443,9 +445,9 @@ def test_random_histories_with_bases_that_last_fail_and_die_are_whole(tmp_path: 
         finish = rng.random() < 0.3
         if finish:
             task.gate.open()
-        writing = WHOLE if task.before is None else rng.choice([WHOLE, CHANGES, CHANGES, BESIDE, BESIDE])
+        writing = FULL if task.before is None else rng.choice([FULL, DELTA, DELTA, BOTH, BOTH])
         changes = {rng.randrange(60): rng.randrange(1000) for _ in range(rng.randrange(12))}
-        saved = task.run_epoch(writing, changes, finish_base=finish)
+        saved = task.run_epoch(writing, changes, wait=finish)
         adopted += ".base" in saved.segments[0].path
         task.check()
     assert adopted

@@ -1,0 +1,122 @@
+"""The start of an attempt at an epoch: its claim of the folder, its restore point, what it is to write."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from keyedstate.backend import Capability
+from keyedstate.checkpoint import (
+    CheckpointMetadata,
+    OperatorFolder,
+    SnapshotKind,
+    StoredState,
+    TaskIdentity,
+    claim,
+    find_restore_point,
+)
+from keyedstate.checkpoint.protocol.local_copies import with_local_copies
+from keyedstate.epoch.configuration import (
+    backend_in_task,
+    configuration_in_task,
+    full_snapshot_rules_in_task,
+    restore_in_task,
+    storage_in_task,
+)
+from keyedstate.epoch.key_columns import refuse_reordered_key
+from keyedstate.epoch.local_folders import local_folder
+from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
+from keyedstate.errors import DuplicateUidError
+from keyedstate.options import CLOCK_MAX_SKEW
+from keyedstate.state import (
+    system_clock,
+)
+from keyedstate.time.epoch_clock import EpochClock
+
+
+@dataclass(frozen=True)
+class EpochStart:
+    """The start of an attempt at an epoch.
+
+    Attributes
+    ----------
+    identity : TaskIdentity
+    folder : OperatorFolder
+    restore_point : CheckpointMetadata or None
+        The published checkpoint of this query that the epoch continues from.
+    stored : StoredState or None
+        The same or, in a query's epoch 0, the savepoint that it begins from; None without state.
+    kind : SnapshotKind
+        What is to be written at the epoch's end.
+    began : float
+        When, by `time.perf_counter`.
+    drained : bool
+        Whether the input of the run is over.
+    clock : EpochClock
+    """
+
+    identity: TaskIdentity
+    folder: OperatorFolder
+    restore_point: CheckpointMetadata | None
+    stored: StoredState | None
+    kind: SnapshotKind
+    began: float
+    drained: bool
+    clock: EpochClock
+
+    @property
+    def continues_run(self) -> bool:
+        """Whether the run has had an epoch before."""
+        return self.restore_point is not None and self.restore_point.run_id == self.identity.run_id
+
+    @classmethod
+    def of(cls, plan: PartitionPlan, location: StateLocation, identity: TaskIdentity) -> EpochStart:
+        """Enter an attempt in the operator's folder and find what it begins from.
+
+        Raises
+        ------
+        CheckpointError
+            As `claim`, `find_restore_point` and `SavepointRestore.beginning`.
+        DuplicateUidError, KeyColumnsReorderedError
+        """
+        directory = storage_in_task(location.directory, plan.settings)
+        restore = restore_in_task(plan.settings)
+        folder = OperatorFolder(directory, location.uid)
+        owner = claim(folder, identity, restore.origin)
+        # Before anything can fail: a batch whose failure a foreachBatch function hides must not look like one
+        # that was never evaluated.
+        storage_ms = folder.write_started(identity)
+        machine_ms = system_clock()
+        _refuse_second_operator(folder, identity)
+        restore_point = find_restore_point(folder, identity, each_epoch=location.each_epoch, owner=owner)
+        config = configuration_in_task(plan.settings)
+        clock = EpochClock(machine_ms, storage_ms, config[CLOCK_MAX_SKEW])
+        folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
+        began = time.perf_counter()
+        stored = restore.beginning(directory, folder, owner, identity, restore_point)
+        refuse_reordered_key(location.uid, plan.key_columns, None if stored is None else stored.metadata)
+        chosen = backend_in_task(plan.settings)
+        kind = full_snapshot_rules_in_task(plan.settings).choose(
+            restore_point,
+            identity,
+            asynchronous=chosen.backend.description.level(Capability.ASYNC_SNAPSHOT).usable,
+            now_ms=machine_ms + clock.correction_ms,
+        )
+        drained = owner.drained_run == identity.run_id
+        return cls(identity, folder, restore_point, stored, kind, began, drained, clock)
+
+
+def _refuse_second_operator(folder: OperatorFolder, identity: TaskIdentity) -> None:
+    """Refuse two operators of one uid in one run: each would begin from the other's state.
+
+    Called after the attempt's own marker was written, so that of two operators at least one sees the other.
+    """
+    operator = _operator_of(identity.nonce)
+    for attempt in folder.attempts(identity.epoch):
+        if attempt.run_id == identity.run_id and _operator_of(attempt.nonce) != operator:
+            raise DuplicateUidError(identity.uid)
+
+
+def _operator_of(nonce: str) -> str:
+    # `keyedstate.spark.task.identity.attempt_identity` puts it before the random part.
+    return nonce.partition("-")[0]

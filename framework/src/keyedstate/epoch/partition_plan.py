@@ -1,0 +1,187 @@
+"""What a partition of an operator is run from: its function, columns, settings and where its state is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.backend import StateHandle
+from keyedstate.checkpoint import (
+    AttemptManifest,
+    TaskIdentity,
+)
+from keyedstate.epoch.configuration import (
+    backend_in_task,
+)
+from keyedstate.epoch.epoch_writer import EpochFiles
+from keyedstate.epoch.event_time import EventTimes
+from keyedstate.epoch.function_transport import unpack_function
+from keyedstate.epoch.local_folders import local_folder, sweep_once
+from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, key_group_range_for
+from keyedstate.operator_state import RestoredOperatorState
+from keyedstate.runtime import ConnectedInputs, key_serializer_for
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners import KeyedOperator, keyed_operator
+from keyedstate.state import (
+    KeyedStateBackend,
+    KeySpace,
+    OperatorStateBackend,
+    system_clock,
+)
+from keyedstate.state.clock import Clock
+
+
+@dataclass(frozen=True)
+class StateLocation:
+    """Where the state of an operator in a streaming query is stored.
+
+    Attributes
+    ----------
+    uid : str
+    directory : str
+        URI of the folder with the folders of all operators.
+    compression : str
+        The option ``checkpoint.compression``.
+    each_epoch : bool
+        Whether Spark evaluates the operator in each epoch: it is part of a streaming plan, and not built
+        inside ``foreachBatch``.
+    """
+
+    uid: str
+    directory: str
+    compression: str
+    each_epoch: bool
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """All that is needed to run any partition of an operator.
+
+    Attributes
+    ----------
+    function : bytes
+        The process function, pickled; `function_name` is its class.
+    key_columns : tuple of (str, str)
+        Names and Spark types.
+    key_types : tuple of pyarrow.DataType
+    output : OutputSchema
+    parallelism, max_parallelism : int
+    settings : tuple
+        The configuration, as `keyedstate.epoch.configuration.frozen` gives it.
+    location : StateLocation or None
+        None for a batch DataFrame: the operator begins without state and stores none.
+    event_times : tuple of EventTime
+        That of the rows, or of each of two connected inputs; empty where rows have none.
+    connected : ConnectedInputs or None
+        The inputs of a function that has two; their columns are then those of their union.
+    side_outputs : mapping of str to OutputSchema
+    """
+
+    function: bytes
+    function_name: str
+    key_columns: tuple[tuple[str, str], ...]
+    key_types: tuple[pa.DataType, ...]
+    output: OutputSchema
+    parallelism: int
+    max_parallelism: int
+    settings: tuple[tuple[str, Any], ...]
+    location: StateLocation | None
+    event_times: EventTimes
+    connected: ConnectedInputs | None = None
+    side_outputs: Mapping[str, OutputSchema] = field(default_factory=dict)
+
+    def key_groups(self, partition: int) -> KeyGroupRange:
+        """Return the key groups of a partition."""
+        return key_group_range_for(partition, self.parallelism, self.max_parallelism)
+
+    def open_backend(
+        self,
+        key_groups: KeyGroupRange,
+        handles: Sequence[StateHandle] = (),
+        *,
+        track_changes: bool = False,
+        clock: Clock = system_clock,
+    ) -> KeyedStateBackend:
+        """Open the keyed state of some key groups, empty or restored; raises as `KeyedStateBackend.open`."""
+        sweep_once()
+        return KeyedStateBackend.open(
+            backend_in_task(self.settings),
+            KeySpace(key_serializer_for(self.key_types), key_groups, self.max_parallelism),
+            handles,
+            local_base=local_folder(),
+            track_changes=track_changes,
+            clock=clock,
+            event_time=bool(self.event_times),
+        )
+
+    def operator_states(self, restored: Iterable[RestoredOperatorState] = ()) -> OperatorStateBackend:
+        """Return the operator state of one task."""
+        generic_types = backend_in_task(self.settings).generic_types
+        return OperatorStateBackend(restored, generic_types=generic_types)
+
+    def operator(
+        self,
+        backend: KeyedStateBackend,
+        operator_states: OperatorStateBackend,
+        partition: int,
+        epoch: int | None,
+    ) -> KeyedOperator:
+        """Return the operator of one partition, with an instance of the function of its own.
+
+        Raises
+        ------
+        FunctionTransportError
+        """
+        function, row_classes = unpack_function(self.function, self.function_name)
+        return keyed_operator(
+            function,
+            backend,
+            key_columns=[name for name, _ in self.key_columns],
+            key_group_column=KEY_GROUP_COLUMN,
+            output=self.output,
+            side_outputs=self.side_outputs,
+            row_classes=row_classes,
+            epoch=epoch,
+            operator_states=operator_states,
+            task=partition,
+            parallelism=self.parallelism,
+            event_time=self.event_times[0] if len(self.event_times) == 1 else None,
+            connected=self.connected,
+        )
+
+    def manifest(
+        self, identity: TaskIdentity, keyed: KeyedStateBackend, operator: KeyedOperator, saved: EpochFiles
+    ) -> AttemptManifest:
+        """Return what an attempt has written; times, watermark and hosts are for the caller to add."""
+        chosen = backend_in_task(self.settings)
+        metas = keyed.metas()
+        return AttemptManifest(
+            identity=identity,
+            key_groups=keyed.key_groups,
+            backend=chosen.backend.name,
+            backend_version=chosen.backend.description.version,
+            states=tuple(meta.to_json() for meta in metas),
+            segments=saved.segments,
+            deltas=saved.deltas,
+            entries=keyed.entries_by_state(),
+            rows_in=operator.rows_in,
+            rows_out=operator.rows_out,
+            inputs={name: (time, 0) for name, time in operator.largest_event_times.items()},
+            rows_by_input=operator.rows_by_input,
+            rows_dropped=dict(operator.rows_dropped),
+            largest_event_time=operator.largest_event_time,
+            sync_ms=saved.synchronous_ms,
+            write_ms=0.0,
+            restore_ms=0.0,
+            process_ms=0.0,
+            bytes=saved.bytes,
+            key_columns=self.key_columns,
+            operator_state=saved.operator_state,
+            ttl_ms={meta.name: meta.expiry.ttl_ms for meta in metas if meta.expiry is not None},
+            bases=saved.bases,
+            unfinished=saved.unfinished,
+            native=saved.native,
+        )
