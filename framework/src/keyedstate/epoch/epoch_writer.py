@@ -29,6 +29,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.epoch.full_snapshot import BackgroundFullSnapshot, CapturedFullSnapshot, now_ms
 from keyedstate.errors import TooManyFailedBasesError
+from keyedstate.plugins import Backend
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 
 
@@ -253,6 +254,36 @@ class EpochWriter:
         if self._background is not None:
             self._background.give_up()
             self._background = None
+
+
+def state_manifest(
+    identity: TaskIdentity, plugin: Backend, keyed: KeyedStateBackend, files: EpochFiles
+) -> AttemptManifest:
+    """Return the manifest of an attempt as far as its state goes: it has no rows, and took no time."""
+    metas = keyed.metas()
+    return AttemptManifest(
+        identity=identity,
+        key_groups=keyed.key_groups,
+        backend=plugin.name,
+        backend_version=plugin.description.version,
+        states=tuple(meta.to_json() for meta in metas),
+        segments=files.segments,
+        deltas=files.deltas,
+        entries=keyed.entries_by_state(),
+        rows_in=0,
+        rows_out=0,
+        largest_event_time=None,
+        sync_ms=files.synchronous_ms,
+        write_ms=0.0,
+        restore_ms=0.0,
+        process_ms=0.0,
+        bytes=files.bytes,
+        operator_state=files.operator_state,
+        ttl_ms={meta.name: meta.expiry.ttl_ms for meta in metas if meta.expiry is not None},
+        bases=files.bases,
+        unfinished=files.unfinished,
+        native=files.native,
+    )
 
 
 class _FullSnapshot:

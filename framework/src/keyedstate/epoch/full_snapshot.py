@@ -23,7 +23,6 @@ from keyedstate.checkpoint import (
     write_native,
 )
 from keyedstate.errors import CheckpointError
-from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import KeyedStateBackend, SnapshotTask
 
 #: A rest is taken after so much work, in seconds: short enough that nobody waits for the interpreter's lock.
@@ -104,9 +103,9 @@ class CapturedFullSnapshot:
             )
             return WrittenFullSnapshot((), base, written, sum(base.entries.values()))
         assert snapshot is not None, "captured in one form or the other"
-        file = _write_segment(
-            folder, path, keyed.key_groups, compression, lambda output: snapshot.run(sink(output))
-        )
+        with SegmentWriter(folder.storage, path, keyed.key_groups, compression) as writer:
+            snapshot.run(sink(writer))
+            file = writer.finish()
         return WrittenFullSnapshot((file,), None, file.bytes, sum(file.entries.values()))
 
     def cancel(self) -> None:
@@ -261,22 +260,6 @@ class _PacedSink(SnapshotSink):
                 self._hurried.wait(worked * self._rest_per_work)
                 self._rested = time.thread_time()
             yield batch
-
-
-def _write_segment(
-    folder: OperatorFolder,
-    path: str,
-    key_groups: KeyGroupRange,
-    compression: str,
-    write: Callable[[SnapshotSink], None],
-) -> SegmentFile:
-    writer = SegmentWriter(folder.storage, path, key_groups, compression)
-    try:
-        write(writer)
-        return writer.finish()
-    except BaseException:
-        writer.abort()
-        raise
 
 
 def now_ms() -> int:

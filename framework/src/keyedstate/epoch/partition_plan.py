@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from keyedstate.checkpoint import (
 from keyedstate.epoch.configuration import (
     backend_in_task,
 )
-from keyedstate.epoch.epoch_writer import EpochFiles
+from keyedstate.epoch.epoch_writer import EpochFiles, state_manifest
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import unpack_function
 from keyedstate.epoch.local_folders import local_folder, sweep_once
@@ -153,35 +153,16 @@ class PartitionPlan:
         )
 
     def manifest(
-        self, identity: TaskIdentity, keyed: KeyedStateBackend, operator: KeyedOperator, saved: EpochFiles
+        self, identity: TaskIdentity, keyed: KeyedStateBackend, operator: KeyedOperator, files: EpochFiles
     ) -> AttemptManifest:
         """Return what an attempt has written; times, watermark and hosts are for the caller to add."""
-        chosen = backend_in_task(self.settings)
-        metas = keyed.metas()
-        return AttemptManifest(
-            identity=identity,
-            key_groups=keyed.key_groups,
-            backend=chosen.backend.name,
-            backend_version=chosen.backend.description.version,
-            states=tuple(meta.to_json() for meta in metas),
-            segments=saved.segments,
-            deltas=saved.deltas,
-            entries=keyed.entries_by_state(),
+        return replace(
+            state_manifest(identity, backend_in_task(self.settings).backend, keyed, files),
             rows_in=operator.rows_in,
             rows_out=operator.rows_out,
             inputs={name: (time, 0) for name, time in operator.largest_event_times.items()},
             rows_by_input=operator.rows_by_input,
             rows_dropped=dict(operator.rows_dropped),
             largest_event_time=operator.largest_event_time,
-            sync_ms=saved.synchronous_ms,
-            write_ms=0.0,
-            restore_ms=0.0,
-            process_ms=0.0,
-            bytes=saved.bytes,
             key_columns=self.key_columns,
-            operator_state=saved.operator_state,
-            ttl_ms={meta.name: meta.expiry.ttl_ms for meta in metas if meta.expiry is not None},
-            bases=saved.bases,
-            unfinished=saved.unfinished,
-            native=saved.native,
         )

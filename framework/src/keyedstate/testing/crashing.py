@@ -1,12 +1,13 @@
 """One epoch of an operator over a backend, killed with SIGKILL at a named point: what the contract kit runs.
 
 ``python -m keyedstate.testing.crashing`` runs it in a process of its own, with its parameters as JSON.  It
-does what a Spark task and the driver do: claim the folder, restore, write state, take a snapshot, write it,
-write the manifest, acknowledge, publish.
+does what a Spark task and the driver do: claim the folder, restore, write state, write the epoch's files and
+manifest, acknowledge, publish.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -32,11 +33,11 @@ from keyedstate.backend import (
 )
 from keyedstate.checkpoint import (
     Acknowledgement,
-    AttemptManifest,
     CheckpointCoordinator,
     CheckpointStorage,
+    FullSnapshotRules,
     OperatorFolder,
-    SegmentWriter,
+    SnapshotKind,
     TaskIdentity,
     claim,
     find_restore_point,
@@ -44,6 +45,7 @@ from keyedstate.checkpoint import (
     write_attempt,
 )
 from keyedstate.checkpoint.protocol import retention
+from keyedstate.epoch.epoch_writer import EpochWriter, state_manifest
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import Backend
 from keyedstate.state import (
@@ -54,6 +56,7 @@ from keyedstate.state import (
     KeySpace,
     ListState,
     MapState,
+    OperatorStateBackend,
     ReducingState,
     StateDescriptor,
     ValueState,
@@ -230,34 +233,16 @@ class CrashingJob:
         key_groups = key_group_range_for(partition, PARALLELISM, MAX_PARALLELISM)
         # The first partition finishes; it is the second that dies.
         dying = point if partition == 1 else ""
-        backend = self._open(folder, find_restore_point(folder, identity), key_groups, dying)
-        self._count(backend, epoch)
-        task = backend.snapshot(epoch)
-        writer = SegmentWriter(folder.storage, folder.data_path(identity), key_groups)
-        sink: SnapshotSink = writer
-        if dying == "while the segment is written":
-            sink = _DyingSink(writer)
-        task.run(sink)
-        segment = writer.finish()
-        _die_at(dying, "between snapshot and manifest")
-        manifest = AttemptManifest(
-            identity=identity,
-            key_groups=key_groups,
-            backend=self.backend,
-            backend_version="",
-            states=tuple(meta.to_json() for meta in backend.metas()),
-            segments=(segment,),
-            entries=backend.entries_by_state(),
-            rows_in=0,
-            rows_out=0,
-            largest_event_time=None,
-            sync_ms=task.synchronous_ms,
-            write_ms=0.0,
-            restore_ms=0.0,
-            process_ms=0.0,
-            bytes=segment.bytes,
-        )
-        backend.close()
+        restore_point = find_restore_point(folder, identity)
+        with contextlib.closing(self._open(folder, restore_point, key_groups, dying)) as backend:
+            rules = FullSnapshotRules(max_deltas=0, min_bytes=0)
+            # Not the backend's own files: what dies is the writing of a segment.
+            writer = EpochWriter(backend, OperatorStateBackend(()), folder, rules, "zstd", native=False)
+            writer.begin(identity, restore_point, SnapshotKind.FULL)
+            self._count(backend, epoch)
+            files = writer.end()
+            _die_at(dying, "between snapshot and manifest")
+            manifest = state_manifest(identity, self._chosen[0], backend, files)
         return Acknowledgement(identity, write_attempt(folder, manifest))
 
     def _open(
@@ -267,7 +252,9 @@ class CrashingJob:
         handles = [] if metadata is None else handles_for(metadata, folder.storage, key_groups)
         try:
             return KeyedStateBackend.open(
-                ChosenBackend(cast(Backend, _DyingPlugin(plugin)) if point == POINTS[0] else plugin, options),
+                ChosenBackend(
+                    cast(Backend, _DyingPlugin(plugin, point)) if point in POINTS[:2] else plugin, options
+                ),
                 KeySpace(types.INT64, key_groups, MAX_PARALLELISM),
                 handles,
                 local_base=Path(self.folder),
@@ -318,26 +305,41 @@ def _die_instead_of_renaming(name: str) -> None:
 
 
 class _DyingPlugin:
-    """A plugin whose snapshots die in their synchronous part."""
+    """A plugin whose snapshots die in their synchronous part, or while they are written."""
 
-    def __init__(self, plugin: Backend) -> None:
+    def __init__(self, plugin: Backend, point: str) -> None:
         self._plugin = plugin
+        self._point = point
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plugin, name)
 
     def create_snapshot_strategy(self, context: BackendContext) -> SnapshotStrategy:
-        return _DyingStrategy(self._plugin.create_snapshot_strategy(context))
+        return _DyingStrategy(self._plugin.create_snapshot_strategy(context), self._point)
 
 
 class _DyingStrategy(SnapshotStrategy):
-    def __init__(self, strategy: SnapshotStrategy) -> None:
+    def __init__(self, strategy: SnapshotStrategy, point: str) -> None:
         self._strategy = strategy
+        self._point = point
 
     def prepare(self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]) -> Snapshot:
+        if self._point == "while the segment is written":
+            return _DyingSnapshot(self._strategy.prepare(checkpoint_id, tables))
         self._strategy.prepare(checkpoint_id, _DyingTables(tables))
         # A strategy that looks at no table, since its plugin keeps all of them in one place.
         return cast(Snapshot, _die())
+
+
+class _DyingSnapshot(Snapshot):
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def write(self, sink: SnapshotSink) -> None:
+        self._snapshot.write(_DyingSink(sink))
+
+    def release(self) -> None:
+        self._snapshot.release()
 
 
 class _DyingTables(dict[str, AnyStateTable]):
@@ -359,7 +361,7 @@ class _DyingTables(dict[str, AnyStateTable]):
 class _DyingSink(SnapshotSink):
     """Dies behind the ballast and a state more, with a part of a file on the disk."""
 
-    def __init__(self, writer: SegmentWriter) -> None:
+    def __init__(self, writer: SnapshotSink) -> None:
         self._writer = writer
         self._written = 0
 

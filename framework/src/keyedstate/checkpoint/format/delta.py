@@ -68,15 +68,11 @@ def write_delta(
     UnwritableEntryError, StorageError
         The file is not there then.
     """
-    writer = SegmentWriter(storage, path, key_groups, compression)
-    try:
+    with SegmentWriter(storage, path, key_groups, compression) as writer:
         for name, changed in changes.items():
             writer.begin_state(_delta_meta(metas[name]))
             writer.write_columns(key_groups.start, _columns(metas[name], key_groups, changed))
         return writer.finish()
-    except BaseException:
-        writer.abort()
-        raise
 
 
 def read_changes(

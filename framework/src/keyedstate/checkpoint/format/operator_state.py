@@ -66,13 +66,10 @@ def write_operator_state(
     UnwritableEntryError, StorageError, SnapshotCancelledError
         The file is not there then.
     """
-    writer = SegmentWriter(storage, path, KeyGroupRange(OPERATOR_KEY_GROUP, OPERATOR_KEY_GROUP), compression)
-    try:
+    key_groups = KeyGroupRange(OPERATOR_KEY_GROUP, OPERATOR_KEY_GROUP)
+    with SegmentWriter(storage, path, key_groups, compression) as writer:
         write(writer)
         return OperatorStateFile(writer.finish(), tuple(meta.to_json() for meta in states))
-    except BaseException:
-        writer.abort()
-        raise
 
 
 def read_operator_state(

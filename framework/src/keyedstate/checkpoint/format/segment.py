@@ -74,7 +74,8 @@ class SegmentWriter(SnapshotSink):
 
     Notes
     -----
-    Used by one thread at a time.  After an error, a cancel among them, only `abort` is of use.
+    Used by one thread at a time.  After an error, a cancel among them, only `abort` is of use; the end of a
+    ``with`` block calls it.
     """
 
     def __init__(
@@ -208,6 +209,12 @@ class SegmentWriter(SnapshotSink):
             entries={name: sum(streams.entries) for name, streams in self._states.items()},
             sizes={name: sum(streams.lengths) for name, streams in self._states.items()},
         )
+
+    def __enter__(self) -> SegmentWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
 
     def abort(self) -> None:
         """Delete the unfinished file; does nothing after `finish` and when called again."""

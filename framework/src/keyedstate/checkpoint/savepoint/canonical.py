@@ -184,16 +184,12 @@ def _rewritten(
     with _opened(metadata, part, source) as handles:
         for handle in handles:
             path = data_paths(uuid.uuid4().hex)[0]
-            writer = SegmentWriter(target, path, handle.key_groups, compression)
-            try:
+            with SegmentWriter(target, path, handle.key_groups, compression) as writer:
                 for meta in handle.states:
                     writer.begin_state(meta)
                     for key_group in handle.key_groups:
                         writer.write_columns(key_group, handle.columns(meta.name, key_group))
                 yield writer.finish()
-            except BaseException:
-                writer.abort()
-                raise
 
 
 @contextmanager

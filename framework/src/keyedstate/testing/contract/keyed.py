@@ -119,13 +119,9 @@ class KeyedInstances:
 
     def write_file(self, backend: KeyedStateBackend, task: SnapshotTask) -> SegmentFile:
         """Do the same, and return what describes the file."""
-        writer = SegmentWriter(self.storage, self.new_path(), backend.key_groups)
-        try:
+        with SegmentWriter(self.storage, self.new_path(), backend.key_groups) as writer:
             task.run(writer)
             return writer.finish()
-        except BaseException:
-            writer.abort()
-            raise
 
     def close(self) -> None:
         """Close every instance."""

@@ -119,13 +119,9 @@ class HarnessSnapshot:
 def _write_keyed(
     storage: CheckpointStorage, path: str, backend: KeyedStateBackend, number: int
 ) -> SegmentFile:
-    writer = SegmentWriter(storage, path, backend.key_groups)
-    try:
+    with SegmentWriter(storage, path, backend.key_groups) as writer:
         backend.snapshot(number).run(writer)
         return writer.finish()
-    except BaseException:
-        writer.abort()
-        raise
 
 
 def _write_operator(
