@@ -6,7 +6,6 @@ two inputs.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -22,9 +21,9 @@ from keyedstate.joins.function import (
     JoinedRow,
     ProcessJoinFunction,
 )
-from keyedstate.runtime.event_time import DROP, FAIL, MISSING
+from keyedstate.runtime.event_time import MISSING
+from keyedstate.runtime.function_builder import FunctionBuilder
 from keyedstate.runtime.function_checks import check_methods
-from keyedstate.runtime.side_outputs import check_name
 
 T = TypeVar("T")
 
@@ -45,7 +44,7 @@ class JoinOutput:
     schema: object
 
 
-class IntervalJoin(Generic[T]):
+class IntervalJoin(FunctionBuilder, Generic[T]):
     """Two inputs that are joined by their event times; made by `interval_join`.
 
     Each method returns another one, the last ones what is made.
@@ -63,6 +62,8 @@ class IntervalJoin(Generic[T]):
     InvalidJoinError, InvalidDurationError
     """
 
+    _error = InvalidJoinError
+
     def __init__(
         self,
         lower: Duration,
@@ -73,11 +74,7 @@ class IntervalJoin(Generic[T]):
         missing: str,
         finish: Callable[[IntervalJoinFunction, JoinOutput], T],
     ) -> None:
-        policies = {"fail": FAIL, "drop": DROP, "side output": MISSING}
-        if missing not in policies:
-            raise InvalidJoinError(
-                f"missing={missing!r}", "there is no such policy", "Give 'fail', 'drop' or 'side output'."
-            )
+        super().__init__(missing)
         # Whole milliseconds: what is open at a bound is closed one further in.
         self._lower_ms = milliseconds(lower) + bool(lower_exclusive)
         self._upper_ms = milliseconds(upper) - bool(upper_exclusive)
@@ -90,9 +87,7 @@ class IntervalJoin(Generic[T]):
             )
         if max(abs(self._lower_ms), abs(self._upper_ms)) > _LARGEST_BOUND_MS:
             raise InvalidJoinError(interval, "no two times are so far apart", "Give nearer bounds.")
-        self._missing = policies[missing]
         self._finish = finish
-        self._sides: dict[str, object] = {}
         if self._missing == MISSING:
             self._sides = {MISSING_LEFT: None, MISSING_RIGHT: None}
 
@@ -101,9 +96,7 @@ class IntervalJoin(Generic[T]):
 
         Rows are late whose time is before the watermark.  Without this they are dropped.
         """
-        other = copy.copy(self)
-        other._sides = {**self._sides, LATE_LEFT: None, LATE_RIGHT: None}
-        return other
+        return self._changed(_sides={**self._sides, LATE_LEFT: None, LATE_RIGHT: None})
 
     def side_output(self, name: str, schema: object) -> IntervalJoin[T]:
         """Declare a side output, for `JoinContext.output`.
@@ -121,16 +114,13 @@ class IntervalJoin(Generic[T]):
         InvalidJoinError
             Where its columns are not said.
         """
-        check_name(name)
-        if name in IntervalJoinFunction.side_inputs or name in self._sides:
+        if name in IntervalJoinFunction.side_inputs:
             raise SideOutputNameError(name, "there is one of that name")
         if schema is None:
             raise InvalidJoinError(
                 f"the side output {name!r}", "its columns are not said", "Give them, as in 'id long'."
             )
-        other = copy.copy(self)
-        other._sides = {**self._sides, name: schema}
-        return other
+        return self._with_side_output(name, schema)
 
     def process(self, function: ProcessJoinFunction, schema: object = None) -> T:
         """Call a function with each pair of rows that is joined.

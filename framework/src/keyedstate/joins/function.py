@@ -330,17 +330,12 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
     def _without_time(self, row: Any, ctx: Context, of_right: bool) -> None:
         if self._missing == FAIL:
             raise MissingJoinTimeError(RIGHT if of_right else LEFT)
-        if self._missing == DROP:
-            ctx._dropped[TIMELESS] += 1
-        else:
-            ctx.output(MISSING_RIGHT if of_right else MISSING_LEFT, row)
+        output = MISSING_RIGHT if of_right else MISSING_LEFT
+        ctx._set_aside(None if self._missing == DROP else output, TIMELESS, row)
 
     def _late(self, row: Any, ctx: Context, of_right: bool) -> None:
         name = LATE_RIGHT if of_right else LATE_LEFT
-        if name in self.side_outputs:
-            ctx.output(name, row)
-        else:
-            ctx._dropped[LATE] += 1
+        ctx._set_aside(name if name in self.side_outputs else None, LATE, row)
 
     def _taken(self) -> list[Any]:
         taken, self._out = self._out, []

@@ -136,6 +136,13 @@ class Context:
         """
         self._side_rows.put(name, row, self.key)
 
+    def _set_aside(self, output: str | None, reason: str, rows: Any, count: int = 1) -> None:
+        """Put rows that cannot be processed out to a side output, or count them as dropped without one."""
+        if output is None:
+            self._dropped[reason] += count
+        else:
+            self.output(output, rows)
+
     @overload
     def state(self, descriptor: StateDescriptor[H] | H) -> H: ...
     @overload

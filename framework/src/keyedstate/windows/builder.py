@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,11 +13,11 @@ from typing import Any, Generic, TypeVar
 from keyedstate.aggregates import Aggregate
 from keyedstate.aggregates.declaration import all_aggregates, require_aggregate
 from keyedstate.durations import Duration
-from keyedstate.errors import InvalidAggregateError, InvalidWindowError, SideOutputNameError, forgotten_call
-from keyedstate.runtime.event_time import DROP, FAIL, MISSING
+from keyedstate.errors import InvalidAggregateError, InvalidWindowError, forgotten_call
+from keyedstate.runtime.event_time import MISSING
 from keyedstate.runtime.function import KeyedFunction
+from keyedstate.runtime.function_builder import FunctionBuilder
 from keyedstate.runtime.function_checks import check_methods
-from keyedstate.runtime.side_outputs import check_name
 from keyedstate.state import AggregateFunction
 from keyedstate.types import TypeSerializer
 from keyedstate.windows.columnar.aggregation import DeclaredAggregation
@@ -52,7 +51,7 @@ class WindowOutput:
     bounded: bool
 
 
-class Windowed(Generic[T]):
+class Windowed(FunctionBuilder, Generic[T]):
     """Rows of a key that are put into windows; each method returns another one, the last ones what is made.
 
     Parameters
@@ -64,30 +63,21 @@ class Windowed(Generic[T]):
         Makes what the user gets of a function and what it puts out.
     """
 
+    _error = InvalidWindowError
+
     def __init__(
         self,
         definition: WindowDefinition,
         missing: str,
         finish: Callable[[KeyedFunction, WindowOutput], T],
     ) -> None:
-        policies = {"fail": FAIL, "drop": DROP, "side output": MISSING}
-        if missing not in policies:
-            raise InvalidWindowError(
-                f"missing={missing!r}", "there is no such policy", "Give 'fail', 'drop' or 'side output'."
-            )
+        super().__init__(missing)
         self._definition = definition
-        self._missing = policies[missing]
         self._finish = finish
         self._late: str | None = None
-        self._sides: dict[str, object] = {}
         if self._missing == MISSING:
             definition.refuse_processing_time("missing='side output'")
             self._sides[MISSING] = None
-
-    def _with(self, definition: WindowDefinition) -> Windowed[T]:
-        other = copy.copy(self)
-        other._definition = definition
-        return other
 
     def trigger(self, trigger: Trigger[Any]) -> Windowed[T]:
         """Fire when a trigger says so, and not as is usual for the windows.
@@ -97,7 +87,7 @@ class Windowed(Generic[T]):
         InvalidWindowError
             For one that cannot merge what it remembers, where windows merge.
         """
-        return self._with(self._definition.with_trigger(trigger))
+        return self._changed(_definition=self._definition.with_trigger(trigger))
 
     def evictor(self, evictor: Evictor[Any]) -> Windowed[T]:
         """Let an evictor leave rows of a window out; all rows of a window are kept then.
@@ -106,7 +96,7 @@ class Windowed(Generic[T]):
         ------
         InvalidWindowError
         """
-        return self._with(self._definition.with_evictor(evictor))
+        return self._changed(_definition=self._definition.with_evictor(evictor))
 
     def allowed_lateness(self, lateness: Duration) -> Windowed[T]:
         """Keep windows for a while after their end, and fire them again for rows that come late.
@@ -117,7 +107,7 @@ class Windowed(Generic[T]):
             For a negative one, and for windows by the clock.
         InvalidDurationError
         """
-        return self._with(self._definition.with_allowed_lateness(lateness))
+        return self._changed(_definition=self._definition.with_allowed_lateness(lateness))
 
     def side_output_late_data(self, name: str = "late") -> Windowed[T]:
         """Put rows that come too late for all of their windows out to a side output, with all their columns.
@@ -130,9 +120,7 @@ class Windowed(Generic[T]):
             For a name that another output has.
         """
         self._definition.refuse_processing_time("a side output of late rows")
-        other = self.side_output(name, None)
-        other._late = name
-        return other
+        return self.side_output(name, None)._changed(_late=name)
 
     def side_output(self, name: str, schema: object) -> Windowed[T]:
         """Declare a side output, for `keyedstate.windows.declaration.function.WindowContext.output`.
@@ -148,12 +136,7 @@ class Windowed(Generic[T]):
         SideOutputNameError
             For a name that another output has.
         """
-        check_name(name)
-        if name in self._sides:
-            raise SideOutputNameError(name, "there is one of that name")
-        other = copy.copy(self)
-        other._sides = {**self._sides, name: schema}
-        return other
+        return self._with_side_output(name, schema)
 
     # -- what is made of a window -------------------------------------------------------------------------
 

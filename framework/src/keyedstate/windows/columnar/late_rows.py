@@ -73,18 +73,12 @@ class ColumnarWindows(VectorizedProcessFunction):
     def _without_time(self, batch: pa.RecordBatch, rows: Times, ctx: Context) -> None:
         if self._missing == FAIL:
             raise MissingTimestampError(self._assigner_name)
-        if self._missing == DROP:
-            ctx._dropped[TIMELESS] += len(rows)
-        else:
-            ctx.output(MISSING, batch.take(pa.array(rows)))
+        output = None if self._missing == DROP else MISSING
+        ctx._set_aside(output, TIMELESS, batch.take(pa.array(rows)), len(rows))
 
     def _too_late(self, batch: pa.RecordBatch, rows: Times, ctx: Context) -> None:
-        if not len(rows):
-            return
-        if self._late is None:
-            ctx._dropped[LATE] += len(rows)
-        else:
-            ctx.output(self._late, batch.take(pa.array(rows)))
+        if len(rows):
+            ctx._set_aside(self._late, LATE, batch.take(pa.array(rows)), len(rows))
 
     # -- output -------------------------------------------------------------------------------------------
 

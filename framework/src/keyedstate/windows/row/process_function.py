@@ -77,8 +77,7 @@ class WindowedFunction(KeyedProcessFunction):
             descriptor.bind(function, ctx.state(descriptor))
         function.open()
         self._out = []
-        self._dropped = ctx._dropped
-        self._output = ctx.output
+        self._set_aside = ctx._set_aside
         self._operator = WindowOperator(
             self.definition,
             self._contents,
@@ -99,10 +98,7 @@ class WindowedFunction(KeyedProcessFunction):
         except MissingTimestampError:
             if self._missing == FAIL:
                 raise
-            if self._missing == DROP:
-                self._dropped[TIMELESS] += 1
-            else:
-                self._output(MISSING, row)
+            self._set_aside(None if self._missing == DROP else MISSING, TIMELESS, row)
         return self._taken()
 
     def on_event_time(self, timer: Timer) -> Iterable[Any]:
@@ -128,10 +124,7 @@ class WindowedFunction(KeyedProcessFunction):
         self._out.extend(rows)
 
     def _late(self, row: Any) -> None:
-        if self._late_output is None:
-            self._dropped[LATE] += 1
-        else:
-            self._output(self._late_output, row)
+        self._set_aside(self._late_output, LATE, row)
 
 
 class WindowRow(ProcessWindowFunction):

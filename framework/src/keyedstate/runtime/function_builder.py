@@ -1,0 +1,56 @@
+"""What declarations of windows and joins share: side outputs, and a policy for rows without event time."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from keyedstate.errors import SideOutputNameError
+from keyedstate.runtime.event_time import DROP, FAIL, MISSING
+from keyedstate.runtime.side_outputs import check_name
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: What may be done with rows without event time, as users write it.
+_POLICIES = {"fail": FAIL, "drop": DROP, "side output": MISSING}
+
+
+class FunctionBuilder:
+    """Declares a function step by step: each method returns another builder, the last ones what is made.
+
+    Parameters
+    ----------
+    missing : {"fail", "drop", "side output"}
+        What is done with a row that has no event time.
+    """
+
+    #: What is raised for a declaration that cannot be used: of its part, the reason and the way out.
+    _error: ClassVar[Any]
+
+    def __init__(self, missing: str) -> None:
+        if missing not in _POLICIES:
+            raise self._error(
+                f"missing={missing!r}", "there is no such policy", "Give 'fail', 'drop' or 'side output'."
+            )
+        self._missing = _POLICIES[missing]
+        self._sides: dict[str, object] = {}
+
+    def _changed(self, **attributes: object) -> Self:
+        """Return another builder with other values of some attributes."""
+        other = copy.copy(self)
+        vars(other).update(attributes)
+        return other
+
+    def _with_side_output(self, name: str, schema: object) -> Self:
+        """Return another builder with one more side output.
+
+        Raises
+        ------
+        SideOutputNameError
+            For a name that another output has.
+        """
+        check_name(name)
+        if name in self._sides:
+            raise SideOutputNameError(name, "there is one of that name")
+        return self._changed(_sides={**self._sides, name: schema})
