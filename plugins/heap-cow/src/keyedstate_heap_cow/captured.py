@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keyedstate.backend import AddressBatch, Column, StateMeta, TableChanges, TableSnapshot
 from keyedstate.errors import ColumnSizeError
-from keyedstate.tables import ArrowEntryBatch, array_of
+from keyedstate.tables import ArrowEntryBatch, array_of, column_of
 from keyedstate_heap_cow.keybytes import KeyBytes
 
 Slots = npt.NDArray[np.int64]
@@ -215,3 +215,9 @@ class ColumnsChanges(TableChanges[Any, Any, Any]):
     def release(self) -> None:
         self._written = self._removed = None
         self._count = 0
+
+
+def columns_of(values: pa.StructArray) -> tuple[list[Column], npt.NDArray[np.bool_] | None]:
+    """Return the fields of values, and which of these are None."""
+    nones = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    return [column_of(part) for part in values.flatten()], nones

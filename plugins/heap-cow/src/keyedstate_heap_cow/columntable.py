@@ -20,7 +20,6 @@ from keyedstate.backend import (
     EntryBatch,
     IncrementalVisitor,
     LocatedEntries,
-    StateEntry,
     StateKind,
     StateMeta,
     StateTable,
@@ -28,9 +27,15 @@ from keyedstate.backend import (
     TableSnapshot,
 )
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.tables import ArrowEntryBatch, check_ascending, column_dtype, column_of, is_numeric
+from keyedstate.tables import (
+    AddressVisitor,
+    ArrowEntryBatch,
+    check_ascending,
+    column_dtype,
+    is_numeric,
+)
 from keyedstate.types import VOID, AccumulatorsSerializer
-from keyedstate_heap_cow.captured import Addresses, ColumnsChanges, ColumnsSnapshot, struct_of
+from keyedstate_heap_cow.captured import Addresses, ColumnsChanges, ColumnsSnapshot, columns_of, struct_of
 from keyedstate_heap_cow.keybytes import KeyBytes, Keys, has_bytes
 from keyedstate_heap_cow.keyindex import KeyIndex
 
@@ -363,7 +368,7 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         return located
 
     def _write_array(self, slots: Slots, values: pa.StructArray) -> None:
-        self.write(slots, *_columns_of(values))
+        self.write(slots, *columns_of(values))
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
         slots = self._find(*_equally_long(key_groups, keys), namespace)
@@ -388,7 +393,7 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         self._grow()
         self._gone += self._index.count - known
         self._own()
-        self._set(slots[codes], *_columns_of(values), _BEFORE)
+        self._set(slots[codes], *columns_of(values), _BEFORE)
 
     # -- all entries --------------------------------------------------------------------------------------
 
@@ -407,16 +412,7 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
             snapshot.release()
 
     def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
-        """Return a visitor over the entries that there are now.
-
-        Raises
-        ------
-        ValueError
-            If `batch_size` is below 1.
-        """
-        if batch_size < 1:
-            raise ValueError(f"a visitor shows at least 1 entry a step, not {batch_size}")
-        return _Visitor(self, batch_size)
+        return AddressVisitor(self, batch_size)
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Take a snapshot: a reference to each array, whatever the number of entries."""
@@ -492,44 +488,6 @@ class _Located(LocatedEntries):
     def remove(self) -> None:
         self._check()
         self._table.take_out(self.slots)
-
-
-class _Visitor(IncrementalVisitor[K, N, V]):
-    """Shows of the entries of a snapshot those that are still there, with their present values."""
-
-    def __init__(self, table: CopyOnWriteColumns[K, N, V], batch_size: int) -> None:
-        self._table = table
-        self._steps = self._batches(table.snapshot(), batch_size)
-
-    def _batches(self, snapshot: TableSnapshot[K, N, V], size: int) -> Iterator[list[StateEntry[K, N, V]]]:
-        table = self._table
-        try:
-            for group in table.key_groups:
-                for batch in snapshot.batches(group, size):
-                    shown = []
-                    for key, namespace in zip(batch.keys, batch.namespaces, strict=True):
-                        if table.contains(group, key, namespace):
-                            value: Any = table.get(group, key, namespace)
-                            shown.append(StateEntry(group, key, namespace, value))
-                    if shown:
-                        yield shown
-        finally:
-            snapshot.release()
-
-    def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
-        return next(self._steps, ())
-
-    def update(self, entry: StateEntry[K, N, V], value: V) -> None:
-        self._table.put(entry.key_group, entry.key, entry.namespace, value)
-
-    def remove(self, entry: StateEntry[K, N, V]) -> None:
-        self._table.remove(entry.key_group, entry.key, entry.namespace)
-
-
-def _columns_of(values: pa.StructArray) -> tuple[list[Column], npt.NDArray[np.bool_] | None]:
-    """Return the fields of values, and which of these are None."""
-    nones = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
-    return [column_of(part) for part in values.flatten()], nones
 
 
 def _equally_long(key_groups: Iterable[int], keys: Iterable[K]) -> tuple[list[int], list[K]]:
