@@ -57,7 +57,7 @@ test-fast: setup ## the tests alone
 	$(WITH_JAVA) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # What needs no Java and no rare event, on one backend.
-test-quick: $(COMPILED) ## the framework and the plugins without Spark, on one BACKEND: less than two minutes
+test-quick: $(COMPILED) ## the framework and the plugins without Spark and without slow tests, on one BACKEND
 	KEYEDSTATE_TEST_BACKEND=$(BACKEND) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not spark and not slow" \
 	    tests/framework tests/plugins $(ARGS)
 
