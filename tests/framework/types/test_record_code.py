@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 import pytest
 
 from keyedstate import types
@@ -295,6 +296,9 @@ def test_a_serializer_travels_and_writes_its_functions_anew(cls: type[Any], pick
 
 class _Even(type(types.INT64)):
     """A type of somebody else, derived from one that has its check written out."""
+
+    def __init__(self) -> None:
+        super().__init__(64, pa.int64(), "q")
 
     def is_value(self, value: object) -> bool:
         return super().is_value(value) and value % 2 == 0

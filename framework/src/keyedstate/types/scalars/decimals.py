@@ -111,12 +111,6 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
             raise source.corrupt(f"a decimal of more than {self.precision} digits")
         return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -self.scale))
 
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return bool(arrow_type == self.arrow_type)
-
-    def read_column(self, array: pa.Array) -> list[Decimal | None]:
-        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
-
     def write_column(self, values: Sequence[Decimal | None]) -> pa.Array:
         require_types(values, frozenset((Decimal, type(None))))
         # Fitted first: pyarrow refuses 0E+99, and writes 0.00 for 1.5 followed by sixty zeros.

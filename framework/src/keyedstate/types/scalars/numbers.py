@@ -11,7 +11,8 @@ import math
 import struct
 from array import array as machine_array
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,9 +36,7 @@ class BooleanSerializer(SingletonSerializer[bool]):
     python_type = bool
     constraint = "True or False"
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.bool_()
+    arrow_type = pa.bool_()
 
     def is_value(self, value: object) -> bool:
         return value is True or value is False
@@ -56,27 +55,35 @@ class BooleanSerializer(SingletonSerializer[bool]):
     def deserialize(self, source: DataInputView) -> bool:
         return source.read_boolean()
 
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return bool(pa.types.is_boolean(arrow_type))
-
-    def read_column(self, array: pa.Array) -> list[bool | None]:
-        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
-
     def write_column(self, values: Sequence[bool | None]) -> pa.Array:
         return pa.array(values, pa.bool_())
 
 
-class _IntegerSerializer(SingletonSerializer[int]):
+class IntegerSerializer(SingletonSerializer[int]):
     """Signed integers of a fixed width; a bool is not an integer."""
 
     python_type = int
-    _struct: ClassVar[struct.Struct]
-    #: The array module's name of signed integers of this width.
-    _array_code: ClassVar[str]
-    _low: ClassVar[int]
-    _high: ClassVar[int]
-    #: Names of the types whose values all fit into this one.
-    _narrower: ClassVar[tuple[str, ...]]
+    advice = MappingProxyType({bool: "Declare the state as BOOLEAN, or convert the value with int()."})
+    advice_within = "Declare the state with a wider type, or STRING for numbers beyond 64 bits."
+    arrow_type = pa.int64()
+    fixed_code: str
+
+    def __init__(self, bits: int, arrow_type: pa.DataType, code: str) -> None:
+        self.type_name = f"int{bits}"
+        self.arrow_type = arrow_type
+        #: Also the array module's name of signed integers of this width.
+        self.fixed_code = code
+        self._struct = struct.Struct(f">{code}")
+        self._low, self._high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        self.constraint = f"an int from {self._low} to {self._high}"
+        #: Names of the types whose values all fit into this one.
+        self._narrower = tuple(f"int{width}" for width in (8, 16, 32) if width < bits)
+
+    def parts(self) -> tuple[object, ...]:
+        return (self.type_name,)
+
+    def __reduce__(self) -> str:
+        return repr(self)
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is int and self._low <= value <= self._high
@@ -89,7 +96,7 @@ class _IntegerSerializer(SingletonSerializer[int]):
             return False
         try:
             # A machine array refuses what does not fit; faster than min and max.
-            machine_array(self._array_code, list(values))
+            machine_array(self.fixed_code, list(values))
         except OverflowError:
             return False
         return True
@@ -131,16 +138,6 @@ class _IntegerSerializer(SingletonSerializer[int]):
             return super().from_bytes_many(data)
         return np.frombuffer(b"".join(data), f">i{width}").tolist()  # type: ignore[no-any-return]
 
-    def way_out(self, value: object) -> str:
-        if value is True or value is False:
-            return "Declare the state as BOOLEAN, or convert the value with int()."
-        if value.__class__ is int:
-            return "Declare the state with a wider type, or STRING for numbers beyond 64 bits."
-        return super().way_out(value)
-
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return bool(arrow_type == self.arrow_type)
-
     def read_column(self, array: pa.Array) -> list[int | None]:
         return put_nones(plain_numbers(array, 0).tolist(), array)
 
@@ -153,70 +150,6 @@ class _IntegerSerializer(SingletonSerializer[int]):
         return super().resolve_compatibility(old)
 
 
-class Int8Serializer(_IntegerSerializer):
-    """Integers in one byte."""
-
-    type_name = "int8"
-    constraint = "an int from -128 to 127"
-    fixed_code = "b"
-    _struct = struct.Struct(">b")
-    _array_code = "b"
-    _low, _high = -(2**7), 2**7 - 1
-    _narrower = ()
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.int8()
-
-
-class Int16Serializer(_IntegerSerializer):
-    """Integers in two bytes."""
-
-    type_name = "int16"
-    constraint = "an int from -32768 to 32767"
-    fixed_code = "h"
-    _struct = struct.Struct(">h")
-    _array_code = "h"
-    _low, _high = -(2**15), 2**15 - 1
-    _narrower = ("int8",)
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.int16()
-
-
-class Int32Serializer(_IntegerSerializer):
-    """Integers in four bytes."""
-
-    type_name = "int32"
-    constraint = "an int from -2147483648 to 2147483647"
-    fixed_code = "i"
-    _struct = struct.Struct(">i")
-    _array_code = "i"
-    _low, _high = -(2**31), 2**31 - 1
-    _narrower = ("int8", "int16")
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.int32()
-
-
-class Int64Serializer(_IntegerSerializer):
-    """Integers in eight bytes."""
-
-    type_name = "int64"
-    constraint = "an int from -9223372036854775808 to 9223372036854775807"
-    fixed_code = "q"
-    _struct = struct.Struct(">q")
-    _array_code = "q"
-    _low, _high = -(2**63), 2**63 - 1
-    _narrower = ("int8", "int16", "int32")
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.int64()
-
-
 class _FloatSerializer(SingletonSerializer[float]):
     """IEEE 754 numbers; every NaN is written as Java's one NaN, -0.0 stays -0.0.
 
@@ -226,13 +159,9 @@ class _FloatSerializer(SingletonSerializer[float]):
     python_type = float
     needs_canonical = True
 
-    def way_out(self, value: object) -> str:
-        if value.__class__ is int:
-            return "Convert it with float(): an int would come back as a float after a restart."
-        return super().way_out(value)
-
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return bool(arrow_type == self.arrow_type)
+    advice = MappingProxyType(
+        {int: "Convert it with float(): an int would come back as a float after a restart."}
+    )
 
     def read_column(self, array: pa.Array) -> list[float | None]:
         return put_nones(plain_numbers(array, 0.0).tolist(), array)
@@ -248,9 +177,7 @@ class Float32Serializer(_FloatSerializer):
     type_name = "float32"
     constraint = "a float that fits into 32 bits"
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.float32()
+    arrow_type = pa.float32()
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is float and (
@@ -287,9 +214,7 @@ class Float64Serializer(_FloatSerializer):
     constraint = "a float"
     fixed_code = "d"
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.float64()
+    arrow_type = pa.float64()
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is float
@@ -321,10 +246,10 @@ class Float64Serializer(_FloatSerializer):
 
 
 BOOLEAN = BooleanSerializer()
-INT8 = Int8Serializer()
-INT16 = Int16Serializer()
-INT32 = Int32Serializer()
-INT64 = Int64Serializer()
+INT8 = IntegerSerializer(8, pa.int8(), "b")
+INT16 = IntegerSerializer(16, pa.int16(), "h")
+INT32 = IntegerSerializer(32, pa.int32(), "i")
+INT64 = IntegerSerializer(64, pa.int64(), "q")
 FLOAT32 = Float32Serializer()
 FLOAT64 = Float64Serializer()
 

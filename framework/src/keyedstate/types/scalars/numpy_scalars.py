@@ -83,9 +83,6 @@ class NumpyScalarSerializer(ScalarSerializer[Any]):
             return value
         return value + self.python_type(0) if value == value else self._nan
 
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return bool(arrow_type == self.arrow_type)
-
     def read_column(self, array: pa.Array) -> list[Any]:
         return put_nones(list(plain_numbers(array, self.python_type(0).item())), array)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 from abc import abstractmethod
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ import pyarrow as pa
 from keyedstate.errors import ColumnTypeError, CorruptDataError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
-from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
+from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
 _DAY_MS = 86_400_000
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -50,24 +51,18 @@ def _has_microseconds(arrow_type: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(arrow_type) and arrow_type.unit != "ns")
 
 
-class DateSerializer(SingletonSerializer[dt.date]):
+class DateSerializer(ClassSerializer[dt.date]):
     """``datetime.date``, which a ``datetime.datetime`` is not."""
 
     type_name = "date"
     python_type = dt.date
     constraint = "a datetime.date"
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.date32()
+    arrow_type = pa.date32()
 
-    def is_value(self, value: object) -> bool:
-        return value.__class__ is dt.date
-
-    def way_out(self, value: object) -> str:
-        if isinstance(value, dt.datetime):
-            return "Convert it with .date(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."
-        return super().way_out(value)
+    advice = MappingProxyType(
+        {dt.datetime: "Convert it with .date(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."}
+    )
 
     def serialize(self, value: dt.date, out: DataOutputView) -> None:
         if value.__class__ is not dt.date:
@@ -80,17 +75,10 @@ class DateSerializer(SingletonSerializer[dt.date]):
             raise source.corrupt("a date that is no midnight of the years 1 to 9999")
         return dt.date.fromordinal(day + _EPOCH_DAY)
 
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return bool(pa.types.is_date32(arrow_type))
-
     def read_column(self, array: pa.Array) -> list[dt.date | None]:
         days = plain_numbers(array.cast(pa.int32()), 0)
         _require_years(days, _FIRST_DAY, _LAST_DAY, repr(self))
         return put_nones(days.astype("datetime64[D]").tolist(), array)
-
-    def write_column(self, values: Sequence[dt.date | None]) -> pa.Array:
-        require_types(values, frozenset((dt.date, type(None))))
-        return pa.array(values, pa.date32())
 
 
 class _InstantSerializer(SingletonSerializer[dt.datetime]):
@@ -151,9 +139,7 @@ class TimestampSerializer(_InstantSerializer):
     constraint = "a datetime.datetime in UTC"
     _epoch = _UTC_EPOCH
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.timestamp("us", "UTC")
+    arrow_type = pa.timestamp("us", "UTC")
 
     def _has_right_zone(self, value: dt.datetime) -> bool:
         zone = value.tzinfo
@@ -181,9 +167,7 @@ class TimestampNtzSerializer(_InstantSerializer):
     constraint = "a datetime.datetime without tzinfo"
     _epoch = _NAIVE_EPOCH
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.timestamp("us")
+    arrow_type = pa.timestamp("us")
 
     def _has_right_zone(self, value: dt.datetime) -> bool:
         return value.tzinfo is None
@@ -204,19 +188,15 @@ class TimeSerializer(SingletonSerializer[dt.time]):
     python_type = dt.time
     constraint = "a datetime.time without tzinfo"
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.time64("us")
+    arrow_type = pa.time64("us")
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is dt.time and value.tzinfo is None
 
-    def way_out(self, value: object) -> str:
-        if value.__class__ is dt.time:
-            return "Drop the zone with .replace(tzinfo=None)."
-        if isinstance(value, dt.datetime):
-            return "Convert it with .time(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."
-        return super().way_out(value)
+    advice = MappingProxyType(
+        {dt.datetime: "Convert it with .time(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."}
+    )
+    advice_within = "Drop the zone with .replace(tzinfo=None)."
 
     def serialize(self, value: dt.time, out: DataOutputView) -> None:
         if not self.is_value(value):
@@ -266,9 +246,7 @@ class DurationSerializer(SingletonSerializer[dt.timedelta]):
     python_type = dt.timedelta
     constraint = "a datetime.timedelta of at most 292,000 years"
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.duration("us")
+    arrow_type = pa.duration("us")
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is dt.timedelta and -_DURATION_LIMIT <= value < _DURATION_LIMIT

@@ -10,13 +10,14 @@ from array import array as machine_array
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import inferred
-from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
+from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
 _UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 #: How a string begins whose length takes one byte.
@@ -115,6 +116,11 @@ class StringSerializer(SingletonSerializer[str]):
     type_name = "string"
     python_type = str
     constraint = "a str without lone surrogates"
+    advice = MappingProxyType({bytes: "Decode it, or declare the state as BYTES."})
+    advice_within = (
+        "Lone surrogates are halves of characters and no valid Unicode: replace them with "
+        "value.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace'), or store BYTES."
+    )
 
     def to_bytes(self, value: str) -> bytes:
         if value.__class__ is str and value.isascii() and len(value) < len(_SHORT_HEADS):
@@ -137,9 +143,7 @@ class StringSerializer(SingletonSerializer[str]):
         text = joined.decode()
         return [text[start + 1 : end] for start, end in zip((0, *ends), ends, strict=False)]
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.string()
+    arrow_type = pa.string()
 
     def is_value(self, value: object) -> bool:
         if value.__class__ is not str:
@@ -162,16 +166,6 @@ class StringSerializer(SingletonSerializer[str]):
             all(map(str.isascii, values)) or all(map(self.is_value, values))
         )
 
-    def way_out(self, value: object) -> str:
-        if value.__class__ is str:
-            return (
-                "Lone surrogates are halves of characters and no valid Unicode: replace them with "
-                "value.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace'), or store BYTES."
-            )
-        if isinstance(value, bytes):
-            return "Decode it, or declare the state as BYTES."
-        return super().way_out(value)
-
     def serialize(self, value: str, out: DataOutputView) -> None:
         if value.__class__ is not str:
             raise self.mismatch(value)
@@ -189,40 +183,26 @@ class StringSerializer(SingletonSerializer[str]):
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type))
 
-    def read_column(self, array: pa.Array) -> list[str | None]:
-        # Through NumPy objects: as fast as today's to_pylist, and far faster than that of older pyarrow.
-        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
-
     def write_column(self, values: Sequence[str | None]) -> pa.Array:
         return inferred(values, pa.string(), pa.types.is_string)
 
 
-class BytesSerializer(SingletonSerializer[bytes]):
+class BytesSerializer(ClassSerializer[bytes]):
     """Bytes of any length: a 32-bit length, then the bytes."""
 
     type_name = "bytes"
     python_type = bytes
     constraint = "bytes"
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.binary()
+    arrow_type = pa.binary()
 
-    def is_value(self, value: object) -> bool:
-        return value.__class__ is bytes
-
-    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
-        return f"({first}.__class__ is bytes)"
-
-    def are_values(self, values: Collection[object]) -> bool:
-        return {bytes}.issuperset(map(type, values))
-
-    def way_out(self, value: object) -> str:
-        if isinstance(value, (bytearray, memoryview)):
-            return "Convert it with bytes(): what can change in place cannot be shared with a snapshot."
-        if isinstance(value, str):
-            return "Encode it, or declare the state as STRING."
-        return super().way_out(value)
+    advice = MappingProxyType(
+        {
+            bytearray: "Convert it with bytes(): what can change in place cannot be shared with a snapshot.",
+            memoryview: "Convert it with bytes(): what can change in place cannot be shared with a snapshot.",
+            str: "Encode it, or declare the state as STRING.",
+        }
+    )
 
     def serialize(self, value: bytes, out: DataOutputView) -> None:
         if value.__class__ is not bytes:
@@ -234,9 +214,6 @@ class BytesSerializer(SingletonSerializer[bytes]):
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
-
-    def read_column(self, array: pa.Array) -> list[bytes | None]:
-        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
     def write_column(self, values: Sequence[bytes | None]) -> pa.Array:
         return inferred(values, pa.binary(), pa.types.is_binary)

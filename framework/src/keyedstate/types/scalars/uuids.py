@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import require_types
-from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
+from keyedstate.types.scalars.scalar import ClassSerializer, register_singleton
 
 _BYTES = 16
 
 
-class UuidSerializer(SingletonSerializer[uuid.UUID]):
+class UuidSerializer(ClassSerializer[uuid.UUID]):
     """``uuid.UUID``; a column of sixteen bytes each.  ``is_safe`` is not kept."""
 
     type_name = "uuid"
     python_type = uuid.UUID
     constraint = "a uuid.UUID"
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.binary(_BYTES)
+    arrow_type = pa.binary(_BYTES)
 
-    def is_value(self, value: object) -> bool:
-        return value.__class__ is uuid.UUID
-
-    def way_out(self, value: object) -> str:
-        if isinstance(value, str):
-            return "Convert it with uuid.UUID(), or declare the state as STRING."
-        return super().way_out(value)
+    advice = MappingProxyType({str: "Convert it with uuid.UUID(), or declare the state as STRING."})
 
     def serialize(self, value: uuid.UUID, out: DataOutputView) -> None:
         if value.__class__ is not uuid.UUID:
@@ -40,9 +33,6 @@ class UuidSerializer(SingletonSerializer[uuid.UUID]):
 
     def deserialize(self, source: DataInputView) -> uuid.UUID:
         return uuid.UUID(bytes=source.read(_BYTES))
-
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return bool(arrow_type == self.arrow_type)
 
     def read_column(self, array: pa.Array) -> list[uuid.UUID | None]:
         found = array.to_numpy(zero_copy_only=False).tolist()

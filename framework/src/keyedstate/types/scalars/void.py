@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-import pyarrow as pa
-
-from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
+from keyedstate.types.scalars.scalar import ConstantSerializer, register_singleton
 
 
 class VoidNamespace:
@@ -32,42 +28,13 @@ class VoidNamespace:
 VOID_NAMESPACE: Final = VoidNamespace()
 
 
-class VoidSerializer(SingletonSerializer[VoidNamespace]):
-    """`VOID_NAMESPACE` in one byte, 0 (``VoidNamespaceSerializer``), and as a null in columns."""
+class VoidSerializer(ConstantSerializer[VoidNamespace]):
+    """`VOID_NAMESPACE`, as ``VoidNamespaceSerializer`` writes it."""
 
     type_name = "void"
     python_type = VoidNamespace
     constraint = "VOID_NAMESPACE"
-    null_is_value = True
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.null()
-
-    def is_value(self, value: object) -> bool:
-        return value is VOID_NAMESPACE
-
-    def serialize(self, value: VoidNamespace, out: DataOutputView) -> None:
-        if value is not VOID_NAMESPACE:
-            raise self.mismatch(value)
-        out.write_byte(0)
-
-    def deserialize(self, source: DataInputView) -> VoidNamespace:
-        marker = source.read_unsigned_byte()
-        if marker:
-            raise source.corrupt(f"the void namespace is a byte 0, found {marker}")
-        return VOID_NAMESPACE
-
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return bool(pa.types.is_null(arrow_type))
-
-    def read_column(self, array: pa.Array) -> list[VoidNamespace | None]:
-        return [VOID_NAMESPACE] * len(array)
-
-    def write_column(self, values: Sequence[VoidNamespace | None]) -> pa.Array:
-        if not set(values) <= {VOID_NAMESPACE, None}:
-            raise TypeError("another object than the void namespace")
-        return pa.nulls(len(values))
+    constant = VOID_NAMESPACE
 
 
 VOID = VoidSerializer()

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import put_nones, require_types
-from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
+from keyedstate.types.scalars.scalar import ConstantSerializer, SingletonSerializer, register_singleton
 
 #: The bounds of time: Flink's ``Long.MIN_VALUE`` and ``Long.MAX_VALUE``.
 _FIRST, _LAST = -(2**63), 2**63 - 1
@@ -82,9 +82,7 @@ class TimeWindowSerializer(SingletonSerializer[TimeWindow]):
     python_type = TimeWindow
     constraint = "a TimeWindow of 64-bit milliseconds"
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.struct(_FIELDS)
+    arrow_type = pa.struct(_FIELDS)
 
     def is_value(self, value: object) -> bool:
         if value.__class__ is not TimeWindow:
@@ -101,9 +99,6 @@ class TimeWindowSerializer(SingletonSerializer[TimeWindow]):
     def deserialize(self, source: DataInputView) -> TimeWindow:
         return TimeWindow(source.read_long(), source.read_long())
 
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return bool(arrow_type == self.arrow_type)
-
     def read_column(self, array: pa.Array) -> list[TimeWindow | None]:
         times = [part.fill_null(0).to_numpy(zero_copy_only=False).tolist() for part in array.flatten()]
         return put_nones(list(map(TimeWindow, *times)), array)
@@ -118,42 +113,13 @@ class TimeWindowSerializer(SingletonSerializer[TimeWindow]):
         )
 
 
-class GlobalWindowSerializer(SingletonSerializer[GlobalWindow]):
-    """`GLOBAL_WINDOW` in one byte, 0 (Flink's ``GlobalWindow.Serializer``), and as a null in columns."""
+class GlobalWindowSerializer(ConstantSerializer[GlobalWindow]):
+    """`GLOBAL_WINDOW`, as Flink's ``GlobalWindow.Serializer`` writes it."""
 
     type_name = "global_window"
     python_type = GlobalWindow
     constraint = "GLOBAL_WINDOW"
-    null_is_value = True
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.null()
-
-    def is_value(self, value: object) -> bool:
-        return value is GLOBAL_WINDOW
-
-    def serialize(self, value: GlobalWindow, out: DataOutputView) -> None:
-        if value is not GLOBAL_WINDOW:
-            raise self.mismatch(value)
-        out.write_byte(0)
-
-    def deserialize(self, source: DataInputView) -> GlobalWindow:
-        marker = source.read_unsigned_byte()
-        if marker:
-            raise source.corrupt(f"the global window is a byte 0, found {marker}")
-        return GLOBAL_WINDOW
-
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return bool(pa.types.is_null(arrow_type))
-
-    def read_column(self, array: pa.Array) -> list[GlobalWindow | None]:
-        return [GLOBAL_WINDOW] * len(array)
-
-    def write_column(self, values: Sequence[GlobalWindow | None]) -> pa.Array:
-        if not set(values) <= {GLOBAL_WINDOW, None}:
-            raise TypeError("another object than the global window")
-        return pa.nulls(len(values))
+    constant = GLOBAL_WINDOW
 
 
 def _is_time(value: Any) -> bool:
