@@ -110,13 +110,14 @@ API_HEAD = """\
 
 #: The modules whose names a user, or the author of a backend, may import.
 PUBLIC_MODULES = (
-    "keyedstate.spark",
+    "keyedstate",
     "keyedstate.runtime",
     "keyedstate.state",
     "keyedstate.types",
     "keyedstate.aggregates",
     "keyedstate.windows",
     "keyedstate.joins",
+    "keyedstate.savepoints",
     "keyedstate.testing",
     "keyedstate.backend",
     "keyedstate.tables",
@@ -288,7 +289,12 @@ def api_page(module: str) -> str:
     names = importlib.import_module(module)
     first = inspect.cleandoc(names.__doc__ or "").partition("\n\n")[0].replace("``", "`")
     parts = [API_HEAD.format(module=module, first=first)]
-    parts += [f"::: {module}.{name}\n" for name in sorted(names.__all__, key=str.casefold)]
+    parts += [
+        f"::: {module}.{name}\n"
+        for name in sorted(names.__all__, key=str.casefold)
+        # The modules in the facade have pages of their own.
+        if not inspect.ismodule(getattr(names, name))
+    ]
     return "\n".join(parts)
 
 

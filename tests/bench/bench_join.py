@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from streaming.lanes import HDFS, PARTITIONS, ROCKSDB, open_session
 
-from keyedstate.spark import connect, keyed
+from keyedstate import connect, keyed
 from keyedstate.time import EventTime
 
 STEP_MS = 60_000

@@ -230,7 +230,7 @@ def stateful_windows(events: Any, folder: Path) -> Any:
 
 
 def keyedstate(made: Callable[[Any], Any]) -> Callable[[Any, Path], Any]:
-    from keyedstate.spark import keyed
+    from keyedstate import keyed
 
     def build(events: Any, folder: Path) -> Any:
         config = {"checkpoint.dir": str(folder / "state"), "parallelism": PARTITIONS}

@@ -27,7 +27,7 @@ from faults.flight_log import (
 from keyedstate.checkpoint import (
     CheckpointStorage,
     OperatorFolder,
-    Savepoint,
+    SavepointFolder,
     TaskIdentity,
     find_restore_point,
     handles_for,
@@ -121,7 +121,7 @@ def judge_savepoint(verdict: Verdict, run: Path, operators: Iterable[str]) -> No
     """Compare the savepoint that was taken of a run with the batch answer over the epochs that it is of."""
     place = run / "state" / "savepoint"
     try:
-        savepoint = Savepoint.open(place)
+        savepoint = SavepointFolder.open(place)
         savepoint.verify()
     except CheckpointError as error:
         verdict.lost.append(f"the savepoint: {error}")

@@ -32,8 +32,8 @@ from faults.flight_log import (
     Turns,
 )
 from faults.plans import INSIDE, NO_OUTPUT
+from keyedstate import keyed
 from keyedstate.aggregates import count, sum_
-from keyedstate.spark import keyed
 from keyedstate.time import EventTime
 from keyedstate.windows import Session, Tumbling
 

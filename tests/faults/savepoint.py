@@ -12,7 +12,7 @@ from pathlib import Path
 from faults import injection
 from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.options import Configuration
-from keyedstate.spark.savepoint.savepoint import create_savepoint
+from keyedstate.savepoints import Savepoint
 
 #: Its folder, beside those of the operators.
 PLACE = "savepoint"
@@ -25,7 +25,7 @@ def main(run: Path, job: Path) -> None:
     settings = json.loads(job.read_text())["settings"]
     ours = {name.removeprefix(_PREFIX): value for name, value in settings.items() if name.startswith(_PREFIX)}
     storage = CheckpointStorage.open(ours["checkpoint.dir"], Configuration(ours))
-    create_savepoint(storage.child(PLACE), storage, run / "spark")
+    Savepoint.create(storage.child(PLACE), storage, run / "spark")
 
 
 if __name__ == "__main__":

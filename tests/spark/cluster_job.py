@@ -14,9 +14,8 @@ from typing import Any
 
 from own_job import rows_of, run_to_the_end, session
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 
 WAITS = -1

@@ -10,8 +10,8 @@ from typing import Any
 from own_job import rows_of, session
 from pyspark.sql import DataFrame
 
+from keyedstate import keyed
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 
 
 class Flights(KeyedProcessFunction):

@@ -15,9 +15,8 @@ from typing import Any
 from own_job import rows_of, run_to_the_end, session
 from pyspark import TaskContext
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.runtime import BroadcastContext, Context, KeyedBroadcastProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import BroadcastState, OperatorListState, ValueState
 
 FAILS_ONCE = -1

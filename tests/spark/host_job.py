@@ -16,9 +16,8 @@ from typing import Any
 
 from own_job import session
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 
 

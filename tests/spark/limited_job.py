@@ -14,10 +14,9 @@ from typing import Any
 
 from own_job import rows_of, run_to_the_end, session
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 
 

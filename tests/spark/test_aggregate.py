@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from keyedstate import keyed
 from keyedstate.aggregates import count, first, max_, mean, min_, stddev, sum_
 from keyedstate.errors import InvalidAggregateError
-from keyedstate.spark import keyed
 from keyedstate.time import EventTime
 
 ROWS = [{"k": f"key-{number % 7}", "v": number * 3 - 40} for number in range(60)] + [

@@ -13,7 +13,8 @@ import pyarrow.parquet
 import pytest
 
 import keyedstate.types as t
-from keyedstate.checkpoint import Savepoint, StoredState
+from keyedstate import keyed
+from keyedstate.checkpoint import StoredState
 from keyedstate.checkpoint.reading.state_reader import reader_of, taken_apart
 from keyedstate.cli.demo.flights import read_flights
 from keyedstate.errors import (
@@ -26,10 +27,10 @@ from keyedstate.errors import (
     UnknownStateError,
 )
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
-from keyedstate.spark import edit, keyed, new_savepoint
-from keyedstate.spark.dataframe.schema import to_arrow
+from keyedstate.savepoints import Savepoint
 from keyedstate.spark.dataframe.state_columns import fitted, spark_type_of
 from keyedstate.spark.savepoint.state_writing import with_times
+from keyedstate.spark.schema import to_arrow
 from keyedstate.state import (
     BroadcastState,
     ListState,
@@ -100,7 +101,7 @@ def bootstrapped(words: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> 
     """A savepoint of the words at the max parallelism 128."""
     path = tmp_path_factory.mktemp("bootstrap") / "savepoint"
     config = {"max-parallelism": 128, "parallelism": 3}
-    keyed(words, "word", uid="words", config=config).bootstrap(Words(), path)
+    Savepoint.new().add(keyed(words, "word", uid="words", config=config), Words()).write(path)
     return path
 
 
@@ -166,7 +167,7 @@ def test_a_function_over_history_becomes_a_savepoint(words: DataFrame, bootstrap
 
 
 def test_no_row_at_all_makes_a_savepoint_without_entries(words: DataFrame, tmp_path: Path) -> None:
-    keyed(words.where("n < 0"), "word", uid="words").bootstrap(Words(), tmp_path / "empty")
+    Savepoint.new().add(keyed(words.where("n < 0"), "word", uid="words"), Words()).write(tmp_path / "empty")
     assert stored(tmp_path / "empty", "count") == []
     assert len(stored(tmp_path / "empty", "tasks")) == 4
 
@@ -176,13 +177,13 @@ def test_what_cannot_be_bootstrapped_is_refused(
 ) -> None:
     """SPA-07: a savepoint without operators is none."""
     with pytest.raises(BootstrapError, match=r"would have no operator; add one with add\(\)"):
-        new_savepoint().write(tmp_path / "none")
+        Savepoint.new().write(tmp_path / "none")
     with pytest.raises(MissingUidError):
-        keyed(words, "word").bootstrap(Words(), tmp_path / "none")
+        Savepoint.new().add(keyed(words, "word"), Words()).write(tmp_path / "none")
     endless = spark.readStream.format("rate").load()
     with pytest.raises(BootstrapError, match=r"'u': the DataFrame is a streaming one"):
-        keyed(endless, "value", uid="u").bootstrap(Words(), tmp_path / "none")
-    one = new_savepoint().add(keyed(words, "word", uid="words"), Words())
+        Savepoint.new().add(keyed(endless, "value", uid="u"), Words()).write(tmp_path / "none")
+    one = Savepoint.new().add(keyed(words, "word", uid="words"), Words())
     with pytest.raises(BootstrapError, match=r"'words': there is an operator of that uid already"):
         one.add(keyed(words, "word", uid="words"), Words())
     assert not (tmp_path / "none").exists()
@@ -198,7 +199,7 @@ def test_a_function_that_fails_leaves_no_savepoint(words: DataFrame, tmp_path: P
             raise ZeroDivisionError("the user's own")
 
     with pytest.raises(Exception, match="the user's own"):
-        keyed(words, "word", uid="words").bootstrap(Fails(), tmp_path / "failed")
+        Savepoint.new().add(keyed(words, "word", uid="words"), Fails()).write(tmp_path / "failed")
     assert not (tmp_path / "failed").exists()
 
 
@@ -210,7 +211,7 @@ def test_rows_become_states_without_a_function(spark: SparkSession, tmp_path: Pa
     names = spark.createDataFrame([("a", 1, ["x", "y"])], "k string, d int, value array<string>")
     config = {"parallelism": 2, "max-parallelism": 16}
     savepoint = (
-        new_savepoint()
+        Savepoint.new()
         .add_state(keyed(totals, "k", "d", uid="u", config=config), ValueState("total", t.INT64))
         .add_state(keyed(names, "k", "d", uid="u", config=config), ListState("names", t.STRING))
         .write(tmp_path / "savepoint")
@@ -231,7 +232,7 @@ def test_an_operator_is_added_and_the_others_are_carried_over(
 ) -> None:
     """SPA-02: the new savepoint contains every file of the first, and stands for itself."""
     both = keyed(words.where("word is not null"), "word", uid="longest", config={"parallelism": 2})
-    savepoint = edit(bootstrapped).add(both, Longest()).write(tmp_path / "new")
+    savepoint = Savepoint.open(bootstrapped).edit().add(both, Longest()).write(tmp_path / "new")
     savepoint.verify()
     assert savepoint.operators == ("longest", "words")
     old = sorted(file.read_bytes() for file in (bootstrapped / "words" / "data").iterdir())
@@ -245,16 +246,18 @@ def test_operators_are_removed_renamed_and_swapped(
 ) -> None:
     """SPA-03, SPA-04: operators go and get other uids; there are no hashes beside uids here."""
     more = keyed(words.where("word = 'be'"), "word", uid="longest", config={"parallelism": 1})
-    first = edit(bootstrapped).add(more, Longest())
+    first = Savepoint.open(bootstrapped).edit().add(more, Longest())
     first.rename("words", "out of the way").rename("longest", "words").rename("out of the way", "longest")
     first.write(tmp_path / "swapped")
     assert by_word(tmp_path / "swapped", "count", "longest") == counts(words)
     assert by_word(tmp_path / "swapped", "longest", "words") == {"be": [("be", 2)]}
     assert Savepoint.open(tmp_path / "swapped").metadata("longest").uid == "longest"
-    edit(tmp_path / "swapped").remove("words").rename("longest", "words").write(tmp_path / "again")
+    Savepoint.open(tmp_path / "swapped").edit().remove("words").rename("longest", "words").write(
+        tmp_path / "again"
+    )
     assert Savepoint.open(tmp_path / "again").operators == ("words",)
     assert by_word(tmp_path / "again", "count") == counts(words)
-    change = edit(tmp_path / "again")
+    change = Savepoint.open(tmp_path / "again").edit()
     with pytest.raises(UnknownOperatorError, match=r"'word'. Did you mean 'words'"):
         change.remove("word")
     with pytest.raises(BootstrapError, match="no operator"):
@@ -269,7 +272,8 @@ def test_a_state_is_replaced_and_all_else_stays(
     doubled = count.where("word is null or word != 'w4'").withColumn("value", count.value * 2)
     last = frame_of(spark, bootstrapped, "last")
     savepoint = (
-        edit(bootstrapped)
+        Savepoint.open(bootstrapped)
+        .edit()
         .replace_state("words", "count", doubled)
         .replace_state("words", "last", last.where("word is not null"))
         .write(tmp_path / "new")
@@ -290,17 +294,24 @@ def test_states_of_the_operator_are_replaced(spark: SparkSession, words: DataFra
     """SPA-03: lists, union lists and broadcast maps are written anew, and the keys' states stay."""
     side = words.where("n = 1")
     old, new = tmp_path / "old", tmp_path / "new"
-    keyed(words, "word", uid="u", config={"parallelism": 2}).broadcast(side).bootstrap(Rules(), old)
+    frame = keyed(words, "word", uid="u", config={"parallelism": 2}).broadcast(side)
+    Savepoint.new().add(frame, Rules()).write(old)
     assert {row["key"]: row["value"] for row in stored(old, "rules")} == {"be": 1}
     rules = spark.createDataFrame([("a", 5), ("b", 6)], "key string, value long")
     union = spark.createDataFrame([(1, "x"), (0, "y"), (1, "z")], "task int, value string")
-    savepoint = edit(old).replace_state("u", "rules", rules).replace_state("u", "union", union).write(new)
+    savepoint = (
+        Savepoint.open(old)
+        .edit()
+        .replace_state("u", "rules", rules)
+        .replace_state("u", "union", union)
+        .write(new)
+    )
     savepoint.verify()
     assert {row["key"]: row["value"] for row in stored(new, "rules")} == {"a": 5, "b": 6}
     assert sorted((row["task"], row["value"]) for row in stored(new, "union")) == [
         (0, "y"), (1, "x"), (1, "z"),
     ]  # fmt: skip
-    change = edit(new)
+    change = Savepoint.open(new).edit()
     change.replace_state("u", "union", union.drop("task")).write(tmp_path / "dealt")
     assert sorted(row["task"] for row in stored(tmp_path / "dealt", "union")) == [0, 0, 1]
     change.replace_state("u", "union", union.selectExpr("task + 1 as task", "value"))
@@ -316,7 +327,7 @@ def test_a_state_gets_another_type_by_its_new_declaration(
 ) -> None:
     texts = frame_of(spark, bootstrapped, "count").selectExpr("word", "string(value) as value")
     new = ValueState("count", t.STRING, ttl=Ttl.of("1 day"))
-    edit(bootstrapped).replace_state("words", new, texts).write(tmp_path / "new")
+    Savepoint.open(bootstrapped).edit().replace_state("words", new, texts).write(tmp_path / "new")
     meta = StoredState.open(tmp_path / "new").state("count")
     assert meta.value_serializer == new.serializer
     row = next(row for row in stored(tmp_path / "new", "count") if row["word"] == "be")
@@ -326,7 +337,7 @@ def test_a_state_gets_another_type_by_its_new_declaration(
 def test_rows_that_cannot_be_the_state_are_refused_by_name(
     spark: SparkSession, bootstrapped: Path, tmp_path: Path
 ) -> None:
-    change = edit(bootstrapped)
+    change = Savepoint.open(bootstrapped).edit()
     good = spark.createDataFrame([("a", 1)], "word string, value long")
     with pytest.raises(UnknownStateError, match=r"'cuont'. Did you mean 'count'"):
         change.replace_state("words", "cuont", good)
@@ -343,11 +354,13 @@ def test_rows_that_cannot_be_the_state_are_refused_by_name(
     ):
         with pytest.raises(StateFrameError, match=message):
             change.replace_state("words", "count", frame)
-    twice = edit(bootstrapped).replace_state("words", "count", good.union(good))
+    twice = Savepoint.open(bootstrapped).edit().replace_state("words", "count", good.union(good))
     with pytest.raises(Exception, match=r"'count' of the operator 'words': the key 'a' comes twice"):
         twice.write(tmp_path / "twice")
-    null = edit(bootstrapped).replace_state(
-        "words", "count", good.selectExpr("word", "bigint(null) as value")
+    null = (
+        Savepoint.open(bootstrapped)
+        .edit()
+        .replace_state("words", "count", good.selectExpr("word", "bigint(null) as value"))
     )
     with pytest.raises(Exception, match=r"the value of the key 'a' is null; leave the row out"):
         null.write(tmp_path / "null")
@@ -356,7 +369,7 @@ def test_rows_that_cannot_be_the_state_are_refused_by_name(
 
 def test_what_is_no_savepoint_cannot_be_edited(tmp_path: Path) -> None:
     with pytest.raises(KeyedStateError, match="savepoint"):
-        edit(tmp_path)
+        Savepoint.open(tmp_path).edit()
 
 
 def test_times_that_were_taken_apart_come_together_again() -> None:
@@ -400,7 +413,7 @@ def test_a_savepoint_of_a_backend_with_files_of_its_own_has_none_of_them(
     pytest.importorskip("rocksdict")
     path = tmp_path / "savepoint"
     config = {"parallelism": 2, "backend": "rocksdb", "rocksdb.incremental": True}
-    keyed(words, "word", uid="words", config=config).bootstrap(Words(), path)
+    Savepoint.new().add(keyed(words, "word", uid="words", config=config), Words()).write(path)
     metadata = StoredState.open(path, "words").metadata
     assert [part.native for part in metadata.parts] == [None, None]
     assert by_word(path, "count") == counts(words)
@@ -421,7 +434,9 @@ def test_files_of_attempts_that_did_not_win_are_deleted(words: DataFrame, tmp_pa
             self.count.update(1)
             return iter(())
 
-    keyed(words, "word", uid="words", config={"parallelism": 2}).bootstrap(Zombie(), tmp_path / "savepoint")
+    Savepoint.new().add(keyed(words, "word", uid="words", config={"parallelism": 2}), Zombie()).write(
+        tmp_path / "savepoint"
+    )
     savepoint = Savepoint.open(tmp_path / "savepoint")
     savepoint.verify()
     used = {path for part in savepoint.metadata("words").parts for path in part.data_files}
@@ -457,7 +472,7 @@ def test_a_query_that_begins_with_its_history_ends_with_the_batch_answer(
     pa.parquet.write_table(later, tmp_path / "later" / "0.parquet")
     savepoint, config = tmp_path / "savepoint", {"parallelism": 3, "max-parallelism": 32}
     rows = spark.read.parquet(str(tmp_path / "history.parquet"))
-    keyed(rows, "tailnum", uid="delays", config=config).bootstrap(Delays(), savepoint)
+    Savepoint.new().add(keyed(rows, "tailnum", uid="delays", config=config), Delays()).write(savepoint)
     assert delays_in(savepoint) == expected_delays(history)
 
     stream = spark.readStream.schema("tailnum string, arr_delay long").parquet(str(tmp_path / "later"))

@@ -15,12 +15,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from keyedstate import errors, types
+from keyedstate import errors, keyed, types
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
 from keyedstate.errors import BroadcastFrameError, InvalidFunctionError
 from keyedstate.runtime import BroadcastContext, Context, KeyedBroadcastProcessFunction, KeyedProcessFunction
-from keyedstate.spark import keyed
-from keyedstate.spark.plan.broadcast import broadcast_side_of
+from keyedstate.spark.task.broadcast import broadcast_side_of
 from keyedstate.state import BroadcastState, OperatorListState, UnionListState, ValueState
 
 SCHEMA = "k string, n long, factor long, task long"

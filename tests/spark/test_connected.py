@@ -9,7 +9,7 @@ import os
 import pytest
 from pyspark.sql import functions as f
 
-from keyedstate import types
+from keyedstate import connect, epoch_metrics, keyed, types
 from keyedstate.durations import Duration
 from keyedstate.errors import (
     ConnectedFramesError,
@@ -18,7 +18,7 @@ from keyedstate.errors import (
     MissingUidError,
 )
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedProcessFunction
-from keyedstate.spark import connect, epoch_metrics, keyed, new_savepoint
+from keyedstate.savepoints import Savepoint
 from keyedstate.state import ListState, ValueState
 from keyedstate.time import EventTime
 
@@ -228,7 +228,7 @@ def test_state_of_two_batches_bootstraps_a_query(streams, one_backend, tmp_path)
         uid="settled",
         config=config,
     )
-    made = new_savepoint().add(both, Settled()).write(tmp_path / "savepoint")
+    made = Savepoint.new().add(both, Settled()).write(tmp_path / "savepoint")
     assert made.operators == ("settled",)
     orders.add([order("c", 66, 3), order("d", 67)])
     orders.run(settled(streams, one_backend, **{"restore.savepoint": str(tmp_path / "savepoint")}))

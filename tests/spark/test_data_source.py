@@ -15,13 +15,13 @@ import pytest
 from pyspark.sql.types import StructType
 
 import keyedstate.types as t
+from keyedstate import keyed, register
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.checkpoint.protocol.retention import prune
 from keyedstate.errors import CheckpointGoneError, KeyedStateError
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.spark import keyed, register
-from keyedstate.spark.dataframe.schema import to_arrow
 from keyedstate.spark.dataframe.state_columns import fitted, spark_type_of
+from keyedstate.spark.schema import to_arrow
 from keyedstate.state import ListState, MapState, Ttl, ValueState
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import ListState, ValueState
 
 

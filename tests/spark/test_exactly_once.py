@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from keyedstate import keyed
 from keyedstate.errors import ExactlyOnceWarning
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 
 
 class Copy(KeyedProcessFunction):

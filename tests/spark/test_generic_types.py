@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.errors import GenericTypeForbiddenError
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 
 if TYPE_CHECKING:

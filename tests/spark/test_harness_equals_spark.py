@@ -12,15 +12,14 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.checkpoint.format.operator_state import read_operator_state
 from keyedstate.cli.demo.flights import SPARK_SCHEMA, write_flights
 from keyedstate.cli.demo.functions import OUTPUT_SCHEMA, AircraftLog
 from keyedstate.errors import HarnessSchemaError
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
-from keyedstate.spark import keyed
-from keyedstate.spark.dataframe.schema import parse_output
+from keyedstate.spark.schema import parse_output
 from keyedstate.state import (
     BroadcastState,
     ListState,

@@ -38,7 +38,7 @@ from keyedstate.spark.hosts.network.handshake import Session, prove_task
 from keyedstate.spark.hosts.network.protocol import LIMITS, PROTOCOL, Frame, FrameReader, FrameType, frame
 from keyedstate.spark.hosts.network.tcp_listener import Door, Introduction
 from keyedstate.spark.hosts.owners import Kept, RemoteAccess, moves, run_where_kept
-from keyedstate.spark.task.identity import is_local
+from keyedstate.spark.hosts.task_identity import is_local
 
 HOST = StateOrigin.HOST
 

@@ -26,10 +26,10 @@ import pytest
 from hosted import Counting, HostedJob, wait_until
 from pyspark.sql import DataFrame, SparkSession
 
+from keyedstate import epoch_metrics, keyed
 from keyedstate.aggregates import count, sum_
 from keyedstate.metrics import EpochMetrics
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.spark import epoch_metrics, keyed
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.processes import Process, process_of
 

@@ -17,10 +17,9 @@ from hosted import wait_until
 from pyspark import SparkFiles, TaskContext
 from pyspark.sql import DataFrame
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, StateOrigin
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.spark.hosts.processes import process_of
 from keyedstate.state import ValueState
 

@@ -10,10 +10,10 @@ import random
 import pytest
 from pyspark.sql import functions as f
 
+from keyedstate import connect, epoch_metrics, keyed, split
 from keyedstate.cli.demo.flights import read_flights, read_weather
 from keyedstate.errors import EventTimeError, InvalidJoinError, OutputDeclarationError
 from keyedstate.joins import ProcessJoinFunction
-from keyedstate.spark import connect, epoch_metrics, keyed, split
 from keyedstate.time import EventTime
 
 FLIGHTS = "time_hour timestamp, tailnum string, origin string, dest string, arr_delay long"

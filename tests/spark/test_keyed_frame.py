@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from keyedstate import keyed
 from keyedstate.errors import (
     ClassicSparkRequiredError,
     FunctionTransportError,
@@ -30,7 +31,6 @@ from keyedstate.errors import (
     UnsafeNameError,
 )
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 
 SCHEMA = "k string"
 

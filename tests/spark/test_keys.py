@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from keyedstate import types
+from keyedstate import connect, keyed, types
 from keyedstate.aggregates import count
 from keyedstate.checkpoint import StoredState
 from keyedstate.checkpoint.reading.state_reader import reader_of
@@ -20,7 +20,7 @@ from keyedstate.runtime import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
 )
-from keyedstate.spark import connect, keyed, new_savepoint
+from keyedstate.savepoints import Savepoint
 from keyedstate.state import BroadcastState, ValueState
 from keyedstate.testing import Harness
 
@@ -133,10 +133,10 @@ def test_a_frame_with_a_broadcast_side_has_keys_of_expressions(spark: SparkSessi
 
 def test_a_bootstrap_has_keys_of_expressions(rides: DataFrame, tmp_path: Any) -> None:
     frame = keyed(rides, f.lower("name").alias("who"), uid="op", config={"parallelism": 2})
-    frame.bootstrap(Counts(), tmp_path / "by-function")
+    Savepoint.new().add(frame, Counts()).write(tmp_path / "by-function")
     values = rides.groupBy(f.lower("name").alias("who")).agg(f.count("*").alias("value"))
     of_state = keyed(values.select(f.struct("who").alias("k"), "value"), "k.who", uid="op")
-    new_savepoint().add_state(of_state, ValueState("n", types.INT64)).write(tmp_path / "by-rows")
+    Savepoint.new().add_state(of_state, ValueState("n", types.INT64)).write(tmp_path / "by-rows")
     for folder in ("by-function", "by-rows"):
         assert stored(tmp_path / folder) == {"ann": 2, "bob": 1, None: 1}
 

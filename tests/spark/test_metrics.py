@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from keyedstate import types
+from keyedstate import EpochListener, epoch_metrics, keyed, metrics_of, types
 from keyedstate.metrics import EpochMetrics
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import EpochListener, epoch_metrics, keyed, metrics_of
 from keyedstate.state import ListState, ValueState
 
 

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.errors import PreflightError
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 
 
@@ -100,7 +99,7 @@ def test_an_executor_without_keyedstate_is_named(
 def test_an_executor_with_another_version_is_named(
     events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
 ) -> None:
-    broken_workers.write_text("import keyedstate\nkeyedstate.__version__ = '0.0.7'\n")
+    broken_workers.write_text("import keyedstate.version\nkeyedstate.version.__version__ = '0.0.7'\n")
     with pytest.raises(
         PreflightError, match=r"keyedstate 0\.0\.7 is installed here, and .* on the driver"
     ) as caught:
@@ -166,7 +165,7 @@ def test_an_executor_without_pyarrow_is_named_with_its_interpreter(tmp_path: Pat
         "from pyspark.sql import SparkSession\n"
         "from keyedstate import types\n"
         "from keyedstate.runtime import KeyedProcessFunction\n"
-        "from keyedstate.spark import PreflightError, keyed\n"
+        "from keyedstate import keyed\nfrom keyedstate.errors import PreflightError\n"
         "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
         "class Same(KeyedProcessFunction):\n"
         "    def process(self, row, ctx):\n"

@@ -12,9 +12,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 
 SCHEMA = "k string, n long"

@@ -13,12 +13,11 @@ import cloudpickle
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from keyedstate import types
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Savepoint
+from keyedstate import keyed, types
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.errors import MaxParallelismChangedError, NewOperatorError, NotASavepointError
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
-from keyedstate.spark.savepoint.savepoint import create_savepoint
+from keyedstate.savepoints import Savepoint
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.state import OperatorListState, ValueState
 
@@ -77,7 +76,7 @@ def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
     second = operator(first.selectExpr("k", "total v"), folder / "state", Before(), "others", **options)
     query = second.writeStream.format("noop").option("checkpointLocation", str(folder / "spark"))
     query.trigger(availableNow=True).start().awaitTermination()
-    create_savepoint(folder / "savepoint", folder / "state", folder / "spark")
+    Savepoint.create(folder / "savepoint", folder / "state", folder / "spark")
     return folder / "savepoint"
 
 
@@ -168,7 +167,7 @@ def test_epoch_0_that_runs_again_is_not_told_to_begin_from_something_else(
     with pytest.raises(Exception, match="the sink"):
         run(savepoint, failing)
     other = Savepoint.open(taken)
-    create_savepoint(tmp_path / "other", taken.parent / "state")
+    Savepoint.create(tmp_path / "other", taken.parent / "state")
     with pytest.raises(Exception, match=f"began from the savepoint {savepoint}"):
         run(tmp_path / "other")
     # A copy is the same one; without the option it is known from the first time.

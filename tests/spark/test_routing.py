@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from keyedstate.keygroups import KEY_GROUP_COLUMN, operator_index_for_key_group
-from keyedstate.spark.plan.routing import partition_salts, route, with_key_group
+from keyedstate.spark.routing import partition_salts, route, with_key_group
 
 WAYS = [pytest.param(False, id="salts"), pytest.param(True, id="repartitionById")]
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from keyedstate import types
+from keyedstate import connect, keyed, types
 from keyedstate.errors import RowClassError
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
-from keyedstate.spark import connect, keyed
+from keyedstate.savepoints import Savepoint
 from keyedstate.state import ValueState
 
 
@@ -79,7 +79,7 @@ def test_a_class_that_does_not_fit_is_refused_on_the_driver(spark: SparkSession,
     with pytest.raises(RowClassError, match=said):
         keyed(texts, "k").process(Typed(), "k string, n long")
     with pytest.raises(RowClassError, match=said):
-        keyed(texts, "k", uid="typed").bootstrap(Typed(), tmp_path / "savepoint")
+        Savepoint.new().add(keyed(texts, "k", uid="typed"), Typed()).write(tmp_path / "savepoint")
     with pytest.raises(RowClassError, match=said):
         connect(keyed(texts, "k"), keyed(texts, "k")).process(Both(), "k string, n long")
     with pytest.raises(RowClassError, match="Rule: it has the field 'rule'"):

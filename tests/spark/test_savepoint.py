@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.cli.demo.flights import read_flights
 from keyedstate.errors import (
@@ -23,8 +23,7 @@ from keyedstate.errors import (
     UnknownEpochError,
 )
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
-from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint
+from keyedstate.savepoints import Savepoint
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.state import ListState, OperatorListState, ValueState
 
@@ -95,7 +94,7 @@ def test_a_fork_loses_no_file_and_takes_none_twice_though_the_query_went_on(
     add(stream, 0, 1, 2)
     stream.run(totals(stream.frame(), stream.state, backend="heap-cow"))
     done: list[tuple[int, int]] = []
-    savepoint = create_savepoint(
+    savepoint = Savepoint.create(
         tmp_path / "savepoint",
         stream.state,
         stream.spark_checkpoint,
@@ -106,7 +105,7 @@ def test_a_fork_loses_no_file_and_takes_none_twice_though_the_query_went_on(
     assert savepoint.metadata("totals").epoch == 1
     assert done and done[-1][0] == done[-1][1] > 0 and done == sorted(done)
     assert all(not part.deltas for part in savepoint.metadata("totals").parts)
-    forked = fork_savepoint(tmp_path / "savepoint", fork.location, fork.state)
+    forked = Savepoint.open(tmp_path / "savepoint").fork(fork.location, fork.state)
     assert (forked.epoch, forked.operators) == (1, ("totals",))
     # The file of the epoch 2 is new to the fork, whatever the query has made of it; another is new to both.
     add(stream, 3)
@@ -116,9 +115,9 @@ def test_a_fork_loses_no_file_and_takes_none_twice_though_the_query_went_on(
     assert newest({**{epoch: stream.rows[epoch] for epoch in range(2)}, **fork.rows}) == answer(range(4))
     assert newest(stream.rows) == answer(range(4))
     # And back, from a checkpoint of the other backend.
-    create_savepoint(tmp_path / "second", fork.state, fork.location)
+    Savepoint.create(tmp_path / "second", fork.state, fork.location)
     back = Forked(stream, tmp_path / "back")
-    fork_savepoint(tmp_path / "second", back.location, back.state)
+    Savepoint.open(tmp_path / "second").fork(back.location, back.state)
     add(stream, 4)
     back.run(totals(stream.frame(), back.state, backend="heap-cow", parallelism=1))
     assert sorted(back.rows) == [4]
@@ -138,9 +137,9 @@ def test_a_fork_is_right_where_the_log_of_files_was_gathered_behind_its_epoch(
         # As Spark does it ten minutes later.
         for name in ("0", "1.compact", "2"):
             (log / name).unlink()
-        savepoint = create_savepoint(tmp_path / "savepoint", stream.state, stream.spark_checkpoint, epoch=2)
+        savepoint = Savepoint.create(tmp_path / "savepoint", stream.state, stream.spark_checkpoint, epoch=2)
         assert "sources/0/2.compact" in savepoint.spark_files()
-        fork_savepoint(savepoint.root, fork.location, fork.state)
+        savepoint.fork(fork.location, fork.state)
         add(stream, 4, 5)
         fork.run(totals(stream.frame(), fork.state))
     finally:
@@ -191,8 +190,8 @@ def test_flights_and_a_generated_source_reach_the_right_answer_in_query_and_fork
     for number in range(2):
         land(number)
     before = run("parent", "heap-cow")
-    create_savepoint(tmp_path / "savepoint", tmp_path / "parent/state", tmp_path / "parent/spark")
-    fork_savepoint(tmp_path / "savepoint", tmp_path / "fork/spark", tmp_path / "fork/state")
+    Savepoint.create(tmp_path / "savepoint", tmp_path / "parent/state", tmp_path / "parent/spark")
+    Savepoint.open(tmp_path / "savepoint").fork(tmp_path / "fork/spark", tmp_path / "fork/state")
     results["fork"].update(results["parent"])
     land(2)
     after = {name: run(name, backend) for name, backend in (("parent", "heap-cow"), ("fork", "nested-map"))}
@@ -223,17 +222,17 @@ def test_operators_of_a_query_are_taken_after_the_same_micro_batch(
     (stream.spark_checkpoint / "commits" / "1").unlink()
     (stream.spark_checkpoint / "commits" / ".1.crc").unlink()
     folders[1].delete_checkpoint(1)
-    savepoint = create_savepoint(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
+    savepoint = Savepoint.create(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
     assert savepoint.operators == ("first", "second")
     assert savepoint.spark is not None and savepoint.spark.epoch == 0
     assert {savepoint.metadata(uid).epoch for uid in savepoint.operators} == {0}
-    assert create_savepoint(tmp_path / "without", stream.state).metadata("first").epoch == 0
-    fork_savepoint(tmp_path / "savepoint", fork.location, fork.state)
+    assert Savepoint.create(tmp_path / "without", stream.state).metadata("first").epoch == 0
+    Savepoint.open(tmp_path / "savepoint").fork(fork.location, fork.state)
     fork.run(both(fork.state))
     assert sorted(fork.rows) == [1]
     assert sorted(fork.rows[1]) == sorted(stream.rows[1])
     with pytest.raises(NotForkableError, match=r"restore\.savepoint"):
-        fork_savepoint(tmp_path / "without", tmp_path / "a", tmp_path / "b")
+        Savepoint.open(tmp_path / "without").fork(tmp_path / "a", tmp_path / "b")
 
 
 def test_an_epoch_that_is_not_retained_or_not_committed_is_refused(stream: Any, tmp_path: Path) -> None:
@@ -242,15 +241,15 @@ def test_an_epoch_that_is_not_retained_or_not_committed_is_refused(stream: Any, 
     assert acknowledgements_of(stream.spark.sparkContext).drain(60)
     for epoch in (0, 9):
         with pytest.raises(UnknownEpochError, match=f"no checkpoint of epoch {epoch}"):
-            create_savepoint(tmp_path / "savepoint", stream.state, stream.spark_checkpoint, epoch=epoch)
+            Savepoint.create(tmp_path / "savepoint", stream.state, stream.spark_checkpoint, epoch=epoch)
         with pytest.raises(UnknownEpochError):
-            create_savepoint(tmp_path / "savepoint", stream.state, epoch=epoch)
+            Savepoint.create(tmp_path / "savepoint", stream.state, epoch=epoch)
     for commit in (stream.spark_checkpoint / "commits").iterdir():
         commit.unlink()
     with pytest.raises(NoCommonEpochError, match="Spark has committed none"):
-        create_savepoint(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
+        Savepoint.create(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
     assert not (tmp_path / "savepoint").exists()
-    create_savepoint(tmp_path / "savepoint", stream.state)
+    Savepoint.create(tmp_path / "savepoint", stream.state)
     assert list((stream.state / "totals" / "holds").iterdir()) == []
 
 
@@ -268,10 +267,10 @@ def test_a_micro_batch_that_did_not_evaluate_the_operator_counts_too(
 
     add(stream, 0, 1, 2, 3)
     stream.run(stream.frame(), sink(stream.state, stream.rows))
-    savepoint = create_savepoint(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
+    savepoint = Savepoint.create(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
     assert savepoint.spark is not None and savepoint.spark.epoch == 3
     assert savepoint.metadata("totals").epoch == 2
-    fork_savepoint(tmp_path / "savepoint", fork.location, fork.state)
+    Savepoint.open(tmp_path / "savepoint").fork(fork.location, fork.state)
     add(stream, 4, 5)
     stream.run(stream.frame(), sink(fork.state, fork.rows), fork.location)
     assert sorted(fork.rows) == [5]
@@ -285,18 +284,18 @@ def test_what_cannot_be_forked_is_refused_by_name(
     add(stream, 0)
     stream.run(totals(stream.frame().dropDuplicates(["v"]), stream.state))
     with pytest.raises(SparkStateError, match="dropDuplicates"):
-        create_savepoint(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
-    create_savepoint(tmp_path / "savepoint", stream.state)
+        Savepoint.create(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
+    Savepoint.create(tmp_path / "savepoint", stream.state)
     other = tmp_path / "other"
     stream.run(totals(stream.frame(), other / "state"), None, other / "spark")
     with pytest.raises(StateFolderOwnedError, match="belongs to query"):
-        create_savepoint(tmp_path / "second", stream.state, other / "spark")
-    create_savepoint(tmp_path / "second", other / "state", other / "spark")
+        Savepoint.create(tmp_path / "second", stream.state, other / "spark")
+    Savepoint.create(tmp_path / "second", other / "state", other / "spark")
     for target in (fork.state / "totals", fork.location):
         target.mkdir(parents=True)
         (target / "mine").write_text("")
         with pytest.raises(SavepointTargetError, match="mine"):
-            fork_savepoint(tmp_path / "second", fork.location, fork.state)
+            Savepoint.open(tmp_path / "second").fork(fork.location, fork.state)
         assert [path.name for path in fork.location.parent.rglob("*") if path.is_file()] == ["mine"]
         (target / "mine").unlink()
     damaged = next((tmp_path / "second/totals/data").iterdir())
@@ -304,5 +303,5 @@ def test_what_cannot_be_forked_is_refused_by_name(
     data[len(data) // 3] ^= 1
     damaged.write_bytes(data)
     with pytest.raises(Exception, match=damaged.name):
-        fork_savepoint(tmp_path / "second", fork.location, fork.state)
+        Savepoint.open(tmp_path / "second").fork(fork.location, fork.state)
     assert [path for path in fork.location.parent.rglob("*") if path.is_file()] == []

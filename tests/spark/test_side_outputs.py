@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from keyedstate import types
+from keyedstate import connect, keyed, split, types
 from keyedstate.checkpoint import StoredState
 from keyedstate.checkpoint.reading.state_reader import reader_of
 from keyedstate.errors import KeyColumnError, OutputDeclarationError, SideOutputError, SideOutputNameError
@@ -19,7 +19,7 @@ from keyedstate.runtime import (
     KeyedProcessFunction,
     VectorizedProcessFunction,
 )
-from keyedstate.spark import connect, keyed, split
+from keyedstate.savepoints import Savepoint
 from keyedstate.state import ValueState
 
 
@@ -154,7 +154,7 @@ def test_functions_of_every_kind_have_side_outputs(spark: SparkSession, rows: Da
 def test_a_bootstrap_drops_side_outputs(rows: DataFrame, tmp_path: Any) -> None:
     for name, function in (("rows", Sorted()), ("columns", Columns())):
         frame = keyed(rows, "k", uid="op", config={"parallelism": 2})
-        frame.bootstrap(function, tmp_path / name)
+        Savepoint.new().add(frame, function).write(tmp_path / name)
     reader = reader_of(StoredState.open(tmp_path / "rows", "op"), "n")
     stored = [row for piece in reader.slices() for batch in reader.read(piece) for row in batch.to_pylist()]
     assert sorted((row["k"], row["value"]) for row in stored) == [("a", 2), ("b", 1)]

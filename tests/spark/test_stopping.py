@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from keyedstate import types
-from keyedstate.checkpoint import Savepoint
+from keyedstate import keyed, types
 from keyedstate.errors import SavepointTargetError, UnstoppableQueryError
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
-from keyedstate.spark.savepoint.savepoint import fork_savepoint
-from keyedstate.spark.savepoint.stop import FINAL_WATERMARK, stop_with_savepoint
+from keyedstate.savepoints import Savepoint
+from keyedstate.spark.query.stop import FINAL_WATERMARK
 from keyedstate.state import ValueState
 
 
@@ -64,7 +62,7 @@ def add(stream: Any, *epochs: int) -> None:
 
 def forked(stream: Any, folder: Path, savepoint: Savepoint) -> dict[int, list[tuple[Any, ...]]]:
     """Return what a fork of a savepoint puts out until all input is used up."""
-    fork_savepoint(savepoint.root, folder / "spark", folder / "state")
+    savepoint.fork(folder / "spark", folder / "state")
     run = Query(stream, folder)
     run.query.processAllAvailable()
     run.query.stop()
@@ -90,7 +88,7 @@ def test_a_busy_query_is_stopped_between_two_micro_batches(stream: Any, tmp_path
     while not running.rows:
         assert running.query.isActive
         running.query.awaitTermination(1)
-    stopped = stop_with_savepoint(running.query, tmp_path / "savepoint")
+    stopped = Savepoint.stop(running.query, tmp_path / "savepoint")
     assert not running.query.isActive and stopped.failure is None
     assert not stopped.savepoint.drained and stopped.savepoint.watermark is None
     assert stopped.savepoint.operators == ("count",)
@@ -103,24 +101,24 @@ def test_a_drained_query_has_used_up_its_input(stream: Any, tmp_path: Path) -> N
     add(stream, 0, 1)
     running = Query(stream, tmp_path / "first")
     with pytest.raises(SavepointTargetError):
-        stop_with_savepoint(running.query, tmp_path)
+        Savepoint.stop(running.query, tmp_path)
     assert running.query.isActive, "what could not be done in any case is refused before it is stopped"
     running.query.processAllAvailable()
     add(stream, 2)
-    stopped = stop_with_savepoint(running.query, tmp_path / "savepoint", drain=True)
+    stopped = Savepoint.stop(running.query, tmp_path / "savepoint", drain=True)
     assert stopped.epoch == 2 and sorted(running.rows) == [0, 1, 2]
     again = Savepoint.open(tmp_path / "savepoint")
     assert again.drained and again.watermark == FINAL_WATERMARK == 2**63 - 1
     with pytest.raises(UnstoppableQueryError, match="has ended"):
-        stop_with_savepoint(running.query, tmp_path / "second", drain=True)
+        Savepoint.stop(running.query, tmp_path / "second", drain=True)
     assert not (tmp_path / "second").exists()
-    assert stop_with_savepoint(running.query, tmp_path / "second").epoch == 2
+    assert Savepoint.stop(running.query, tmp_path / "second").epoch == 2
 
 
 def test_a_query_that_has_failed_leaves_a_savepoint_of_what_is_committed(stream: Any, tmp_path: Path) -> None:
     add(stream, 0, 1)
     running = Query(stream, tmp_path / "first", fails_at=1)
-    stopped = stop_with_savepoint(running.query, tmp_path / "savepoint", drain=True)
+    stopped = Savepoint.stop(running.query, tmp_path / "savepoint", drain=True)
     assert stopped.failure is not None and "the sink" in str(stopped.failure)
     assert stopped.epoch == 0 and not stopped.savepoint.drained
     after = forked(stream, tmp_path / "fork", stopped.savepoint)
@@ -131,7 +129,7 @@ def test_a_query_without_keyed_operators_is_refused(spark: SparkSession, tmp_pat
     frame = spark.readStream.format("rate").load()
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "spark")).start()
     with pytest.raises(UnstoppableQueryError, match="no keyed operators"):
-        stop_with_savepoint(query, tmp_path / "savepoint")
+        Savepoint.stop(query, tmp_path / "savepoint")
     assert query.isActive
     query.stop()
 

@@ -10,12 +10,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.errors import UnknownSchemeError
 from keyedstate.options import Configuration
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "storage.md"

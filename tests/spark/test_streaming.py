@@ -12,10 +12,9 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import MapState, ValueState
 
 SCHEMA = "k string, n long, total long, new boolean"

@@ -9,11 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.errors import EventTimeError, InvalidDurationError, MissingEventTimeError
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import BEFORE_TIME, Ttl, TtlClock, ValueState
 from keyedstate.time import EventTime
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.runtime import (
     Context,
@@ -24,10 +24,8 @@ from keyedstate.runtime import (
     TimerBatch,
     VectorizedProcessFunction,
 )
-from keyedstate.spark import keyed
+from keyedstate.savepoints import Savepoint
 from keyedstate.spark.plan.heartbeat import has_python_sources
-from keyedstate.spark.savepoint.savepoint import create_savepoint
-from keyedstate.spark.savepoint.stop import stop_with_savepoint
 from keyedstate.state import BEFORE_TIME, ValueState
 from keyedstate.time import EVENT_TIMERS, PROCESSING_TIMERS, EventTime
 
@@ -153,7 +151,7 @@ def test_timers_stay_with_a_host_and_move_with_a_savepoint_to_another_backend(
     for rows in EPOCHS[:3]:
         stream.add({"k": key, "v": time} for key, time in rows)
     stream.run(silent(stream, "heap-cow"))
-    create_savepoint(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
+    Savepoint.create(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
     if has_python_sources():
         reader = stream.spark.read.format("keyedstate").option("state", EVENT_TIMERS + "user-timers")
         shown = reader.load(str(tmp_path / "savepoint"))
@@ -245,7 +243,7 @@ def test_a_bootstrapped_state_has_its_timers_which_fire_in_the_query_that_begins
     rows = rows.withColumn("ts", f.expr("timestamp_millis(v)"))
     config: dict[str, object] = {"backend": one_backend, "parallelism": 2}
     frame = keyed(rows, "k", uid="silence", config=config, event_time=EventTime("ts", DELAY_MS))
-    frame.bootstrap(Silence(), tmp_path / "savepoint")
+    Savepoint.new().add(frame, Silence()).write(tmp_path / "savepoint")
     restore = {"restore.savepoint": str(tmp_path / "savepoint")}
     stream.run(silent(stream, one_backend, 3, config=restore))
     # The savepoint knows of 1200: in the first epoch the watermark is 1179.
@@ -328,7 +326,7 @@ def test_a_drained_query_with_a_heartbeat_fires_all_event_time_timers(
     )
     try:
         assert begun.wait(120), query.exception()
-        stopped = stop_with_savepoint(query, tmp_path / "savepoint", drain=True)
+        stopped = Savepoint.stop(query, tmp_path / "savepoint", drain=True)
     finally:
         query.stop()
         stream.settle()

@@ -15,11 +15,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.aggregates import aggregate_with
 from keyedstate.errors import UserFunctionError, user_function_error
 from keyedstate.runtime import Context, KeyedBatch, KeyedProcessFunction, VectorizedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import AggregateFunction, ReducingState
 from keyedstate.windows import Count
 from keyedstate.windows.declaration.function import ProcessWindowFunction

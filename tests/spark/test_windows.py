@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from keyedstate import types
+from keyedstate import epoch_metrics, keyed, split, types
 from keyedstate.aggregates import count, max_, sum_
 from keyedstate.errors import (
     EventTimeError,
@@ -18,7 +18,7 @@ from keyedstate.errors import (
     SideOutputError,
     UnstoppableQueryError,
 )
-from keyedstate.spark import epoch_metrics, keyed, split, stop_with_savepoint
+from keyedstate.savepoints import Savepoint
 from keyedstate.state import AggregateFunction
 from keyedstate.time import EventTime
 from keyedstate.windows import Count, CountTrigger, Global, Session, Sliding, Tumbling
@@ -197,9 +197,9 @@ def test_sessions_of_a_stream_wait_for_the_input_that_is_behind(stream, one_back
     running = sink.option("checkpointLocation", str(stream.spark_checkpoint)).start()
     try:
         with pytest.raises(UnstoppableQueryError, match=r"2 event-time timers of the operator 'sessions'"):
-            stop_with_savepoint(running, tmp_path / "drained", drain=True)
+            Savepoint.stop(running, tmp_path / "drained", drain=True)
         assert running.isActive
-        assert not stop_with_savepoint(running, tmp_path / "stopped").savepoint.drained
+        assert not Savepoint.stop(running, tmp_path / "stopped").savepoint.drained
     finally:
         running.stop()
         stream.settle()

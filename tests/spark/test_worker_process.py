@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from keyedstate import keyed
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.spark.task.worker_process import read_at_once
 
 

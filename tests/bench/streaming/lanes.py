@@ -18,10 +18,9 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from keyedstate import types
+from keyedstate import keyed, types
 from keyedstate.aggregates import count, sum_
 from keyedstate.runtime import KeyedBatch, KeyedProcessFunction, VectorizedProcessFunction
-from keyedstate.spark import keyed
 from keyedstate.state import ValueState
 
 SCHEMA = "k string, c long"

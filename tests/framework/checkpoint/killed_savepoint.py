@@ -17,16 +17,9 @@ from typing import Any
 
 from jobs import Job
 
-from keyedstate.checkpoint import (
-    CheckpointStorage,
-    OperatorFolder,
-    Savepoint,
-    claim,
-    delete_savepoint,
-    find_restore_point,
-)
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, claim, find_restore_point
 from keyedstate.errors import CheckpointError, NotASavepointError
-from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint
+from keyedstate.savepoints import Savepoint
 
 
 def die_at(step: int) -> None:
@@ -56,25 +49,25 @@ def main(folder: Path, what: str, step: int) -> None:
             Savepoint.open(savepoint).verify()
             shutil.rmtree(savepoint)
         die_at(step)
-        create_savepoint(savepoint, folder / "state", folder / "spark")
+        Savepoint.create(savepoint, folder / "state", folder / "spark")
         Savepoint.open(savepoint).verify()
     elif what == "fork":
         targets = folder / "fork/spark", folder / "fork/state"
         check_fork(*targets)
         shutil.rmtree(folder / "fork", ignore_errors=True)
         die_at(step)
-        fork_savepoint(savepoint, *targets)
+        Savepoint.open(savepoint).fork(*targets)
     else:
         copy = folder / "copy"
         try:
             Savepoint.open(copy).verify()
         except NotASavepointError:
             if copy.exists() and any(path.is_file() for path in copy.rglob("*")):
-                assert delete_savepoint(copy) == ()
+                assert Savepoint.delete(copy) == ()
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(savepoint, copy)
         die_at(step)
-        delete_savepoint(copy)
+        Savepoint.delete(copy)
 
 
 def check_fork(location: Path, state: Path) -> None:

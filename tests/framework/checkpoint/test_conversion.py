@@ -10,7 +10,7 @@ import pytest
 from keyedstate.checkpoint import (
     CheckpointCoordinator,
     CheckpointStorage,
-    Savepoint,
+    SavepointFolder,
     SavepointWriter,
     StoredState,
 )
@@ -29,7 +29,7 @@ def done(job: Any) -> Any:
     return job
 
 
-def state_of(savepoint: Savepoint, job: Any) -> Any:
+def state_of(savepoint: SavepointFolder, job: Any) -> Any:
     job.folder.storage = savepoint.storage("views")
     return job.read(savepoint.metadata("views"))
 
@@ -66,7 +66,7 @@ def test_a_savepoint_is_converted_with_all_that_it_says(done: Any, tmp_path: Pat
     assert savepoint.spark == SparkPosition("query-1", 3)
     assert (savepoint.drained, savepoint.watermark) == (True, 8)
     assert savepoint.read_spark_file("offsets/3") == b"v1"
-    assert told[-1][0] == told[-1][1] == Savepoint.open(tmp_path / "first").data_bytes()
+    assert told[-1][0] == told[-1][1] == SavepointFolder.open(tmp_path / "first").data_bytes()
     assert savepoint.data_bytes() != told[-1][1], "it was compressed"
     assert state_of(savepoint, done) == done.state_of(0, 1, 2, 3)
 

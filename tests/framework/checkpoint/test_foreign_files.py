@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, delete_savepoint
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage
 from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
 from keyedstate.cli.demo.watch import _prepare
+from keyedstate.savepoints import Savepoint
 from keyedstate.spark.savepoint.bootstrap import metadata_of
-from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint
 
 
 def before_the_first_deletion(monkeypatch: pytest.MonkeyPatch, path: str, act: Callable[[], object]) -> None:
@@ -48,7 +48,7 @@ def test_a_file_that_comes_into_a_savepoint_while_it_is_deleted_stays(
         writer.finish()
     foreign = tmp_path / "savepoint" / "spark" / "notes.txt"
     before_the_first_deletion(monkeypatch, "spark/", lambda: foreign.write_text("precious"))
-    delete_savepoint(tmp_path / "savepoint")
+    Savepoint.delete(tmp_path / "savepoint")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [foreign]
 
 
@@ -56,7 +56,7 @@ def test_a_deleted_savepoint_leaves_no_folder(tmp_path: Path) -> None:
     with SavepointWriter(tmp_path / "savepoint") as writer:
         writer.add_spark_file("offsets/0", b"{}")
         writer.finish()
-    assert delete_savepoint(tmp_path / "savepoint") == ()
+    assert Savepoint.delete(tmp_path / "savepoint") == ()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,7 +79,7 @@ def test_a_fork_that_fails_deletes_only_what_it_wrote(job: Any, tmp_path: Path) 
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text('{"id": "query-1"}' if name == "metadata" else 'v1\n{}\n{"offset": 0}')
     job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
-    create_savepoint(tmp_path / "savepoint", Path(job.folder.location).parent, spark)
+    Savepoint.create(tmp_path / "savepoint", Path(job.folder.location).parent, spark)
     targets = tmp_path / "fork" / "spark", tmp_path / "fork" / "state"
     foreign = [targets[0] / "notes.txt", targets[1] / "views" / "data" / "notes.txt"]
 
@@ -90,7 +90,7 @@ def test_a_fork_that_fails_deletes_only_what_it_wrote(job: Any, tmp_path: Path) 
         raise RuntimeError("in the midst")
 
     with pytest.raises(RuntimeError, match="in the midst"):
-        fork_savepoint(tmp_path / "savepoint", *targets, progress=fail)
+        Savepoint.open(tmp_path / "savepoint").fork(*targets, progress=fail)
     assert sorted(path for path in (tmp_path / "fork").rglob("*") if path.is_file()) == sorted(foreign)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keyedstate.checkpoint import CheckpointCoordinator
-from keyedstate.spark.savepoint.savepoint import create_savepoint
+from keyedstate.savepoints import Savepoint
 
 SCRIPT = Path(__file__).with_name("killed_savepoint.py")
 
@@ -35,7 +35,7 @@ def query(job: Any, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("what", ["create", "fork", "delete"])
 def test_what_a_killed_process_leaves_is_whole_or_nothing(query: Path, what: str) -> None:
     if what != "create":
-        create_savepoint(query / "savepoint", query / "state", query / "spark")
+        Savepoint.create(query / "savepoint", query / "state", query / "spark")
     command = [sys.executable, str(SCRIPT), str(query), what, "200"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

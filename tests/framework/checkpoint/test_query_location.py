@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keyedstate.errors import SparkLocationError, SparkStateError
-from keyedstate.spark.savepoint.query_location import QueryLocation
+from keyedstate.spark.query.location import QueryLocation
 
 
 @pytest.fixture

@@ -11,13 +11,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointCoordinator,
-    CheckpointStorage,
-    Savepoint,
-    SavepointWriter,
-    delete_savepoint,
-)
+from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.format.json_document import encode_document
 from keyedstate.checkpoint.savepoint.canonical import write_whole
 from keyedstate.checkpoint.savepoint.savepoint import SparkPosition
@@ -57,13 +51,13 @@ def fill(writer: SavepointWriter, job: Any) -> None:
     writer.add_spark_file("sources/0/3", b"v1")
 
 
-def write(place: Any, job: Any) -> Savepoint:
+def write(place: Any, job: Any) -> SavepointFolder:
     with SavepointWriter(place) as writer:
         fill(writer, job)
         return writer.finish(spark=SparkPosition("query-1", 3), drained=True, watermark=7, created_ms=5)
 
 
-def state_in(savepoint: Savepoint, job: Any) -> Any:
+def state_in(savepoint: SavepointFolder, job: Any) -> Any:
     metadata = savepoint.metadata("views")
     reader = job.folder
     reader.storage = savepoint.storage("views")
@@ -72,7 +66,7 @@ def state_in(savepoint: Savepoint, job: Any) -> Any:
 
 def test_a_savepoint_says_what_it_is_and_holds_the_state(place: CheckpointStorage, done: Any) -> None:
     written = write(place, done)
-    savepoint = Savepoint.open(place)
+    savepoint = SavepointFolder.open(place)
     assert savepoint == written
     assert savepoint.operators == ("views",) and savepoint.created_ms == 5
     assert savepoint.spark == SparkPosition("query-1", 3)
@@ -90,12 +84,12 @@ def test_a_savepoint_may_be_moved_and_copied_to_another_storage(
     write(tmp_path / "first", done)
     (tmp_path / "first").rename(tmp_path / "second")
     shutil.rmtree(tmp_path / "state" / "views")
-    moved = Savepoint.open(tmp_path / "second")
+    moved = SavepointFolder.open(tmp_path / "second")
     moved.verify()
     copy = storage.child("copy")
     for path in moved.root.files():
         copy.write_atomic(path, moved.root.read(path))
-    copied = Savepoint.open(copy)
+    copied = SavepointFolder.open(copy)
     copied.verify()
     assert copied.id == moved.id
     assert state_in(copied, done) == done.state_of(0, 1, 2, 3)
@@ -103,13 +97,13 @@ def test_a_savepoint_may_be_moved_and_copied_to_another_storage(
 
 def test_a_folder_is_no_savepoint_until_it_is_finished(place: CheckpointStorage, done: Any) -> None:
     with pytest.raises(NotASavepointError, match="nothing is there"):
-        Savepoint.open(place)
+        SavepointFolder.open(place)
     writer = SavepointWriter(place)
     fill(writer, done)
     with pytest.raises(NotASavepointError, match="not finished"):
-        Savepoint.open(place)
+        SavepointFolder.open(place)
     writer.finish()
-    assert Savepoint.open(place).spark is None
+    assert SavepointFolder.open(place).spark is None
 
 
 def test_what_a_killed_writer_has_left_is_written_over(place: CheckpointStorage, done: Any) -> None:
@@ -203,7 +197,7 @@ def test_of_two_writers_in_one_folder_the_later_one_wins(place: CheckpointStorag
     first.abort()
     savepoint = second.finish()
     savepoint.verify()
-    assert Savepoint.open(place).id == second.id
+    assert SavepointFolder.open(place).id == second.id
 
 
 def test_a_changed_byte_anywhere_is_found_and_named(done: Any, tmp_path: Path) -> None:
@@ -218,7 +212,7 @@ def test_a_changed_byte_anywhere_is_found_and_named(done: Any, tmp_path: Path) -
             damaged[position] ^= 1 << (position % 8)
             Path(savepoint.root.root, path).write_bytes(damaged)
             with pytest.raises((CorruptManifestError, CorruptSegmentError, FormatVersionError)) as caught:
-                Savepoint.open(savepoint.root).verify()
+                SavepointFolder.open(savepoint.root).verify()
             assert path in str(caught.value)
         Path(savepoint.root.root, path).write_bytes(intact)
     savepoint.verify()
@@ -253,13 +247,13 @@ def test_a_missing_or_exchanged_file_is_found(place: CheckpointStorage, done: An
 def test_a_future_version_is_refused_by_its_number(place: CheckpointStorage) -> None:
     place.write_atomic("_savepoint", encode_document("savepoint", 2, {"anything": "else"}))
     with pytest.raises(FormatVersionError, match="has the format version 2"):
-        Savepoint.open(place)
+        SavepointFolder.open(place)
     place.write_atomic("_savepoint", encode_document("savepoint", 1, {"anything": "else"}))
     with pytest.raises(CorruptManifestError, match="malformed"):
-        Savepoint.open(place)
+        SavepointFolder.open(place)
     place.write_atomic("_savepoint", encode_document("checkpoint", 1, {}))
     with pytest.raises(CorruptManifestError, match="of the kind 'checkpoint'"):
-        Savepoint.open(place)
+        SavepointFolder.open(place)
 
 
 def test_an_operator_that_is_not_in_it_is_refused_with_those_that_are(
@@ -310,7 +304,7 @@ def test_deletion_leaves_an_operator_alone_that_has_its_checkpoints_in_the_same_
     write(place, done)
     place.write_atomic("live/_owner", b"a query's")
     place.write_atomic("live/data/n1.seg", b"its state")
-    assert delete_savepoint(place) == ("live/_owner", "live/data/n1.seg")
+    assert SavepointFolder.delete(place) == ("live/_owner", "live/data/n1.seg")
     assert place.files() == ["live/_owner", "live/data/n1.seg"]
 
 
@@ -318,13 +312,13 @@ def test_deletion_takes_a_savepoint_and_nothing_else(place: CheckpointStorage, d
     """CP-18: a savepoint goes only when somebody says so."""
     write(place, done)
     place.write_atomic("views/notes.txt", b"mine")
-    assert delete_savepoint(place) == ("views/notes.txt",)
+    assert SavepointFolder.delete(place) == ("views/notes.txt",)
     assert place.files() == ["views/notes.txt"]
     with pytest.raises(NotASavepointError, match=r"it holds .*views"):
-        delete_savepoint(place)
+        SavepointFolder.delete(place)
     other = place.child("other")
     write(other, done)
-    assert delete_savepoint(other) == ()
+    assert SavepointFolder.delete(other) == ()
     assert "other" not in place.list()
 
 
@@ -335,22 +329,22 @@ def test_a_killed_deletion_leaves_what_can_be_deleted_or_written_over(
     files = place.files()
     # Killed after the mark, after `_savepoint`, and after any of the other files.
     place.write_atomic("_unfinished", b"")
-    Savepoint.open(place).verify()
+    SavepointFolder.open(place).verify()
     for path in files:
         place.delete_file(path)
         with pytest.raises(NotASavepointError, match="not finished"):
-            Savepoint.open(place)
+            SavepointFolder.open(place)
         if path == files[2]:
             break
-    assert delete_savepoint(place) == () and place.files() == []
+    assert SavepointFolder.delete(place) == () and place.files() == []
     write(place, done).verify()
 
 
 def test_no_checkpoint_folder_is_taken_for_a_savepoint(done: Any) -> None:
     with pytest.raises(NotASavepointError, match=r"holds .*chk-3"):
-        Savepoint.open(done.folder.storage)
+        SavepointFolder.open(done.folder.storage)
     with pytest.raises(NotASavepointError):
-        delete_savepoint(done.folder.storage)
+        SavepointFolder.delete(done.folder.storage)
     with pytest.raises(SavepointTargetError):
         SavepointWriter(done.folder.storage)
     assert done.published(3) == done.state_of(0, 1, 2, 3)

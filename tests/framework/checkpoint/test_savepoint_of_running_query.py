@@ -12,7 +12,7 @@ import pytest
 
 from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage
 from keyedstate.errors import NoStoredStateError, StateFolderOwnedError
-from keyedstate.spark.savepoint.savepoint import create_savepoint
+from keyedstate.savepoints import Savepoint
 
 
 def commit(location: Path, epoch: int) -> None:
@@ -48,7 +48,7 @@ def test_savepoints_of_a_query_that_goes_on_are_each_of_one_epoch(
     query.start()
     try:
         assert first_done.wait(60)
-        taken = [create_savepoint(tmp_path / f"{number}", local, tmp_path / "spark") for number in range(6)]
+        taken = [Savepoint.create(tmp_path / f"{number}", local, tmp_path / "spark") for number in range(6)]
     finally:
         enough.set()
         query.join()
@@ -68,14 +68,14 @@ def test_operators_of_other_queries_in_the_folder_are_left_out_or_refused(
     jobs: ModuleType, local: CheckpointStorage, tmp_path: Path
 ) -> None:
     with pytest.raises(NoStoredStateError):
-        create_savepoint(tmp_path / "none", local)
+        Savepoint.create(tmp_path / "none", local)
     for uid, query in (("mine", "query-1"), ("others", "query-2")):
         job: Any = jobs.Job(local, uid=uid, query=query)
         job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
     commit(tmp_path / "spark", 0)
-    assert create_savepoint(tmp_path / "one", local, tmp_path / "spark").operators == ("mine",)
+    assert Savepoint.create(tmp_path / "one", local, tmp_path / "spark").operators == ("mine",)
     with pytest.raises(StateFolderOwnedError, match="query-2"):
-        create_savepoint(tmp_path / "two", local, tmp_path / "spark", uids=["mine", "others"])
+        Savepoint.create(tmp_path / "two", local, tmp_path / "spark", uids=["mine", "others"])
     with pytest.raises(StateFolderOwnedError):
-        create_savepoint(tmp_path / "two", local)
-    assert create_savepoint(tmp_path / "two", local, uids=["others"]).operators == ("others",)
+        Savepoint.create(tmp_path / "two", local)
+    assert Savepoint.create(tmp_path / "two", local, uids=["others"]).operators == ("others",)

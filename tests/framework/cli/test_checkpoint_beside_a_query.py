@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import Savepoint
+from keyedstate.checkpoint import SavepointFolder
 
 #: How often each command meets the query: each time it is at another step.
 ROUNDS = 4
@@ -129,4 +129,4 @@ def test_list_and_show_and_savepoints_are_made_of_what_is_there(running, invoke,
         out = tmp_path / f"savepoint-{number}"
         assert invoke("savepoint", "create", str(tmp_path / "state"), str(out)).returncode == 0
         assert invoke("checkpoint", "verify", str(out)).returncode == 0
-        assert Savepoint.open(out).metadata("aircraft").epoch > 1
+        assert SavepointFolder.open(out).metadata("aircraft").epoch > 1

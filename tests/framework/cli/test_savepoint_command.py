@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage, Savepoint
+from keyedstate.checkpoint import CheckpointStorage, SavepointFolder
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
 from keyedstate.errors import CorruptManifestError, NotASavepointError, NotForkableError, UnknownEpochError
 
@@ -56,7 +56,7 @@ def flipped(path: Path) -> None:
 
 
 def test_a_savepoint_of_a_query_has_its_state_and_its_offsets(invoke, savepoint, query, tmp_path):
-    made = Savepoint.open(savepoint)
+    made = SavepointFolder.open(savepoint)
     assert (made.operators, made.spark.query_id, made.spark.epoch) == (("aircraft",), "query-1", 1)
     compared = invoke("checkpoint", "diff", str(savepoint), str(tmp_path / "state"))
     assert compared.returncode == 0
@@ -75,7 +75,7 @@ def test_without_sparks_location_one_epoch_may_be_asked_for(invoke, query, tmp_p
         "epoch": None,
         "drained": False,
     }
-    assert Savepoint.open(paths[1]).metadata("aircraft").epoch == 0
+    assert SavepointFolder.open(paths[1]).metadata("aircraft").epoch == 0
     with pytest.raises(UnknownEpochError):
         invoke("savepoint", "create", paths[0], str(tmp_path / "other"), "--epoch", "7")
     assert not (tmp_path / "other" / "_savepoint").exists()
@@ -129,7 +129,7 @@ def test_a_converted_savepoint_is_the_same_in_other_files(invoke, savepoint, tmp
     ran = invoke(
         "savepoint", "convert", str(savepoint), str(out), "--compression", "none", "--format", "json"
     )
-    before, after = Savepoint.open(savepoint), Savepoint.open(out)
+    before, after = SavepointFolder.open(savepoint), SavepointFolder.open(out)
     assert json.loads(ran.stdout)["forkable"] is True
     assert (after.spark, after.spark_files()) == (before.spark, before.spark_files())
     assert after.id != before.id and after.data_bytes() != before.data_bytes()
@@ -140,7 +140,7 @@ def test_a_converted_savepoint_is_the_same_in_other_files(invoke, savepoint, tmp
 def test_one_checkpoint_of_an_operator_becomes_a_savepoint(invoke, query, tmp_path):
     checkpoint, out = str(tmp_path / "state/aircraft/chk-1"), str(tmp_path / "sp")
     assert invoke("savepoint", "convert", checkpoint, out).returncode == 0
-    assert Savepoint.open(out).spark is None
+    assert SavepointFolder.open(out).spark is None
     assert invoke("checkpoint", "diff", checkpoint, out).returncode == 0
     # The chain of a base and a delta is one file now.
     shown = json.loads(invoke("checkpoint", "show", out, "--format", "json").stdout)

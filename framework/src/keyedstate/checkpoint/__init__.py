@@ -39,11 +39,9 @@ from keyedstate.checkpoint.protocol.owner import write_attempt
 from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
 from keyedstate.checkpoint.savepoint.savepoint import (
-    Savepoint,
+    SavepointFolder,
     SavepointWriter,
     SparkPosition,
-    delete_savepoint,
-    describe_savepoint,
 )
 from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
@@ -72,7 +70,7 @@ __all__ = [
     "OperatorStateFile",
     "OutputFile",
     "Owner",
-    "Savepoint",
+    "SavepointFolder",
     "SavepointRestore",
     "SavepointWriter",
     "SegmentFile",
@@ -87,8 +85,6 @@ __all__ = [
     "TaskIdentity",
     "claim",
     "delete_native",
-    "delete_savepoint",
-    "describe_savepoint",
     "failures_so_far",
     "find_restore_point",
     "from_json",

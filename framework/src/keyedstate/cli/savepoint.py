@@ -12,10 +12,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Savepoint, SavepointWriter
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.reading.stored_path import Place
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
-from keyedstate.checkpoint.savepoint.savepoint import delete_savepoint
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
 from keyedstate.cli.checkpoint.leases import Holding
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
@@ -30,8 +29,9 @@ from keyedstate.cli.output import (
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.errors import StopRequestError
 from keyedstate.options import CHECKPOINT_COMPRESSION
-from keyedstate.spark.savepoint.query_location import without_hadoop_scheme
-from keyedstate.spark.savepoint.savepoint import create_savepoint, fork_savepoint, query_folders
+from keyedstate.spark.query.creation import query_folders
+from keyedstate.spark.query.location import without_hadoop_scheme
+from keyedstate.spark.savepoint.savepoint import Savepoint
 
 _LOOK_EVERY_S = 0.2
 #: A driver that takes a request at its last moment is not missed.
@@ -120,8 +120,8 @@ def create(
 ) -> None:
     """Make a savepoint of a query's checkpoints, whether it runs or not; it is not disturbed."""
 
-    def make(report: Callable[[int, int], None]) -> Savepoint:
-        return create_savepoint(
+    def make(report: Callable[[int, int], None]) -> SavepointFolder:
+        return Savepoint.create(
             open_storage(savepoint, config),
             open_storage(checkpoint_dir, config),
             None if spark_checkpoint is None else _spark_storage(spark_checkpoint, config),
@@ -163,7 +163,7 @@ def stop(
         raise StopRequestError(folder.location, answer.answer, "")
     if answer.answer:
         print(f"keyedstate: the query had failed before: {answer.answer}", file=sys.stderr)
-    _print_savepoint(Savepoint.open(target), format)
+    _print_savepoint(SavepointFolder.open(target), format)
 
 
 @app.command("fork")
@@ -177,7 +177,7 @@ def fork(
     """Prepare a new query that goes on from a savepoint, from the same offsets; the old one goes on too."""
     places = _spark_storage(spark_checkpoint, config), open_storage(checkpoint_dir, config)
     with progress_of("forking") as report:
-        made = fork_savepoint(open_storage(savepoint, config), *places, progress=report)
+        made = Savepoint.open(open_storage(savepoint, config)).fork(*places, progress=report)
     locations = [place.location() for place in places]
     if format is Format.json:
         print_json(
@@ -227,7 +227,7 @@ def convert(
     source, target = open_storage(path, config), open_storage(savepoint, config)
     with Holding() as holding:
 
-        def make(report: Callable[[int, int], None]) -> Savepoint:
+        def make(report: Callable[[int, int], None]) -> SavepointFolder:
             def renewing(done: int, total: int) -> None:
                 holding.renew()
                 report(done, total)
@@ -252,7 +252,7 @@ def delete(
             raise typer.BadParameter("say it where nobody can be asked", param_hint="--yes")
         if not typer.confirm(f"Delete the savepoint {location}?", err=True):
             raise typer.Exit(2)
-    left = delete_savepoint(storage)
+    left = SavepointFolder.delete(storage)
     if format is Format.json:
         print_json({"location": location, "left": list(left)})
         return
@@ -286,13 +286,13 @@ def _await_answer(folder: OperatorFolder, request: StopRequest, timeout: float) 
         time.sleep(_LOOK_EVERY_S)
 
 
-def _make(make: Callable[[Callable[[int, int], None]], Savepoint], what: str, format: Format) -> None:
+def _make(make: Callable[[Callable[[int, int], None]], SavepointFolder], what: str, format: Format) -> None:
     with progress_of(what) as report:
         savepoint = make(report)
     _print_savepoint(savepoint, format)
 
 
-def _print_savepoint(savepoint: Savepoint, format: Format) -> None:
+def _print_savepoint(savepoint: SavepointFolder, format: Format) -> None:
     if format is Format.json:
         print_json(savepoint_document(savepoint))
         return

@@ -118,5 +118,5 @@ def _refuse_second_operator(folder: OperatorFolder, identity: TaskIdentity) -> N
 
 
 def _operator_of(nonce: str) -> str:
-    # `keyedstate.spark.task.identity.attempt_identity` puts it before the random part.
+    # `keyedstate.spark.hosts.task_identity.attempt_identity` puts it before the random part.
     return nonce.partition("-")[0]

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-import keyedstate
+from keyedstate import version
 from keyedstate.errors import FACTS, StateError, UserFunctionError
 from keyedstate.runtime.function import Context, KeyedFunction
 from keyedstate.state import StateHandle
@@ -17,7 +17,7 @@ from keyedstate.state import StateHandle
 MAX_ERROR, MAX_KEY, MAX_TRACE = 4_000, 1_000, 12_000
 
 _OF_A_KEY = frozenset(("process", "process1", "process2", "on_timer"))
-_FRAMEWORK = os.path.dirname(keyedstate.__file__) + os.sep
+_FRAMEWORK = os.path.dirname(version.__file__) + os.sep
 
 
 def user_function_error_of(

@@ -33,6 +33,7 @@ from keyedstate.windows.declaration.evictors import (
     TimeEvictor,
     TimestampedValue,
 )
+from keyedstate.windows.declaration.function import ProcessWindowFunction
 from keyedstate.windows.declaration.sessions import Session
 from keyedstate.windows.declaration.triggers import (
     CountTrigger,
@@ -74,6 +75,7 @@ __all__ = [
     "MergingWindowSet",
     "NeverTrigger",
     "OnMergeContext",
+    "ProcessWindowFunction",
     "ProcessingTimeTrigger",
     "ProcessingTimeoutTrigger",
     "PurgingTrigger",

@@ -15,7 +15,7 @@ from keyedstate.checkpoint.protocol.leases import leased_data_files
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, data_paths
 from keyedstate.checkpoint.reading.stored_path import StoredOperator
 from keyedstate.checkpoint.reading.survey import NATIVE, Checkpoint, Status, Survey, files_of, survey
-from keyedstate.checkpoint.savepoint.savepoint import SPARK, Savepoint
+from keyedstate.checkpoint.savepoint.savepoint import SPARK, SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, StoredFile
 from keyedstate.errors import (
     CheckpointError,
@@ -246,7 +246,7 @@ class Inspector:
         return Problem(wanted.segment.path, fault, detail, epochs, tuple(sorted(wanted.partitions)))
 
 
-def problems_of_savepoint(savepoint: Savepoint) -> list[Problem]:
+def problems_of_savepoint(savepoint: SavepointFolder) -> list[Problem]:
     """Read what a savepoint has beside the data of operators: their metadata, and the files of Spark."""
     readings: dict[str, Callable[[], object]] = {
         f"{uid}/{METADATA}": partial(savepoint.metadata, uid) for uid in savepoint.operators

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder
-from keyedstate.checkpoint.savepoint.savepoint import Savepoint
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
 from keyedstate.checkpoint.savepoint.state_location import operators_in
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import NoStoredStateError, NotASavepointError, UnknownOperatorError, UnsafeNameError
@@ -60,7 +60,7 @@ class Place:
         At least one, by uid.
     epoch : int or None
         Of the one checkpoint that was named; None where all of an operator's are meant.
-    savepoint : Savepoint or None
+    savepoint : SavepointFolder or None
         Where a whole savepoint was named, and not one operator's folder in it.
     """
 
@@ -68,7 +68,7 @@ class Place:
     storage: CheckpointStorage
     operators: tuple[StoredOperator, ...]
     epoch: int | None = None
-    savepoint: Savepoint | None = None
+    savepoint: SavepointFolder | None = None
 
     @classmethod
     def open(cls, storage: CheckpointStorage, uid: str | None = None) -> Place:
@@ -104,7 +104,7 @@ class Place:
     def _open(cls, storage: CheckpointStorage) -> Place:
         names, (above, name) = storage.list(), split(storage)
         if _SAVEPOINT in names:
-            savepoint = Savepoint.open(storage)
+            savepoint = SavepointFolder.open(storage)
             inside = [StoredOperator(uid, savepoint.storage(uid), None) for uid in savepoint.operators]
             return cls(PlaceKind.SAVEPOINT, storage, tuple(inside), savepoint=savepoint)
         if _UNFINISHED in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_whole
-from keyedstate.checkpoint.savepoint.savepoint import Progress, Savepoint, SavepointWriter
+from keyedstate.checkpoint.savepoint.savepoint import Progress, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.checkpoint.storage.filesystem import Place
 
@@ -14,7 +14,7 @@ def convert_savepoint(
     *,
     compression: str | None = None,
     progress: Progress | None = None,
-) -> Savepoint:
+) -> SavepointFolder:
     """Write a savepoint once more, in the newest format; what it says of its query stays, its id does not.
 
     Parameters
@@ -34,7 +34,7 @@ def convert_savepoint(
     CheckpointError
         Where a file, which is named, is damaged or cannot be read or written; what was written is deleted.
     """
-    origin = Savepoint.open(source)
+    origin = SavepointFolder.open(source)
     with SavepointWriter(place) as writer:
         for path in origin.spark_files():
             writer.add_spark_file(path, origin.read_spark_file(path))
@@ -57,7 +57,7 @@ def savepoint_of_checkpoint(
     *,
     compression: str | None = None,
     progress: Progress | None = None,
-) -> Savepoint:
+) -> SavepointFolder:
     """Write one operator's checkpoint as a savepoint, from which a new query may start.
 
     Parameters and errors are those of `convert_savepoint`.  The caller holds the checkpoint where its query

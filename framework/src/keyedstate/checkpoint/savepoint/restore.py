@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata, Owner, SavepointOrigin, TaskIdentity
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder
-from keyedstate.checkpoint.savepoint.savepoint import Savepoint, delete_savepoint
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
 from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
@@ -219,18 +219,18 @@ class SavepointRestore:
             return True
         with contextlib.suppress(NotASavepointError):
             place = CheckpointStorage.open(self.uri or owner.savepoint.location, self.config)
-            delete_savepoint(place, only_id=owner.savepoint.id)
+            SavepointFolder.delete(place, only_id=owner.savepoint.id)
         return True
 
-    def _open(self, place: str) -> Savepoint:
-        return Savepoint.open(CheckpointStorage.open(place, self.config))
+    def _open(self, place: str) -> SavepointFolder:
+        return SavepointFolder.open(CheckpointStorage.open(place, self.config))
 
-    def _refuse_new(self, savepoint: Savepoint, uid: str) -> None:
+    def _refuse_new(self, savepoint: SavepointFolder, uid: str) -> None:
         if uid not in savepoint.operators and not self.allow_new:
             raise NewOperatorError(savepoint.location, uid, savepoint.operators)
 
 
-def _stored(savepoint: Savepoint, identity: TaskIdentity) -> StoredState | None:
+def _stored(savepoint: SavepointFolder, identity: TaskIdentity) -> StoredState | None:
     if identity.uid not in savepoint.operators:
         return None
     metadata = savepoint.metadata(identity.uid)

@@ -24,9 +24,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from keyedstate import __version__
 from keyedstate.checkpoint.format.json_converter import to_json
 from keyedstate.checkpoint.format.json_document import decode_as, decode_document, encode_document
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
@@ -46,6 +45,7 @@ from keyedstate.errors import (
     UnknownOperatorError,
     UnsafeNameError,
 )
+from keyedstate.version import __version__
 
 FORMAT_VERSION = 1
 #: The file that makes a folder a savepoint.
@@ -81,8 +81,11 @@ class SparkPosition:
     epoch: int
 
 
+_Folder = TypeVar("_Folder", bound="SavepointFolder")
+
+
 @dataclass(frozen=True)
-class Savepoint:
+class SavepointFolder:
     """A finished savepoint.
 
     Attributes
@@ -120,7 +123,7 @@ class Savepoint:
         return f"savepoint {self.location} of {names}{position}{', drained' if self.drained else ''}"
 
     @classmethod
-    def open(cls, place: Place) -> Savepoint:
+    def open(cls: type[_Folder], place: Place) -> _Folder:
         """Open a savepoint; reads one small file.
 
         Raises
@@ -223,6 +226,58 @@ class Savepoint:
             if progress is not None:
                 progress(done, total)
 
+    def describe(self) -> dict[str, Any]:
+        """Return what a savepoint is, as JSON values; sizes in bytes. Raises as `metadata`."""
+        return {
+            "location": self.location,
+            "id": self.id,
+            "created_ms": self.created_ms,
+            "keyedstate_version": self.keyedstate_version,
+            "operators": list(self.operators),
+            "drained": self.drained,
+            "watermark": self.watermark,
+            "query_id": None if self.spark is None else self.spark.query_id,
+            "epoch": None if self.spark is None else self.spark.epoch,
+            "forkable": self.spark is not None,
+            "bytes": self.data_bytes(),
+        }
+
+    @staticmethod
+    def delete(place: Place, *, only_id: str | None = None) -> tuple[str, ...]:
+        """Delete a savepoint, and what an unfinished creation or deletion has left; files of others stay.
+
+        Killed anywhere it leaves either the savepoint as it was, or a folder that is none and may be deleted,
+        or written over, later.
+
+        Parameters
+        ----------
+        place : str, path or CheckpointStorage
+        only_id : str, optional
+            Does nothing where the savepoint, or what a deletion has left of one, has another id.
+
+        Returns
+        -------
+        tuple of str
+            The files in the folder that were not the savepoint's; without any the folder is gone as well.
+
+        Raises
+        ------
+        NotASavepointError
+            Where there is none, and nothing of one.
+        StorageError
+        """
+        root = CheckpointStorage.at(place)
+        names = root.list()
+        if SAVEPOINT not in names and UNFINISHED not in names:
+            raise NotASavepointError(root.location(), names, unfinished=False)
+        found = _id_in(root, "savepoint" if SAVEPOINT in names else "unfinished savepoint")
+        if only_id is not None and found != only_id:
+            return ()
+        if SAVEPOINT in names:
+            root.write_atomic(UNFINISHED, _mark(found))
+            root.delete_file(SAVEPOINT)
+        return _delete_own(root)
+
     def _verified(self, path: str) -> bytes:
         data = self.root.read(path)
         if hashlib.sha256(data).hexdigest() != self._digests.get(path):
@@ -324,7 +379,7 @@ class SavepointWriter:
         drained: bool = False,
         watermark: int | None = None,
         created_ms: int | None = None,
-    ) -> Savepoint:
+    ) -> SavepointFolder:
         """Publish the savepoint: the one write that makes it exist.
 
         Parameters
@@ -332,7 +387,7 @@ class SavepointWriter:
         spark : SparkPosition, optional
             Where the files that continue it were added.
         drained, watermark
-            As `Savepoint` has them.
+            As `SavepointFolder` has them.
         created_ms : int, optional
             Milliseconds since 1970 UTC; by default now.
 
@@ -356,7 +411,7 @@ class SavepointWriter:
         self.root.write_atomic(SAVEPOINT, encode_document("savepoint", FORMAT_VERSION, body))
         self._finished = True
         self.root.delete_file(UNFINISHED)
-        return Savepoint.open(self.root)
+        return SavepointFolder.open(self.root)
 
     def abort(self) -> None:
         """Delete what was written; does nothing after `finish`, or where another writer has taken over."""
@@ -388,42 +443,6 @@ class SavepointWriter:
             return self.root.read(UNFINISHED) == _mark(self.id)
         except MissingFileError:
             return False
-
-
-def delete_savepoint(place: Place, *, only_id: str | None = None) -> tuple[str, ...]:
-    """Delete a savepoint, and what an unfinished creation or deletion has left; files of others stay.
-
-    Killed anywhere it leaves either the savepoint as it was, or a folder that is none and may be deleted,
-    or written over, later.
-
-    Parameters
-    ----------
-    place : str, path or CheckpointStorage
-    only_id : str, optional
-        Does nothing where the savepoint, or what a deletion has left of one, has another id.
-
-    Returns
-    -------
-    tuple of str
-        The files in the folder that were not the savepoint's; without any the folder is gone as well.
-
-    Raises
-    ------
-    NotASavepointError
-        Where there is none, and nothing of one.
-    StorageError
-    """
-    root = CheckpointStorage.at(place)
-    names = root.list()
-    if SAVEPOINT not in names and UNFINISHED not in names:
-        raise NotASavepointError(root.location(), names, unfinished=False)
-    found = _id_in(root, "savepoint" if SAVEPOINT in names else "unfinished savepoint")
-    if only_id is not None and found != only_id:
-        return ()
-    if SAVEPOINT in names:
-        root.write_atomic(UNFINISHED, _mark(found))
-        root.delete_file(SAVEPOINT)
-    return _delete_own(root)
 
 
 def _id_in(root: CheckpointStorage, kind: str) -> str:
@@ -466,20 +485,3 @@ def _delete_files(root: CheckpointStorage, paths: Sequence[str]) -> None:
 def _is_sparks(path: str) -> bool:
     # An operator may have the uid of Spark's folder; then its metadata lies in it too.
     return path.startswith(f"{SPARK}/") and path != f"{SPARK}/{METADATA}"
-
-
-def describe_savepoint(savepoint: Savepoint) -> dict[str, Any]:
-    """Return what a savepoint is, as JSON values; sizes in bytes. Raises as `Savepoint.metadata`."""
-    return {
-        "location": savepoint.location,
-        "id": savepoint.id,
-        "created_ms": savepoint.created_ms,
-        "keyedstate_version": savepoint.keyedstate_version,
-        "operators": list(savepoint.operators),
-        "drained": savepoint.drained,
-        "watermark": savepoint.watermark,
-        "query_id": None if savepoint.spark is None else savepoint.spark.query_id,
-        "epoch": None if savepoint.spark is None else savepoint.spark.epoch,
-        "forkable": savepoint.spark is not None,
-        "bytes": savepoint.data_bytes(),
-    }

@@ -16,7 +16,7 @@ import pyarrow as pa
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, OperatorFolder
-from keyedstate.checkpoint.savepoint.savepoint import SAVEPOINT, UNFINISHED, Savepoint
+from keyedstate.checkpoint.savepoint.savepoint import SAVEPOINT, UNFINISHED, SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Place
 from keyedstate.errors import (
     KeyedStateError,
@@ -89,7 +89,7 @@ class StoredState:
         names = storage.list()
         name = _last_part(storage)
         if SAVEPOINT in names or UNFINISHED in names:
-            return cls._of_a_savepoint(Savepoint.open(storage), uid, epoch)
+            return cls._of_a_savepoint(SavepointFolder.open(storage), uid, epoch)
         if not _is_operator(names):
             operators = operators_in(storage)
             if not operators:
@@ -101,11 +101,11 @@ class StoredState:
         elif METADATA in names and _CHECKPOINT.fullmatch(name):
             return cls._one_of_a_folder(_parent(storage), name, uid, epoch)
         elif METADATA in names:
-            return cls._of_a_savepoint(Savepoint.open(_parent(storage)), uid or name, epoch)
+            return cls._of_a_savepoint(SavepointFolder.open(_parent(storage)), uid or name, epoch)
         return cls._of_a_folder(storage, uid, epoch)
 
     @classmethod
-    def _of_a_savepoint(cls, savepoint: Savepoint, uid: str | None, epoch: int | None) -> StoredState:
+    def _of_a_savepoint(cls, savepoint: SavepointFolder, uid: str | None, epoch: int | None) -> StoredState:
         if uid is None and len(savepoint.operators) != 1:
             raise UnknownOperatorError(savepoint.location, None, savepoint.operators)
         uid = uid or savepoint.operators[0]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyedstate.checkpoint import Savepoint
+from keyedstate.checkpoint import SavepointFolder
 from keyedstate.checkpoint.reading.json_values import time_of
-from keyedstate.checkpoint.savepoint.savepoint import describe_savepoint
 from keyedstate.cli.output import shown_bytes, shown_time
 
 
-def savepoint_document(savepoint: Savepoint) -> dict[str, Any]:
+def savepoint_document(savepoint: SavepointFolder) -> dict[str, Any]:
     """Return what a savepoint is, as JSON values; raises as `Savepoint.metadata`."""
-    document = describe_savepoint(savepoint)
+    document = savepoint.describe()
     created = time_of(document.pop("created_ms"))
     return {"location": document.pop("location"), "id": document.pop("id"), "created": created, **document}
 
 
-def savepoint_facts(savepoint: Savepoint) -> list[tuple[str, str]]:
+def savepoint_facts(savepoint: SavepointFolder) -> list[tuple[str, str]]:
     """Return what a savepoint is, for people; raises as `Savepoint.metadata`."""
     spark = savepoint.spark
     position = (

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from keyedstate import types
-from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.state import MapState, ValueState
+import keyedstate as ks
 
 #: What both functions yield: one row per flight, with the running figures of its key.
 OUTPUT_SCHEMA = "operator string, key string, flights long, delay long, new_destination string"
 
 
-class AircraftLog(KeyedProcessFunction):
+class AircraftLog(ks.KeyedProcessFunction):
     """Counts the flights of an aircraft, adds up its delay, and collects where it has been."""
 
-    flights = ValueState("flights", types.INT64, default=0)
-    delay = ValueState("delay", types.INT64, default=0)
-    destinations = MapState("destinations", types.STRING, types.INT64)
+    flights = ks.ValueState("flights", ks.types.INT64, default=0)
+    delay = ks.ValueState("delay", ks.types.INT64, default=0)
+    destinations = ks.MapState("destinations", ks.types.STRING, ks.types.INT64)
 
-    def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+    def process(self, row: Any, ctx: ks.Context) -> Iterator[tuple[Any, ...]]:
         """Handle one flight; the key is its tail number."""
         flights = self.flights.value() + 1
         self.flights.update(flights)
@@ -31,12 +29,12 @@ class AircraftLog(KeyedProcessFunction):
         yield "aircraft", ctx.key, flights, delay, row.dest if before is None else None
 
 
-class OriginCount(KeyedProcessFunction):
+class OriginCount(ks.KeyedProcessFunction):
     """Counts the flights that left an airport."""
 
-    flights = ValueState("flights", types.INT64, default=0)
+    flights = ks.ValueState("flights", ks.types.INT64, default=0)
 
-    def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+    def process(self, row: Any, ctx: ks.Context) -> Iterator[tuple[Any, ...]]:
         """Handle one flight; the key is the airport it left from."""
         flights = self.flights.value() + 1
         self.flights.update(flights)

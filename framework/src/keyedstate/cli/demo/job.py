@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+import keyedstate as ks
 from keyedstate.cli.demo.flights import SPARK_SCHEMA
 from keyedstate.cli.demo.functions import OUTPUT_SCHEMA, AircraftLog, OriginCount
-from keyedstate.spark import keyed
 
 #: The keyed operators: uid and key column.
 OPERATORS = {"aircraft": "tailnum", "origins": "origin"}
@@ -39,8 +39,8 @@ def run(work: Path, backend: str) -> None:
     flights = (
         spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(work / "flights"))
     )
-    aircraft = keyed(flights, OPERATORS["aircraft"], uid="aircraft").process(AircraftLog(), OUTPUT_SCHEMA)
-    origins = keyed(flights, OPERATORS["origins"], uid="origins").process(OriginCount(), OUTPUT_SCHEMA)
+    aircraft = ks.keyed(flights, OPERATORS["aircraft"], uid="aircraft").process(AircraftLog(), OUTPUT_SCHEMA)
+    origins = ks.keyed(flights, OPERATORS["origins"], uid="origins").process(OriginCount(), OUTPUT_SCHEMA)
     query = (
         aircraft.union(origins)
         .writeStream.format("parquet")

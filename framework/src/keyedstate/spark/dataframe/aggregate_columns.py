@@ -10,9 +10,9 @@ from pyspark.sql.types import StructField, StructType
 
 from keyedstate.aggregates import Aggregate, Aggregation, require_aggregate
 from keyedstate.errors import InvalidAggregateError
-from keyedstate.spark.dataframe.schema import arrow_types, folded, input_column_of
 from keyedstate.spark.dataframe.state_columns import spark_type_of
-from keyedstate.spark.plan.routing import quoted
+from keyedstate.spark.routing import quoted
+from keyedstate.spark.schema import arrow_types, folded, input_column_of
 from keyedstate.state import Ttl
 
 

@@ -7,7 +7,6 @@ follows is the operator of one input.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from keyedstate.checkpoint import Savepoint
 from keyedstate.durations import Duration
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.errors import ConnectedFramesError, EventTimeError, MissingUidError
@@ -32,10 +30,9 @@ from keyedstate.runtime import (
 from keyedstate.runtime.two_inputs import FIRST_COLUMN, SECOND_COLUMN
 from keyedstate.spark.dataframe.frame import KeyedFrame
 from keyedstate.spark.dataframe.join_columns import join_output_type
-from keyedstate.spark.dataframe.schema import to_arrow
 from keyedstate.spark.plan.heartbeat import heartbeat_ms
 from keyedstate.spark.plan.operator_plan import KeyedRows
-from keyedstate.spark.savepoint.edit import new_savepoint
+from keyedstate.spark.schema import to_arrow
 from keyedstate.spark.task.task import OperatorPlan
 
 
@@ -196,23 +193,8 @@ class ConnectedFrame:
             finish=finish,
         )
 
-    def bootstrap(self, function: KeyedCoProcessFunction, path: str | os.PathLike[str]) -> Savepoint:
-        """Write a savepoint with the state that a function has after the rows of two batch DataFrames.
-
-        Parameters
-        ----------
-        function : KeyedCoProcessFunction
-        path : str or path
-            A new folder.
-
-        Notes
-        -----
-        Errors are those of `process` and of `KeyedFrame.bootstrap`.
-        """
-        return new_savepoint().add(self, function).write(path)
-
     def bootstrap_plan(self, function: KeyedFunction) -> tuple[OperatorPlan, DataFrame]:
-        """Return what runs in the tasks of a bootstrap, and their rows; raises as `bootstrap`."""
+        """Return what runs in the tasks of a bootstrap, and their rows; raises as `SavepointEdit.add`."""
         bound, frame = self._together(function)
         return frame.bootstrap_plan(bound)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -13,7 +12,6 @@ from pyspark.sql.types import StructType
 
 from keyedstate.aggregates import Aggregate
 from keyedstate.aggregates.declaration import all_aggregates
-from keyedstate.checkpoint import Savepoint
 from keyedstate.durations import Duration
 from keyedstate.errors import (
     BootstrapError,
@@ -24,15 +22,14 @@ from keyedstate.errors import (
 from keyedstate.runtime import KeyedFunction, check_function
 from keyedstate.spark.dataframe.aggregate_columns import aggregation_of
 from keyedstate.spark.dataframe.keys import KeyColumns, with_key_columns
-from keyedstate.spark.dataframe.schema import to_arrow
 from keyedstate.spark.dataframe.side_outputs import declared_outputs
 from keyedstate.spark.dataframe.time_columns import event_time_of
 from keyedstate.spark.dataframe.window_columns import check_event_time, output_type
 from keyedstate.spark.plan.configuration import read_configuration
 from keyedstate.spark.plan.heartbeat import heartbeat_ms
+from keyedstate.spark.plan.no_output import NO_OUTPUT
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
-from keyedstate.spark.savepoint.bootstrap import NO_OUTPUT
-from keyedstate.spark.savepoint.edit import new_savepoint
+from keyedstate.spark.schema import to_arrow
 from keyedstate.spark.task.task import OperatorPlan
 from keyedstate.state import Ttl
 from keyedstate.time import EventTime
@@ -298,36 +295,6 @@ class KeyedFrame:
 
         return Windowed(definition, missing, finish)
 
-    def bootstrap(self, function: KeyedFunction, path: str | os.PathLike[str]) -> Savepoint:
-        """Write a savepoint with the state that a process function has after the rows of a batch DataFrame.
-
-        For several operators in one savepoint see `keyedstate.spark.new_savepoint`.
-
-        Parameters
-        ----------
-        function : KeyedProcessFunction or VectorizedProcessFunction
-            What it yields is dropped.
-        path : str or path
-            A new folder.
-
-        Returns
-        -------
-        Savepoint
-
-        Raises
-        ------
-        BootstrapError
-            For a streaming DataFrame.
-        MissingUidError
-        SavepointTargetError
-            Where there is something in the folder.
-
-        Notes
-        -----
-        Other errors are those of `process`.
-        """
-        return new_savepoint().add(self, function).write(path)
-
     @property
     def uid(self) -> str:
         """The operator's name.
@@ -339,7 +306,7 @@ class KeyedFrame:
         return self.rows.required_uid()
 
     def bootstrap_plan(self, function: KeyedFunction) -> tuple[OperatorPlan, DataFrame]:
-        """Return what runs in the tasks of a bootstrap, and their rows; raises as `bootstrap`."""
+        """Return what runs in the tasks of a bootstrap, and their rows; raises as `SavepointEdit.add`."""
         self._refuse_streaming()
         check_function(function)
         self.rows.check_sides(function)

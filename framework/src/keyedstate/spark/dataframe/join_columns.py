@@ -12,7 +12,7 @@ from keyedstate.joins import (
     joined_columns,
 )
 from keyedstate.runtime import ConnectedInputs
-from keyedstate.spark.dataframe.schema import distinct, folded, parse_output
+from keyedstate.spark.schema import distinct, folded, parse_output
 
 
 def join_output_type(

@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from keyedstate.errors import KeyColumnError, MissingKeyColumnError, UnsupportedTypeError
 from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.runtime.grouping import key_serializer_for
-from keyedstate.spark.dataframe.schema import fields_by_name, first_line, folded, to_arrow
+from keyedstate.spark.schema import fields_by_name, first_line, folded, to_arrow
 
 #: What `groupBy` takes.
 KeyColumns: TypeAlias = "str | Column | Sequence[str | Column]"

@@ -12,8 +12,8 @@ from keyedstate.errors import OutputDeclarationError, SideOutputError
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import MAIN, OUTPUT, check_name
-from keyedstate.spark.dataframe.schema import distinct, parse_output
-from keyedstate.spark.plan.routing import quoted
+from keyedstate.spark.routing import quoted
+from keyedstate.spark.schema import distinct, parse_output
 
 
 def declared_outputs(

@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 from keyedstate.errors import EventTimeError
-from keyedstate.spark.dataframe.schema import fields_by_name, folded
+from keyedstate.spark.schema import fields_by_name, folded
 from keyedstate.time import EventTime
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)

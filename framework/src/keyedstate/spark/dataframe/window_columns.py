@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from keyedstate.errors import InvalidWindowError
-from keyedstate.spark.dataframe.schema import distinct, parse_output, to_arrow
 from keyedstate.spark.dataframe.state_columns import spark_type_of
+from keyedstate.spark.schema import distinct, parse_output, to_arrow
 from keyedstate.windows import WINDOW_END, WINDOW_START, Global, WindowOutput
 from keyedstate.windows.declaration.definition import WindowDefinition
 

@@ -29,8 +29,8 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
-from keyedstate.spark.dataframe.schema import to_arrow
 from keyedstate.spark.dataframe.state_columns import fitted, spark_type_of
+from keyedstate.spark.schema import to_arrow
 from keyedstate.spark.task.failures import told_without_trace
 
 _SOURCE = "options of the data source 'keyedstate'"

@@ -31,7 +31,7 @@ from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.handshake import SECRET_BYTES, prove_task
 from keyedstate.spark.hosts.network.tcp_listener import Introduction, set_up
 from keyedstate.spark.hosts.network.tls import TlsFiles, agree, plain_end
-from keyedstate.spark.task.identity import is_local
+from keyedstate.spark.hosts.task_identity import is_local
 
 _log = logging.getLogger(__name__)
 

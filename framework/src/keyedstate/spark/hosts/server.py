@@ -25,7 +25,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-import keyedstate
+from keyedstate import version
 from keyedstate.checkpoint import TaskIdentity, from_json
 from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.epoch.epoch_start import EpochStart
@@ -267,7 +267,7 @@ class Host:
     def _converse(self, connection: _Connection) -> None:
         reader = connection.reader()
         hello = _read(reader).json()
-        versions = {"protocol": PROTOCOL, "keyedstate": keyedstate.__version__}
+        versions = {"protocol": PROTOCOL, "keyedstate": version.__version__}
         if hello != versions:
             raise HostProtocolError(f"the task speaks {hello}, and this host {versions}")
         me = process_of(os.getpid())

@@ -17,12 +17,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-import keyedstate
+from keyedstate import version
 from keyedstate.errors import ExactlyOnceWarning
 
 _log = logging.getLogger(__name__)
 
-_FRAMEWORK = str(Path(keyedstate.__file__).parent)
+_FRAMEWORK = str(Path(version.__file__).parent)
 #: Spark counts them among the non-deterministic ones, but a file has the same name each time.
 _STABLE = frozenset(("input_file_name", "input_file_block_start", "input_file_block_length"))
 #: As Spark names the folder of a query that was given none.

@@ -47,20 +47,20 @@ from keyedstate.runtime import (
 from keyedstate.runtime.function_checks import BROADCAST, ROWS
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.two_inputs import INPUTS
-from keyedstate.spark.dataframe.schema import key_types, to_arrow
 from keyedstate.spark.hosts.owners import remote_access
-from keyedstate.spark.plan.broadcast import broadcast_side_of, with_broadcast_rows
+from keyedstate.spark.hosts.task_identity import epoch_on_driver, is_local
 from keyedstate.spark.plan.configuration import read_configuration
 from keyedstate.spark.plan.exactly_once import warn_of_random_rows, warn_of_temporary_location
 from keyedstate.spark.plan.heartbeat import has_python_sources, with_heartbeat
 from keyedstate.spark.plan.metrics import EpochReports
 from keyedstate.spark.plan.preflight import check_executors
 from keyedstate.spark.plan.reporters import reporters_of
-from keyedstate.spark.plan.routing import route, with_key_group, with_plain_names
-from keyedstate.spark.plan.stop_watcher import watch_for_requests
-from keyedstate.spark.savepoint.restore import ClaimedSavepoint, expected_owner
+from keyedstate.spark.query.restore import ClaimedSavepoint, expected_owner
+from keyedstate.spark.query.stop_watcher import watch_for_requests
+from keyedstate.spark.routing import route, with_key_group, with_plain_names
+from keyedstate.spark.schema import key_types, to_arrow
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
-from keyedstate.spark.task.identity import epoch_on_driver, is_local
+from keyedstate.spark.task.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.task.task import Acknowledging, OperatorPlan
 from keyedstate.state import TtlClock, declared_operator_states, declared_states
 from keyedstate.types import refuse_generic

@@ -20,8 +20,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import keyedstate
-from keyedstate import types
+from keyedstate import types, version
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, frozen
@@ -117,7 +116,7 @@ def check_executors(
             return
     folder = storage.child(f".preflight-{uuid.uuid4().hex}")
     here = socket.gethostname()
-    probe = Probe(settings, keyedstate.__version__, str(chosen.backend.provider), folder.uri, here)
+    probe = Probe(settings, version.__version__, str(chosen.backend.provider), folder.uri, here)
     try:
         folder.write_atomic("driver", b"driver")
     except StorageError as error:
@@ -213,9 +212,9 @@ def _probing(probe: Probe) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
 
 
 def _check_versions(probe: Probe) -> None:
-    if keyedstate.__version__ != probe.keyedstate_version:
+    if version.__version__ != probe.keyedstate_version:
         raise RuntimeError(
-            f"keyedstate {keyedstate.__version__} is installed here, and {probe.keyedstate_version} on the "
+            f"keyedstate {version.__version__} is installed here, and {probe.keyedstate_version} on the "
             "driver"
         )
     provider = str(backend_in_task(probe.settings).backend.provider)

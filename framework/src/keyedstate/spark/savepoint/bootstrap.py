@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -34,7 +34,6 @@ from keyedstate.epoch.configuration import (
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.options import CHECKPOINT_COMPRESSION
-from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.spark.task.task import OperatorPlan
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
@@ -43,27 +42,6 @@ from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 BOOTSTRAP = "bootstrap"
 
 ArrowTask: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
-
-
-class _NoOutput(OutputSchema):
-    """Takes rows of any form and drops them."""
-
-    def __init__(self) -> None:
-        super().__init__(pa.schema([("dropped", pa.null())]))
-
-    def __reduce__(self) -> Any:
-        return _NoOutput, ()
-
-    def to_batch(
-        self, rows: Sequence[Any], key_of: Callable[[int], object] = lambda row: None
-    ) -> pa.RecordBatch:
-        return pa.record_batch([pa.nulls(0)], schema=self.schema)
-
-    def conform(self, given: Any) -> list[pa.RecordBatch]:
-        return []
-
-
-NO_OUTPUT = _NoOutput()
 
 
 def run_bootstrap(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,7 +18,7 @@ from keyedstate.checkpoint import (
     AttemptManifest,
     CheckpointMetadata,
     CheckpointStorage,
-    Savepoint,
+    SavepointFolder,
     SavepointWriter,
 )
 from keyedstate.checkpoint.savepoint.canonical import write_whole
@@ -29,10 +29,9 @@ from keyedstate.keygroups import KEY_GROUP_COLUMN, key_group_range_for
 from keyedstate.operator_state import OperatorStateKind, OperatorStateMeta
 from keyedstate.options import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.runtime import KeyedFunction, key_serializer_for
-from keyedstate.spark.dataframe.schema import key_types
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.plan.configuration import read_configuration
-from keyedstate.spark.plan.routing import quoted, route, with_key_group
+from keyedstate.spark.routing import quoted, route, with_key_group
 from keyedstate.spark.savepoint.bootstrap import (
     BOOTSTRAP,
     bootstrap_identity,
@@ -42,6 +41,7 @@ from keyedstate.spark.savepoint.bootstrap import (
 )
 from keyedstate.spark.savepoint.operator_state_writing import with_operator_states
 from keyedstate.spark.savepoint.state_writing import PartRewrite, is_timed, plain_type
+from keyedstate.spark.schema import key_types
 from keyedstate.state import StateDescriptor
 from keyedstate.types import VOID
 
@@ -51,19 +51,7 @@ if TYPE_CHECKING:
     from keyedstate.spark.task.task import OperatorPlan
 
 
-def new_savepoint() -> SavepointEdit:
-    """Begin a savepoint without any operator: `SavepointEdit.add` gives it some."""
-    return SavepointEdit(None)
-
-
-def edit(savepoint: str | os.PathLike[str]) -> SavepointEdit:
-    """Begin a new savepoint from an old one, which stays as it is.
-
-    Raises
-    ------
-    NotASavepointError, CorruptManifestError, FormatVersionError, StorageError
-    """
-    return SavepointEdit(Savepoint.open(CheckpointStorage.open(savepoint, _configuration())))
+S = TypeVar("S", bound=SavepointFolder)
 
 
 @dataclass(frozen=True)
@@ -98,13 +86,14 @@ class _Operator:
     operator_states: dict[str, tuple[OperatorStateMeta, DataFrame]] = field(default_factory=dict)
 
 
-class SavepointEdit:
-    """A savepoint in the making; made by `new_savepoint` and `edit`.
+class SavepointEdit(Generic[S]):
+    """A savepoint in the making; made by `Savepoint.new` and `Savepoint.edit`.
 
     Methods note what is to be done and return the object; `write` does it.
     """
 
-    def __init__(self, base: Savepoint | None) -> None:
+    def __init__(self, kind: type[S], base: S | None = None) -> None:
+        self._kind = kind
         self._base = base
         self._operators: dict[str, _Operator] = {}
         if base is not None:
@@ -116,7 +105,7 @@ class SavepointEdit:
         """The uids that the new savepoint will have."""
         return sorted(self._operators)
 
-    def add(self, frame: KeyedFrame | ConnectedFrame, function: KeyedFunction) -> SavepointEdit:
+    def add(self, frame: KeyedFrame | ConnectedFrame, function: KeyedFunction) -> SavepointEdit[S]:
         """Add an operator with the state that a process function has after the rows of a batch DataFrame.
 
         Parameters
@@ -140,7 +129,7 @@ class SavepointEdit:
         self._operators[frame.uid] = _Operator(bootstrap=frame.bootstrap_plan(function))
         return self
 
-    def add_state(self, frame: KeyedFrame, state: StateDescriptor[Any]) -> SavepointEdit:
+    def add_state(self, frame: KeyedFrame, state: StateDescriptor[Any]) -> SavepointEdit[S]:
         """Add a state of an operator without running a function: the column ``value`` is the state's.
 
         Parameters
@@ -168,7 +157,7 @@ class SavepointEdit:
         self._put(uid, operator, state.name, rows, state)
         return self
 
-    def replace_state(self, uid: str, state: str | StateDescriptor[Any], rows: DataFrame) -> SavepointEdit:
+    def replace_state(self, uid: str, state: str | StateDescriptor[Any], rows: DataFrame) -> SavepointEdit[S]:
         """Replace a state, of keys or of the operator, by the rows of a DataFrame.
 
         Parameters
@@ -208,7 +197,7 @@ class SavepointEdit:
         self._put(uid, operator, name, rows, None if isinstance(state, str) else state)
         return self
 
-    def remove(self, uid: str) -> SavepointEdit:
+    def remove(self, uid: str) -> SavepointEdit[S]:
         """Leave an operator out.
 
         Raises
@@ -219,7 +208,7 @@ class SavepointEdit:
         del self._operators[uid]
         return self
 
-    def rename(self, uid: str, new: str) -> SavepointEdit:
+    def rename(self, uid: str, new: str) -> SavepointEdit[S]:
         """Give an operator another uid.
 
         Raises
@@ -235,7 +224,7 @@ class SavepointEdit:
             del self._operators[uid]
         return self
 
-    def write(self, path: str | os.PathLike[str]) -> Savepoint:
+    def write(self, path: str | os.PathLike[str]) -> S:
         """Write the new savepoint.
 
         Parameters
@@ -265,10 +254,12 @@ class SavepointEdit:
             for uid, operator in self._operators.items():
                 writer.add_operator(_written(uid, operator, writer))
             if base is None:
-                return writer.finish()
-            for name in base.spark_files():
-                writer.add_spark_file(name, base.read_spark_file(name))
-            return writer.finish(spark=base.spark, drained=base.drained, watermark=base.watermark)
+                writer.finish()
+            else:
+                for name in base.spark_files():
+                    writer.add_spark_file(name, base.read_spark_file(name))
+                writer.finish(spark=base.spark, drained=base.drained, watermark=base.watermark)
+        return self._kind.open(writer.root)
 
     def _put(
         self, uid: str, operator: _Operator, name: str, rows: DataFrame, declared: StateDescriptor[Any] | None

@@ -29,10 +29,10 @@ from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.network.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.owners import RemoteAccess, kept_elsewhere, run_where_kept
 from keyedstate.spark.hosts.processes import worker_parents
-from keyedstate.spark.plan.broadcast import BroadcastSide
+from keyedstate.spark.hosts.task_identity import attempt_identity, task_context
 from keyedstate.spark.task.acknowledgements import Update, acknowledge
+from keyedstate.spark.task.broadcast import BroadcastSide
 from keyedstate.spark.task.failures import told_to_driver
-from keyedstate.spark.task.identity import attempt_identity, task_context
 from keyedstate.spark.task.spool import BatchSpool
 from keyedstate.spark.task.worker_process import read_at_once, spare_the_collector
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend

@@ -60,7 +60,7 @@ def arrow_schema(declared: object, argument: str) -> pa.Schema:
         )
     if is_spark_type(declared) and type(declared).__name__ == "StructType":
         # PySpark is here already: the type comes from it.
-        from keyedstate.spark.dataframe.schema import to_arrow
+        from keyedstate.spark.schema import to_arrow
 
         try:
             return to_arrow(declared)  # type: ignore[arg-type] # a StructType, by its name

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyspark import SparkFiles
 
-import keyedstate
+from keyedstate import version
 from keyedstate.checkpoint import TaskIdentity, to_json
 from keyedstate.errors import EpochTimeoutError, HostLostError, HostProtocolError, HostUnavailableError
 from keyedstate.spark.hosts.failures import Failure
@@ -183,7 +183,7 @@ class _Conversation:
         else:
             begin["version"] = self._version
         self._put(
-            frame(FrameType.HELLO, {"protocol": PROTOCOL, "keyedstate": keyedstate.__version__}),
+            frame(FrameType.HELLO, {"protocol": PROTOCOL, "keyedstate": version.__version__}),
             frame(FrameType.BEGIN, begin),
         )
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-import keyedstate
+from keyedstate import version
 from keyedstate.plugins import Backend
 from keyedstate.testing.contract.reports.baseline import Baseline
 from keyedstate.testing.contract.reports.matrix import EVERY_BACKEND, Line, matrix
@@ -62,7 +62,7 @@ class Report:
         """The versions of what took part."""
         return {
             "python": platform.python_version(),
-            "keyedstate": keyedstate.__version__,
+            "keyedstate": version.__version__,
             self.backend.provider.distribution: self.backend.provider.version,
             "pyarrow": pa.__version__,
         }

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from keyedstate.checkpoint import OperatorFolder
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
-from keyedstate.spark.savepoint.stop import stop_with_savepoint
+from keyedstate.spark.query.stop import stop_with_savepoint
 
 _log = logging.getLogger(__name__)
 
@@ -78,11 +78,11 @@ class _Watcher:
 def _stop(query: StreamingQuery, folder: OperatorFolder, request: StopRequest) -> None:
     request.answered(folder, "taken")
     try:
-        stopped = stop_with_savepoint(query, request.savepoint, drain=request.drain)
+        _, failure = stop_with_savepoint(query, request.savepoint, drain=request.drain)
     except Exception as error:  # whatever it is, the one who asked is to know it
         request.answered(folder, "failed", f"{type(error).__name__}: {error}")
     else:
-        request.answered(folder, "done", "" if stopped.failure is None else str(stopped.failure))
+        request.answered(folder, "done", "" if failure is None else str(failure))
 
 
 _watchers: WeakKeyDictionary[SparkContext, _Watcher] = WeakKeyDictionary()

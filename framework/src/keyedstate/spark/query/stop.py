@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 
-from keyedstate.checkpoint import OperatorFolder, Savepoint, SavepointWriter
+from keyedstate.checkpoint import OperatorFolder, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.protocol.recovery import drain as drain_run
 from keyedstate.checkpoint.savepoint.savepoint import Progress
 from keyedstate.checkpoint.storage.filesystem import Place
 from keyedstate.errors import ClassicSparkRequiredError, UnstoppableQueryError
-from keyedstate.spark.savepoint.query_location import QueryLocation
-from keyedstate.spark.savepoint.savepoint import savepoint_of
+from keyedstate.spark.query.creation import savepoint_of
+from keyedstate.spark.query.location import QueryLocation
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.time.service import EVENT_TIMERS
 
@@ -28,61 +27,10 @@ FINAL_WATERMARK = 2**63 - 1
 _LOOK_EVERY_S = 0.02
 
 
-@dataclass(frozen=True)
-class StoppedQuery:
-    """A query that was stopped, and its savepoint.
-
-    Attributes
-    ----------
-    savepoint : Savepoint
-        Of the last micro-batch that Spark has committed.
-    epoch : int
-        That micro-batch.
-    failure : StreamingQueryException or None
-        Why the query had failed before it could be stopped.  The savepoint is as good as any; a drained one
-        was not possible then.
-    """
-
-    savepoint: Savepoint
-    epoch: int
-    failure: StreamingQueryException | None
-
-
 def stop_with_savepoint(
     query: StreamingQuery, place: Place, *, drain: bool = False, progress: Progress | None = None
-) -> StoppedQuery:
-    """Let the running micro-batch finish, stop the query, and take a savepoint of it.
-
-    Nothing is lost and nothing doubled: the savepoint is that of the last micro-batch that Spark has
-    committed.  Where the next one has begun in the instant of stopping, it is given up, and done by whoever
-    goes on from the savepoint.
-
-    Parameters
-    ----------
-    query : StreamingQuery
-        Of this session, running or ended.
-    place : str or path
-        The new savepoint.
-    drain : bool, default False
-        Use up all input that is there first, fire all event-time timers, and mark the savepoint as drained,
-        with the final watermark: for a query that comes to its end.  Timers fire in micro-batches; where
-        there are some, the query needs a heartbeat, which makes micro-batches without input.
-    progress : callable, optional
-        Told how many of how many bytes are done.
-
-    Raises
-    ------
-    UnstoppableQueryError
-        Where the query has no keyed operators, or is to be drained and has ended, or has event-time timers
-        and no heartbeat; it goes on running.
-    SavepointTargetError, SparkStateError, SparkLocationError
-        Where no savepoint of it can be taken or written there; it goes on running.
-    NoCommonEpochError
-        Where it was stopped before its first micro-batch was done.
-    CheckpointError
-        Where a file, which is named, is damaged or cannot be read or written.  The query is stopped then, and
-        `create_savepoint` takes the savepoint later.
-    """
+) -> tuple[SavepointFolder, StreamingQueryException | None]:
+    """Stop a query and take a savepoint of it, as `Savepoint.stop`; return why it had failed before, too."""
     location = _location_of(query)
     if drain and not query.isActive and query.exception() is None:
         way_out = "Take its savepoint without drain, or start it again first."
@@ -113,8 +61,7 @@ def stop_with_savepoint(
         watermark=FINAL_WATERMARK if drained else None,
         progress=progress,
     )
-    assert savepoint.spark is not None, "it has a location"
-    return StoppedQuery(savepoint, savepoint.spark.epoch, failure)
+    return savepoint, failure
 
 
 def _use_up_input(query: StreamingQuery) -> None:

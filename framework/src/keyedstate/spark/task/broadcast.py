@@ -25,9 +25,9 @@ from pyspark.sql.types import StructType
 
 from keyedstate.errors import BroadcastFrameError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, key_group_range_for
-from keyedstate.spark.dataframe.schema import to_arrow
-from keyedstate.spark.plan.routing import numbered
-from keyedstate.spark.task.identity import task_context
+from keyedstate.spark.hosts.task_identity import task_context
+from keyedstate.spark.routing import numbered
+from keyedstate.spark.schema import to_arrow
 from keyedstate.spark.task.spool import BatchSpool
 
 #: Name of the column that carries rows of the broadcast side to a task.

@@ -1,0 +1,24 @@
+"""Savepoints: taken of queries, made from DataFrames, edited, forked and deleted.
+
+Importing this needs no PySpark; what works on DataFrames or running queries does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyedstate.spark.query.fork import Fork
+from keyedstate.spark.savepoint.savepoint import Savepoint, StoppedQuery
+
+if TYPE_CHECKING:
+    from keyedstate.spark.savepoint.edit import SavepointEdit
+
+__all__ = ["Fork", "Savepoint", "SavepointEdit", "StoppedQuery"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "SavepointEdit":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from keyedstate.spark.savepoint.edit import SavepointEdit
+
+    return SavepointEdit
