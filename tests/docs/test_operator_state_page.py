@@ -14,9 +14,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "operator-state
 
 #: Uses what the page declares and does not run itself.
 REST = """
-out = keyed(payments, "user").broadcast(limits).process(Reset(), "user string, over long")
+out = ks.keyed(payments, "user").broadcast(limits).process(Reset(), "user string, over long")
 assert [tuple(row) for row in out.collect()] == [("ann", 20)]
-out = keyed(payments, "user", config={"parallelism": 1}).process(Sample(), "task long, seen long")
+out = ks.keyed(payments, "user", config={"parallelism": 1}).process(Sample(), "task long, seen long")
 assert [tuple(row) for row in out.collect()] == [(0, 1), (0, 2), (0, 3)]
 spark.stop()
 print("the end")
