@@ -12,6 +12,11 @@ def state_tables(backend: Any) -> dict[str, Any]:
     return backend._tables
 
 
+def accessor_of(backend: Any, name: str) -> Any:
+    """Return the accessor of a state that an opened keyed backend gave out, under its current namespace."""
+    return backend._states.handles[name]
+
+
 def context_of(backend: Any) -> Any:
     """Return the context that an opened keyed backend gave its plugin."""
     return backend._context

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.inside import accessor_of
 
 from keyedstate import types
 from keyedstate.errors import NoCurrentKeyError, OutputBatchError, StateValueError, UserFunctionError
@@ -142,7 +143,7 @@ class Job:
         keys = sorted(self.backend.get_keys("n"), key=repr)
         found = {}
         for name in ("n", "total", "seen", "by_value") if keys else ():
-            values = self.backend._handles[name].get_many(keys)
+            values = accessor_of(self.backend, name).get_many(keys)
             found[name] = [
                 (key, dict(of) if name == "by_value" else of) for key, of in zip(keys, values, strict=True)
             ]
