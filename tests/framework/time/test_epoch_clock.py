@@ -34,3 +34,17 @@ def test_time_stands_still_for_the_largest_skew_at_most(storage, stored, expecte
 def test_without_a_clock_of_the_storage_that_of_the_machine_counts():
     clock = EpochClock(NOW, None, SKEW)
     assert (clock.skew_ms, clock.correction_ms) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "skew"),
+    [(NOW, 0), (NOW + 10 * SKEW, 0), (NOW + 5 * SKEW, 0), (NOW - DAY, DAY), (NOW + DAY, 10 * SKEW - DAY)],
+)
+def test_a_slow_storage_is_no_skew_of_the_clock(stamp, skew):
+    clock = EpochClock.at_stamp(NOW, stamp, NOW + 10 * SKEW, SKEW)
+    assert clock.skew_ms == skew
+    assert clock.processing_time(None) == stamp
+
+
+def test_without_a_stamp_the_time_after_the_request_counts():
+    assert EpochClock.at_stamp(NOW, None, NOW + 1, SKEW).processing_time(None) == NOW + 1

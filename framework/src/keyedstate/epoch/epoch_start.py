@@ -85,12 +85,13 @@ class EpochStart:
         owner = claim(folder, identity, restore.origin)
         # Before anything can fail: a batch whose failure a foreachBatch function hides must not look like one
         # that was never evaluated.
+        before_ms = system_clock()
         storage_ms = folder.write_started(identity)
-        machine_ms = system_clock()
+        after_ms = system_clock()
         _refuse_second_operator(folder, identity)
         restore_point = find_restore_point(folder, identity, each_epoch=location.each_epoch, owner=owner)
         config = configuration_in_task(plan.settings)
-        clock = EpochClock(machine_ms, storage_ms, config[CLOCK_MAX_SKEW])
+        clock = EpochClock.at_stamp(before_ms, storage_ms, after_ms, config[CLOCK_MAX_SKEW])
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
         began = time.perf_counter()
         stored = restore.beginning(directory, folder, owner, identity, restore_point)
@@ -100,7 +101,7 @@ class EpochStart:
             restore_point,
             identity,
             asynchronous=chosen.backend.description.level(Capability.ASYNC_SNAPSHOT).usable,
-            now_ms=machine_ms + clock.correction_ms,
+            now_ms=clock.machine_ms + clock.correction_ms,
         )
         drained = owner.drained_run == identity.run_id
         return cls(identity, folder, restore_point, stored, kind, began, drained, clock)

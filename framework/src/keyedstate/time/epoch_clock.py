@@ -27,6 +27,22 @@ class EpochClock:
     storage_ms: int | None
     max_skew_ms: int
 
+    @classmethod
+    def at_stamp(cls, before_ms: int, storage_ms: int | None, after_ms: int, max_skew_ms: int) -> EpochClock:
+        """Return the clocks at the moment when the storage stamped a file.
+
+        Parameters
+        ----------
+        before_ms, after_ms : int
+            The time of the machine before the request for the stamp and after its answer.  A stamp between
+            them shows no skew, however long the storage took.
+        storage_ms : int or None
+            The stamp.
+        max_skew_ms : int
+        """
+        machine_ms = after_ms if storage_ms is None else min(max(storage_ms, before_ms), after_ms)
+        return cls(machine_ms, storage_ms, max_skew_ms)
+
     @property
     def skew_ms(self) -> int:
         """How far the machine is ahead of the storage; negative where it is behind."""
