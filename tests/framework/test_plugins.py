@@ -37,7 +37,7 @@ def test_installed_plugins_are_found_in_a_process_of_their_own(distributions):
     distributions.add("my-backend", "2.3", "mine")
     script = (
         "import json\n"
-        "from keyedstate.config import Configuration\n"
+        "from keyedstate.options import Configuration\n"
         "from keyedstate.plugins import PluginRegistry\n"
         "registry = PluginRegistry(Configuration({'backend': 'mine'}))\n"
         "found = [str(provider) for provider in registry.providers()]\n"

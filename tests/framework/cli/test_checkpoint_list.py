@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import hold
+from keyedstate.checkpoint import lease
 from keyedstate.checkpoint.format.json_document import encode_document
 from keyedstate.errors import CheckpointError, NoStoredStateError, StorageError, UnknownOperatorError
 
@@ -146,7 +146,7 @@ def test_a_checkpoint_folder_without_metadata_is_unfinished_and_no_problem(invok
 
 
 def test_a_checkpoint_that_a_reader_holds_says_until_when(invoke, operator, query, tmp_path):
-    with hold(query.folder, 0, 3600.0):
+    with lease(query.folder, 0, 3600.0):
         newest, oldest = operator()["checkpoints"]
         people = invoke("checkpoint", "list", str(tmp_path / "state")).stdout
     assert newest["held_until"] is None and oldest["held_until"] > oldest["published"]
