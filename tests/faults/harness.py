@@ -164,7 +164,7 @@ class Harness:
             "spark.keyedstate.parallelism": str(parallelism),
             "spark.keyedstate.max-parallelism": str(MAX_PARALLELISM),
             **{f"spark.keyedstate.{name}": value for name, value in self.storage().items()},
-            "spark.keyedstate.checkpoint.format.delta-min-bytes": "0",
+            "spark.keyedstate.checkpoint.delta-min-bytes": "0",
             **self.plan.settings,
         }
         job = {"operators": self.plan.operators, "sink": self.plan.sink, "settings": settings, **more}
