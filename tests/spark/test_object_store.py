@@ -73,7 +73,8 @@ def test_a_tasks_epoch_makes_a_bounded_number_of_requests(
     # Marker, data and manifest of two tasks, owner, metadata, and the folders that clean-up leaves.
     assert max(written) <= 16, counts
     assert sum(counts[3].values()) <= sum(counts[2].values()) + 8, counts
-    assert max(sum(count.values()) for count in counts) <= 110, counts
+    # The driver looks for requests to stop the query every two seconds: a slow run has more of these reads.
+    assert max(sum(count.values()) for count in counts) <= 140, counts
 
 
 def read(operator: OperatorFolder, epoch: int) -> Any:

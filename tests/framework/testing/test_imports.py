@@ -61,7 +61,7 @@ def test_importing_the_package_imports_none_of_its_parts(tmp_path):
         "print(*sorted(name for name in sys.modules if name.startswith(('keyedstate', 'pyarrow', 'numpy'))))"
     )
     result = run("-c", script, cwd=tmp_path)
-    assert result.stdout.split() == ["keyedstate", "keyedstate.testing"], result.stderr
+    assert result.stdout.split() == ["keyedstate", "keyedstate.testing", "keyedstate.version"], result.stderr
 
 
 def test_every_public_name_is_there_and_another_one_is_not():
@@ -133,7 +133,12 @@ def test_the_fixture_comes_by_entry_point_and_starting_pytest_imports_nothing_of
     assert result.returncode == 0, result.stdout + result.stderr
     assert "2 passed" in result.stdout
     (line,) = (line for line in result.stdout.splitlines() if line.startswith("ours:"))
-    assert line.split()[1:] == ["keyedstate", "keyedstate.testing", "keyedstate.testing.pytest_plugin"]
+    assert line.split()[1:] == [
+        "keyedstate",
+        "keyedstate.testing",
+        "keyedstate.testing.pytest_plugin",
+        "keyedstate.version",
+    ]
 
 
 def test_the_entry_point_names_the_plugin():
