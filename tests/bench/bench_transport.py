@@ -25,8 +25,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -63,14 +64,11 @@ def batches(rows: int, each: int) -> list[pa.RecordBatch]:
 NODELAY = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _send_all(connection: socket.socket, rows: list[pa.RecordBatch], session: Session | None) -> None:
+def _send_all(connection: socket.socket, rows: Iterable[pa.RecordBatch], session: Session | None) -> None:
     encoder = BatchEncoder()
-    for batch in rows:
-        for pieces in encoder.frames(batch):
-            for piece in pieces if session is None else session.sealed(pieces):
-                connection.sendall(piece)
-    for piece in frame(FrameType.END) if session is None else session.sealed(frame(FrameType.END)):
-        connection.sendall(piece)
+    for pieces in chain(chain.from_iterable(map(encoder.frames, rows)), [frame(FrameType.END)]):
+        for piece in pieces if session is None else session.sealed(pieces):
+            connection.sendall(piece)
 
 
 def _receive_all(connection: socket.socket, session: Session | None) -> Iterator[pa.RecordBatch]:
@@ -93,13 +91,7 @@ def _echo(connection: socket.socket, address: HostAddress | None) -> None:
             connection.setsockopt(*NODELAY)
             session = prove_host(connection, lambda _: SECRET, address, time.monotonic() + 10)
             connection.settimeout(None)
-        encoder = BatchEncoder()
-        for batch in _receive_all(connection, session):
-            for pieces in encoder.frames(batch):
-                for piece in pieces if session is None else session.sealed(pieces):
-                    connection.sendall(piece)
-        for piece in frame(FrameType.END) if session is None else session.sealed(frame(FrameType.END)):
-            connection.sendall(piece)
+        _send_all(connection, _receive_all(connection, session), session)
 
 
 def serve_frames(kind: str, place: str, ready: Any) -> None:

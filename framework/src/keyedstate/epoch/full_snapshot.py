@@ -25,7 +25,7 @@ from keyedstate.checkpoint import (
 from keyedstate.errors import CheckpointError
 from keyedstate.state import KeyedStateBackend, SnapshotTask
 
-#: A rest is taken after so much work, in seconds: short enough that nobody waits for the interpreter's lock.
+#: A rest is taken after so much work, in seconds: so short that no other thread waits long for the lock.
 _REST_AFTER_S = 0.002
 
 
@@ -122,13 +122,13 @@ class CapturedFullSnapshot:
 
 
 class BackgroundFullSnapshot:
-    """A base that another thread writes while the state goes on changing.
+    """A full snapshot that another thread writes while the state changes further.
 
     Attributes
     ----------
     path : str
     deltas : int
-        How many deltas go on from it: those of the epochs that have ended since it began.
+        How many deltas continue from it: those of the epochs that have ended since it began.
     written : WrittenFullSnapshot or None
         Set when it is completed.
     error : BaseException or None
@@ -159,7 +159,7 @@ class BackgroundFullSnapshot:
         self._async_ms = 0.0
         self._epoch = epoch
         self._captured = CapturedFullSnapshot(keyed, epoch, completed)
-        # Nothing waits for it where the process ends: an unfinished base belongs to nobody.
+        # Nothing waits for it where the process ends: no manifest refers to an unfinished full snapshot.
         self._thread = threading.Thread(target=self._write, name=f"keyedstate-base-{epoch}", daemon=True)
         try:
             self._thread.start()
@@ -182,7 +182,7 @@ class BackgroundFullSnapshot:
             self._delete(completed)
 
     def outcome(self, timeout_ms: int, *, wait: bool) -> FullSnapshotReport | None:
-        """Return what has become of it, None where it goes on; one that took too long is given up."""
+        """Return how it ended, None while it runs; one that took too long is aborted."""
         left_s = timeout_ms / 1000.0 - (time.perf_counter() - self._began)
         if wait and self._thread.ident is not None:
             self._thread.join(max(left_s, 0.0))
@@ -216,7 +216,7 @@ class BackgroundFullSnapshot:
         began = time.perf_counter()
         try:
             written = self._captured.write(self._folder, self.path, self._compression, self._paced)
-        except BaseException as error:  # whoever began it hears of it in `outcome`
+        except BaseException as error:  # `outcome` gives it to the task that began it
             self.error = error
             return
         finally:

@@ -116,9 +116,9 @@ class Partition:
     def follow(self, start: EpochStart) -> bool:
         """Return whether the state is what an epoch begins from, or could be brought there.
 
-        The epoch must go on from exactly the checkpoint that names what was written here last; or from one
-        whose chain goes on from it, and then what the deltas between the two have changed is applied.  Else,
-        and in the first epoch of a run, in which operator state is dealt out anew, the partition is of no
+        The epoch must continue from exactly the checkpoint that names what was written here last; or from one
+        whose chain continues from it, and then the changes of the deltas between them are applied.  Else,
+        and in the first epoch of a run, in which operator state is redistributed, the partition is of no
         use any more.
 
         Parameters

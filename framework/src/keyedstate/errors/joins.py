@@ -1,4 +1,4 @@
-"""Errors about joins: those that nobody can have, and those that only rows show."""
+"""Errors about joins: of their declaration, and of their rows."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class NoCommonEpochError(CheckpointError):
 
 
 class NotForkableError(CheckpointError):
-    """A savepoint without Spark's files, from which no query can go on where another one was."""
+    """A savepoint without Spark's files, from which no query can continue where another one was."""
 
     location: str
     message = (

@@ -50,7 +50,7 @@ class LateMergeError(WindowError):
 
 
 class PerWindowStateError(WindowError):
-    """Per-window state of windows that merge; nobody knows how a user's state would. Flink refuses it too."""
+    """Per-window state of windows that merge: it is unknown how to merge it. Flink refuses it too."""
 
     state: str
     message = (

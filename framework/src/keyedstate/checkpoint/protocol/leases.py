@@ -93,7 +93,7 @@ def lease(folder: OperatorFolder, epoch: int, duration: float, clock: Clock = ti
     """Keep the checkpoint of an epoch, and the data that it uses, from being cleaned up.
 
     Where the lease cannot be written, because the storage is read-only, there is a warning in the log and the
-    caller goes on without one: see `Lease.protects`.
+    caller continues without one: see `Lease.protects`.
 
     Parameters
     ----------

@@ -172,7 +172,7 @@ def _hold_after(folder: OperatorFolder, epoch: int, committed: bool) -> Lease:
         return lease(folder, epoch, _HOLD_SECONDS)
     owner = _owner(folder)
     run_id = owner.runs[-1] if owner.runs else uuid.uuid4().hex
-    # Whoever goes on after the epoch begins from what a task of the next one would begin from.
+    # The next epoch begins from what a task of the next one would begin from.
     identity = TaskIdentity(
         uid=folder.uid,
         query_id=owner.query_id,

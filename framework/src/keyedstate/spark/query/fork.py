@@ -17,14 +17,14 @@ from keyedstate.spark.query.location import QueryLocation
 
 @dataclass(frozen=True)
 class Fork:
-    """A query that goes on from a savepoint, and has not been started yet.
+    """A query that continues from a savepoint, and has not been started yet.
 
     Attributes
     ----------
     query_id : str
         Its new id.
     epoch : int
-        The micro-batch of its parent behind which it goes on.
+        The micro-batch of its parent after which it continues.
     operators : tuple of str
     """
 

@@ -68,7 +68,7 @@ class Savepoint(SavepointFolder):
         SavepointTargetError
             Where something is at the place already.
         SparkStateError, SparkLocationError
-            Where the query cannot go on elsewhere.
+            Where the query cannot continue elsewhere.
         CheckpointError
             Where a file, which is named, is damaged or cannot be read or written.
         """
@@ -102,9 +102,9 @@ class Savepoint(SavepointFolder):
         ------
         UnstoppableQueryError
             Where the query has no keyed operators, or is to be drained and has ended, or has event-time
-            timers and no heartbeat; it goes on running.
+            timers and no heartbeat; it keeps running.
         SavepointTargetError, SparkStateError, SparkLocationError
-            Where no savepoint of it can be taken or written there; it goes on running.
+            Where no savepoint of it can be taken or written there; it keeps running.
         NoCommonEpochError
             Where it was stopped before its first micro-batch was done.
         CheckpointError
@@ -188,9 +188,9 @@ class Savepoint(SavepointFolder):
     def fork(
         self, spark_checkpoint_location: Place, checkpoint_dir: Place, *, progress: Progress | None = None
     ) -> Fork:
-        """Prepare a query that goes on from a savepoint exactly where its own query was.
+        """Prepare a query that continues from a savepoint exactly where its own query was.
 
-        Start it with the same program, the new locations and a sink of its own.  It goes on with the next
+        Start it with the same program, the new locations and a sink of its own.  It continues with the next
         micro-batch, from the same offsets; neither the query that the savepoint is of nor the savepoint is
         touched or needed any more.
 
