@@ -95,7 +95,7 @@ bench-timers: $(COMPILED) ## timers one by one and at once, and firing them
 bench-keygroups: $(COMPILED) ## a few timers in very many key groups against a few
 bench-transport: $(COMPILED) ## the frames of hosts against Arrow Flight
 bench-rocksdb: $(COMPILED) ## the RocksDB backend against rocksdict with the same bytes
-bench-checkpoint: $(COMPILED) ## deltas against whole states, work beside a base, restores of chains and ranges
+bench-checkpoint: $(COMPILED) ## deltas against full snapshots, rows meanwhile, restores of chains and ranges
 bench-state bench-segment bench-types bench-checkpoint bench-timers bench-keygroups bench-rocksdb bench-transport: bench-%:
 	$(BIN)/python tests/bench/bench_$*.py $(ARGS)
 

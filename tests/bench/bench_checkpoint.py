@@ -1,4 +1,4 @@
-"""What checkpoints cost: deltas against the whole, work beside a base, restore from chains and of ranges.
+"""What checkpoints cost: deltas and full snapshots, rows meanwhile, restores of chains and of ranges.
 
     python tests/bench/bench_checkpoint.py [--entries N ...] [--backends NAME ...] [--only PART ...]
 
@@ -6,8 +6,8 @@ Every figure is a median over interleaved rounds, and every ratio is to somethin
 
 - changes: an epoch that changed 0.1 %, 1 %, 10 % and all of the entries, written as a delta, against the
   whole state written: how long the task is held up, how long it takes in all, bytes;
-- beside: rows processed in a second while a base is written beside the work, against without;
-- restore: from a base and ten deltas of 1 %, against from the base alone;
+- beside: rows processed in a second while a full snapshot is written in the background, against without;
+- restore: from a full snapshot and ten deltas of 1 %, against from the full snapshot alone;
 - ranges: by one task of 1, 2, 4 and 8, against by the only one, in time and in bytes that were read.
 """
 
@@ -126,11 +126,11 @@ class Work:
         total = (time.perf_counter() - started) * 1e3
         return (held_up if self.keyed.snapshots_asynchronously else total), total, file
 
-    def metadata(self, base: SegmentFile, *deltas: SegmentFile) -> CheckpointMetadata:
+    def metadata(self, full: SegmentFile, *deltas: SegmentFile) -> CheckpointMetadata:
         identity = TaskIdentity("bench", "query", "run", self.epoch, 0, 1, GROUPS, 0, "n")
         states = tuple(meta.to_json() for meta in self.keyed.metas())
         manifest = AttemptManifest(
-            identity, ALL, self.name, "1", states, (base,), {}, 0, 0, None, 0, 0, 0, 0, 0, deltas=deltas
+            identity, ALL, self.name, "1", states, (full,), {}, 0, 0, None, 0, 0, 0, 0, 0, deltas=deltas
         )  # fmt: skip
         return CheckpointMetadata.of([manifest])
 
@@ -154,7 +154,7 @@ class Work:
 
 
 def changes(work: Work, rounds: int) -> list[Line]:
-    """Deltas of each rate against the whole state."""
+    """Deltas of each rate against the full snapshot."""
     found: dict[Any, list[tuple[float, float, int]]] = {}
     for _ in range(rounds):
         for rate in (None, *RATES):
@@ -188,15 +188,15 @@ def changes(work: Work, rounds: int) -> list[Line]:
 
 
 def beside(work: Work, rounds: int, share: float = 0.1) -> list[Line]:
-    """Rows in a second, one key after the other, with and without a base that is written beside them."""
+    """Rows in a second, one key after the other, with and without a full snapshot in the background."""
     if not work.keyed.snapshots_asynchronously:
         return []
     rules = FullSnapshotRules(max_deltas=10, min_bytes=0)
-    _, _, base = work.write_whole()
+    _, _, full = work.write_whole()
     handle = work.keyed.get_state(TOTAL)
-    # An epoch that changes most of the entries would give the base up and write the whole.
+    # An epoch that changes most of the entries would give the full snapshot up and write the whole.
     rows = list(zip(work.keys.visits[: work.entries * 2 // 5], itertools.count(), strict=False))
-    figures: dict[str, list[float]] = {"without": [], "with": [], "base": []}
+    measured: dict[str, list[float]] = {"without": [], "with": [], "full snapshot": []}
 
     def process(until: Callable[[int], bool]) -> float:
         count, started = 0, time.perf_counter()
@@ -212,24 +212,26 @@ def beside(work: Work, rounds: int, share: float = 0.1) -> list[Line]:
         work.change(0.001)
         gc.collect()
         deadline = time.perf_counter() + 3
-        figures["without"].append(process(lambda _, deadline=deadline: time.perf_counter() > deadline))
-        restore_point = work.metadata(base)
+        measured["without"].append(process(lambda _, deadline=deadline: time.perf_counter() > deadline))
+        restore_point = work.metadata(full)
         nonce = f"w{next(work.numbers)}"
         identity = TaskIdentity("bench", "query", "run", work.epoch + 1, 0, 1, GROUPS, 0, nonce)
         writer = EpochWriter(work.keyed, OperatorStateBackend(), work.folder, rules, "zstd", share)
         work.epoch += 1
         writer.begin(identity, restore_point, SnapshotKind.DELTA_AND_FULL)
-        (thread,) = [each for each in threading.enumerate() if each.name.startswith("keyedstate-base")]
+        (thread,) = [
+            each for each in threading.enumerate() if each.name.startswith("keyedstate-full-snapshot")
+        ]
         began = time.perf_counter()
-        figures["with"].append(process(lambda _, thread=thread: not thread.is_alive()))
-        figures["base"].append(time.perf_counter() - began)
+        measured["with"].append(process(lambda _, thread=thread: not thread.is_alive()))
+        measured["full snapshot"].append(time.perf_counter() - began)
         saved = writer.end()
-        assert saved.bases[-1].failure is None and saved.bases[-1].background
+        assert saved.full_snapshots[-1].failure is None and saved.full_snapshots[-1].background
         writer.close()
         for file in (*saved.segments, *saved.deltas):
             work.folder.storage.delete_file(file.path)
-    middle = {name: statistics.median(values) for name, values in figures.items()}
-    what = f"{work.name}, {work.entries:,} entries, base written in {middle['base']:.1f} s"
+    middle = {name: statistics.median(values) for name, values in measured.items()}
+    what = f"{work.name}, {work.entries:,} entries, full snapshot written in {middle['full snapshot']:.1f} s"
     without, with_base = middle["without"], middle["with"]
     return [
         Line("beside", what, f"{with_base:,.0f} rows/s", f"without {without:,.0f} rows/s",
@@ -239,12 +241,12 @@ def beside(work: Work, rounds: int, share: float = 0.1) -> list[Line]:
 
 def restore(work: Work, rounds: int) -> list[Line]:
     """Chains and ranges."""
-    _, _, base = work.write_whole()
+    _, _, full = work.write_whole()
     deltas = []
     for _ in range(10):
         work.change(0.01)
         deltas.append(work.write_changes()[2])
-    alone, chain = work.metadata(base), work.metadata(base, *deltas)
+    alone, chain = work.metadata(full), work.metadata(full, *deltas)
     ranges = {count: key_group_range_for(0, count, GROUPS) for count in (1, 2, 4, 8)}
     read: dict[int, int] = {}
 
@@ -262,8 +264,8 @@ def restore(work: Work, rounds: int) -> list[Line]:
     what = f"{work.name}, {work.entries:,} entries"
     floor = f"alone {found['alone']:.2f} s"
     lines = [
-        Line("restore", f"{what}, base alone", f"{found['alone']:.2f} s", "", None),
-        Line("restore", f"{what}, base and ten deltas of 1 %", f"{found['chain']:.2f} s", floor,
+        Line("restore", f"{what}, full snapshot alone", f"{found['alone']:.2f} s", "", None),
+        Line("restore", f"{what}, full snapshot and ten deltas of 1 %", f"{found['chain']:.2f} s", floor,
              found["chain"] / found["alone"]),
     ]  # fmt: skip
     for count in (2, 4, 8):
@@ -271,9 +273,9 @@ def restore(work: Work, rounds: int) -> list[Line]:
         lines += [
             Line("ranges", f"{what}, a task of {count}: time", f"{took:.2f} s", floor, took / found["alone"]),
             Line("ranges", f"{what}, a task of {count}: bytes read", f"{read[count]:,}",
-                 f"all {base.bytes:,}", read[count] / base.bytes, f"about {1 / count:.3f}"),
+                 f"all {full.bytes:,}", read[count] / full.bytes, f"about {1 / count:.3f}"),
         ]  # fmt: skip
-    for file in (base, *deltas):
+    for file in (full, *deltas):
         work.folder.storage.delete_file(file.path)
     return lines
 

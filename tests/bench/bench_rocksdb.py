@@ -1,4 +1,4 @@
-"""The RocksDB backend against rocksdict itself with the same bytes, and what an incremental base uploads.
+"""The RocksDB backend against rocksdict with the same bytes, and what an incremental snapshot uploads.
 
     python tests/bench/bench_rocksdb.py [--entries N] [--rounds N] [--markdown FILE]
     python tests/bench/bench_rocksdb.py --large 50000000
@@ -6,7 +6,7 @@
 - single: one table call per operation, keys and values as Python objects, against one call of rocksdict with
   the bytes made before; without the cache of objects, and ("again") with it, of entries that it has;
 - bulk: `put_many` and `get_many` of 1,000 keys, against a write batch and a list look-up of rocksdict;
-- snapshots: bytes that a native base uploads after 1 % of the entries changed, against those of the first;
+- snapshots: bytes that a native full snapshot uploads after 1 % of the entries changed, against the first;
 - large: a state of so many entries in 4 GiB of memory, which the process is held to: built, checkpointed,
   changed by 1 %, checkpointed again, and restored at another parallelism.
 """
@@ -170,9 +170,9 @@ def uploads(count: int) -> list[Result]:
             snapshot = backend.native_snapshot(number)
             assert snapshot is not None
             path = f"data/{number}.seg"
-            base, size = write_native(storage, path, ALL, GROUPS, "rocksdb", snapshot, completed)
+            full, size = write_native(storage, path, ALL, GROUPS, "rocksdb", snapshot, completed)
             snapshot.release()
-            completed = {file.path: file for file in base.files}
+            completed = {file.path: file for file in full.files}
             written.append(size)
             chosen = random.Random(number).sample(range(count), count // 100)
             table.put_many(
@@ -180,7 +180,7 @@ def uploads(count: int) -> list[Result]:
             )
     backend.close()
     first, second = written
-    what = f"native base after 1 % of {count:,} entries changed"
+    what = f"native full snapshot after 1 % of {count:,} entries changed"
     return [Result(what, f"{second:,} bytes", f"the first {first:,}", second / first, "at most 0.10")]
 
 

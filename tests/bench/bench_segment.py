@@ -8,7 +8,7 @@ the same compression, and syncs it.  The floor of reading reads these streams fr
 and values to lists and builds one dict; the segment is read into one dict too.  Times are the best of five.
 
 Then the same state in heap-cow, of which one epoch has changed a hundredth: writing the delta against writing
-the whole state, and restoring base and delta against restoring the whole state.
+the full snapshot, and restoring full snapshot and delta against restoring the full snapshot.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def read_segment(storage: CheckpointStorage, segment: SegmentFile) -> dict[str, 
 
 
 def delta_rows(storage: CheckpointStorage, entries: int, compression: str) -> tuple[list[Row], str]:
-    """Return how long files of a whole state and of a hundredth of it take, and how large they are."""
+    """Return how long files of a full snapshot and of a hundredth of it take, and how large they are."""
     config = Configuration({"backend": "heap-cow"})
     registry = PluginRegistry(config)
     plugin = registry.choose()
@@ -147,8 +147,8 @@ def delta_rows(storage: CheckpointStorage, entries: int, compression: str) -> tu
             changed.release()
         return written
 
-    def restore(base: SegmentFile, *deltas: SegmentFile) -> int:
-        files = [SegmentHandle.open(storage, file) for file in (base, *deltas)]
+    def restore(full: SegmentFile, *deltas: SegmentFile) -> int:
+        files = [SegmentHandle.open(storage, file) for file in (full, *deltas)]
         handle = ChainHandle(files[0], files[1:], backend.metas()) if deltas else files[0]
         restored = opened([handle])
         handle.close()
@@ -160,18 +160,18 @@ def delta_rows(storage: CheckpointStorage, entries: int, compression: str) -> tu
     state = backend.get_state(ValueState(META.name, INT64))
     keys = [f"key-{number:09d}" for number in range(entries)]
     state.update_many(keys, range(entries))
-    base = whole("base.seg")
+    full = whole("base.seg")
     backend.begin_epoch(1)
     state.update_many(keys[::100], range(0, entries, 100))
     changed = delta()
-    if not restore(base, changed) == restore(base) == entries:
+    if not restore(full, changed) == restore(full) == entries:
         raise SystemExit("entries were lost")
     rows = [
         ("write a delta", best_of(lambda: whole("whole.seg")), best_of(delta)),
-        ("restore with it", best_of(lambda: restore(base)), best_of(lambda: restore(base, changed))),
+        ("restore with it", best_of(lambda: restore(full)), best_of(lambda: restore(full, changed))),
     ]
     backend.close()
-    return rows, f"whole state {base.bytes:,} bytes, delta {changed.bytes:,} bytes"
+    return rows, f"full snapshot {full.bytes:,} bytes, delta {changed.bytes:,} bytes"
 
 
 def best_of(action: Callable[[], object]) -> float:

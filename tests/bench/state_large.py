@@ -31,7 +31,7 @@ def limit_memory(size: int) -> None:
 
 
 def large_state(count: int, before: int = 2, after: int = 3) -> Iterator[Result]:
-    """Measure a state of numbers under numbers, with native bases; `before` and `after` are parallelisms."""
+    """Measure a large state with native full snapshots; `before` and `after` are parallelisms."""
     with tempfile.TemporaryDirectory() as folder:
         storage = CheckpointStorage.open(folder)
         instances = [_opened(Path(folder), key_groups, []) for key_groups in key_group_ranges(before, GROUPS)]
@@ -43,7 +43,7 @@ def large_state(count: int, before: int = 2, after: int = 3) -> Iterator[Result]
         for instance in instances:
             _settle(instance)
         yield _line("written out, counted and compacted as far as RocksDB wants it", began)
-        bases: list[Any] = []
+        full_snapshots: list[Any] = []
         for number, (what, share) in enumerate((("the first native bases", None), ("after 1 %", 0.01))):
             if share is not None:
                 began = time.monotonic()
@@ -53,14 +53,14 @@ def large_state(count: int, before: int = 2, after: int = 3) -> Iterator[Result]
                 _write(instances, chosen, 1_000)
                 yield _line(f"change {len(chosen):,} of them", began)
             began, held, size = time.monotonic(), 0.0, 0
-            completed = {file.path: file for base in bases for file in base.files}
-            bases = []
+            completed = {file.path: file for full in full_snapshots for file in full.files}
+            full_snapshots = []
             for place, instance in enumerate(instances):
                 captured = time.monotonic()
                 snapshot = instance.native_snapshot(number)
                 assert snapshot is not None
                 held = max(held, time.monotonic() - captured)
-                base, uploaded = write_native(
+                full, uploaded = write_native(
                     storage,
                     f"data/{number}-{place}.seg",
                     instance.key_groups,
@@ -70,9 +70,9 @@ def large_state(count: int, before: int = 2, after: int = 3) -> Iterator[Result]
                     completed,
                 )
                 snapshot.release()
-                bases.append(base)
+                full_snapshots.append(full)
                 size += uploaded
-            whole = sum(base.bytes for base in bases)
+            whole = sum(full.bytes for full in full_snapshots)
             yield _line(f"{what}: {size:,} bytes of {whole:,}; held up {held:.1f} s", began)
         metas = instances[0].metas()
         for instance in instances:
@@ -82,9 +82,9 @@ def large_state(count: int, before: int = 2, after: int = 3) -> Iterator[Result]
         found = 0
         for key_groups in key_group_ranges(after, GROUPS):
             handles: list[Any] = [
-                StoredNativeHandle(storage, base, metas, (), base.entries, key_groups)
-                for base in bases
-                if base.key_groups.intersection(key_groups)
+                StoredNativeHandle(storage, full, metas, (), full.entries, key_groups)
+                for full in full_snapshots
+                if full.key_groups.intersection(key_groups)
             ]
             opened = time.monotonic()
             instance = _opened(Path(folder), key_groups, handles)

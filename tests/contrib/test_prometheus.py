@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keyedstate.errors import InvalidOptionError, MetricReporterError
-from keyedstate.metrics import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
+from keyedstate.metrics import EpochMetrics, LatencyMetrics, PhaseTimes, StateMetrics
 from keyedstate.options import Configuration
 from keyedstate.spark.plan.reporters import reporters_of
 
@@ -25,7 +25,7 @@ EPOCH = EpochMetrics(
     rows_in=10,
     rows_out=7,
     watermark=None,
-    states={"views": StateFigures(3, 120), "back\\slash": StateFigures(1, None)},
+    states={"views": StateMetrics(3, 120), "back\\slash": StateMetrics(1, None)},
     host_hits=2,
     host_catch_ups=0,
     restores=0,
@@ -33,11 +33,11 @@ EPOCH = EpochMetrics(
     checkpoint_bytes=999,
     written_bytes=99,
     longest_chain=1,
-    bases=0,
-    base_write_ms=PhaseTimes(0.0, 0.0),
-    failed_bases=0,
+    full_snapshots=0,
+    full_snapshot_write_ms=PhaseTimes(0.0, 0.0),
+    failed_full_snapshots=0,
     phases={"process": PhaseTimes(20.5, 30.0)},
-    latencies={"views": {"update": LatencyFigures(128, 1.5, 2.0, 4.0, 9.0)}},
+    latencies={"views": {"update": LatencyMetrics(128, 1.5, 2.0, 4.0, 9.0)}},
     rows_dropped={"late": 3},
     native={"views.estimate-num-keys": 3, "block-cache-hit": 12},
 )
@@ -56,7 +56,7 @@ def reporter_to(monkeypatch: pytest.MonkeyPatch) -> Any:
     return reporter
 
 
-def figures(path: Path) -> dict[str, float]:
+def samples(path: Path) -> dict[str, float]:
     """Read the file as Prometheus does; each metric must have its help and type before."""
     found: dict[str, float] = {}
     declared: set[str] = set()
@@ -75,12 +75,12 @@ def figures(path: Path) -> dict[str, float]:
 OPERATOR = 'uid="odd \\"uid\\"\\n",query_id="q1"'
 
 
-def test_the_file_has_the_last_figures_and_the_sums_of_all_epochs(reporter_to: Any, tmp_path: Path) -> None:
+def test_the_file_has_the_last_metrics_and_the_sums_of_all_epochs(reporter_to: Any, tmp_path: Path) -> None:
     path = tmp_path / "keyedstate.prom"
     (reporter,) = reporter_to(path)
     reporter.report(EPOCH)
     reporter.report(replace(EPOCH, epoch=5, rows_in=5, rows_out=1, watermark=2500, files=6))
-    found = figures(path)
+    found = samples(path)
     assert found[f"keyedstate_rows_in_total {OPERATOR}"] == 15
     assert found[f"keyedstate_epochs_total {OPERATOR}"] == 2
     assert found[f'keyedstate_rows_dropped_total {OPERATOR},why="late"'] == 6
@@ -94,8 +94,8 @@ def test_the_file_has_the_last_figures_and_the_sums_of_all_epochs(reporter_to: A
     assert found[f'keyedstate_phase_seconds {OPERATOR},phase="process"'] == 0.0205
     sampled = f'keyedstate_state_latency_seconds {OPERATOR},state="views",operation="update",quantile="0.95"'
     assert found[sampled] == 2e-6
-    assert found[f'keyedstate_native {OPERATOR},figure="views.estimate-num-keys"'] == 3
-    assert found[f'keyedstate_native {OPERATOR},figure="block-cache-hit"'] == 12
+    assert found[f'keyedstate_native {OPERATOR},metric="views.estimate-num-keys"'] == 3
+    assert found[f'keyedstate_native {OPERATOR},metric="block-cache-hit"'] == 12
     assert [file.name for file in tmp_path.iterdir()] == ["keyedstate.prom"]
 
 
@@ -105,7 +105,7 @@ def test_an_epoch_that_ran_again_counts_once_and_operators_lie_side_by_side(
     (reporter,) = reporter_to(tmp_path / "keyedstate.prom")
     for metrics in (EPOCH, replace(EPOCH, uid="other"), replace(EPOCH, run_id="r2", files=5)):
         reporter.report(metrics)
-    found = figures(tmp_path / "keyedstate.prom")
+    found = samples(tmp_path / "keyedstate.prom")
     assert found[f"keyedstate_rows_in_total {OPERATOR}"] == 10
     assert found[f"keyedstate_files {OPERATOR}"] == 5
     assert found['keyedstate_rows_in_total uid="other",query_id="q1"'] == 10

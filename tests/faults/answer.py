@@ -33,7 +33,7 @@ from keyedstate.checkpoint import (
     handles_for,
 )
 from keyedstate.checkpoint.reading.state_reader import reader_of
-from keyedstate.checkpoint.savepoint.state_location import StoredState
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import CheckpointError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
@@ -132,7 +132,7 @@ def judge_savepoint(verdict: Verdict, run: Path, operators: Iterable[str]) -> No
     flights = pa.concat_tables(map(pyarrow.parquet.read_table, files))
     for operator in operators:
         expected = {key: count for key, (count, _, _) in batch_answer(flights, OPERATORS[operator]).items()}
-        reader = reader_of(StoredState.open(place, operator), FLIGHTS.name)
+        reader = reader_of(OperatorSnapshot.open(place, operator), FLIGHTS.name)
         found: dict[str | None, int] = {}
         for batch in itertools.chain.from_iterable(map(reader.read, reader.slices())):
             found |= zip(batch[OPERATORS[operator]].to_pylist(), batch["value"].to_pylist(), strict=True)

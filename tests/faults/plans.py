@@ -60,8 +60,10 @@ RESTORE = Step("restore", "worker", "read", f"^{_UID}/data/", 2 * EPOCHS - 2)
 DELETION = Step("clean-up deletes", "driver", "delete", f"^{_UID}/", EPOCHS - 2)
 ROWS = Step("rows", "worker", "rows", f"^{_UID}/rows$", 2 * EPOCHS)
 DATA = Step("data file", "worker", "create", f"^{_UID}/data/", 2 * EPOCHS)
-#: A worker writes it beside the rows, where the chain before is long enough: see `_with_bases`.
-BASE = Step("base beside the work", "worker", "create", rf"^{_UID}/data/[^/]+\.base\.seg$", 2)
+#: A worker writes it beside the rows, where the chain before is long enough: see `_with_full_snapshots`.
+FULL_SNAPSHOT = Step(
+    "full snapshot in the background", "worker", "create", rf"^{_UID}/data/[^/]+\.base\.seg$", 2
+)
 MANIFEST = Step("manifest", "worker", "publish", rf"^{_UID}/{_ATTEMPT}\.json$", 2 * EPOCHS)
 ACKNOWLEDGEMENT = Step("acknowledgement", "worker", "written", rf"^{_UID}/{_ATTEMPT}\.json$", 2 * EPOCHS)
 PUBLICATION = Step("publication", "driver", "publish", rf"^{_UID}/chk-\d+/_metadata$", EPOCHS)
@@ -115,10 +117,10 @@ SAVEPOINT = tuple(
     )
 )
 
-WORKER_STEPS = (CLAIM, RESTORE_POINT, STARTED, RESTORE, ROWS, BASE, DATA, MANIFEST, ACKNOWLEDGEMENT)
+WORKER_STEPS = (CLAIM, RESTORE_POINT, STARTED, RESTORE, ROWS, FULL_SNAPSHOT, DATA, MANIFEST, ACKNOWLEDGEMENT)
 HOST_STEPS = tuple(step for step in WORKER_STEPS if step is not RESTORE)
 DRIVER_STEPS = (PUBLICATION, PUBLISHED, CLEAN_UP, DELETION, *SINK)
-WRITES = (CLAIM, STARTED, BASE, DATA, MANIFEST, PUBLICATION)
+WRITES = (CLAIM, STARTED, FULL_SNAPSHOT, DATA, MANIFEST, PUBLICATION)
 
 
 @dataclass
@@ -192,8 +194,8 @@ def _at(step: Step, action: str, **details: Any) -> Callable[[random.Random, Pla
             plan.sink = "foreachBatch"
         if step in (RESTORE, DELETION):
             plan.storage = "faulty"
-        if step is BASE:
-            _with_bases(plan)
+        if step is FULL_SNAPSHOT:
+            _with_full_snapshots(plan)
         if step is RESTORE:
             # A host restores in the first epoch of a run, in which there is nothing yet.
             plan.settings[_HOST] = "embedded"
@@ -215,8 +217,8 @@ def _at(step: Step, action: str, **details: Any) -> Callable[[random.Random, Pla
     return build
 
 
-def _with_bases(plan: Plan) -> None:
-    """Have each second epoch of the first driver write the whole state beside its rows."""
+def _with_full_snapshots(plan: Plan) -> None:
+    """Have each second epoch of the first driver write the full snapshot beside its rows."""
     plan.ahead = 0.7
     plan.operators = ["aircraft"]
     plan.lives[0] = (plan.lives[0][0], "heap-cow")

@@ -14,7 +14,7 @@ import pytest
 
 import keyedstate.types as t
 from keyedstate import keyed
-from keyedstate.checkpoint import StoredState
+from keyedstate.checkpoint import OperatorSnapshot
 from keyedstate.checkpoint.reading.state_reader import reader_of, taken_apart
 from keyedstate.cli.demo.flights import read_flights
 from keyedstate.errors import (
@@ -106,7 +106,7 @@ def bootstrapped(words: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def stored(path: Path, state: str, uid: str | None = None) -> list[dict[str, Any]]:
-    reader = reader_of(StoredState.open(path, uid), state)
+    reader = reader_of(OperatorSnapshot.open(path, uid), state)
     batches = [batch for piece in reader.slices() for batch in reader.read(piece)]
     found: list[dict[str, Any]] = pa.Table.from_batches(batches, reader.schema).to_pylist()
     return found
@@ -120,7 +120,7 @@ def by_word(path: Path, state: str, uid: str | None = None) -> dict[Any, Any]:
 
 def frame_of(spark: SparkSession, path: Path, state: str, uid: str | None = None) -> DataFrame:
     """Return a state as the data source gives it, without the processes that it takes."""
-    reader = reader_of(StoredState.open(path, uid), state)
+    reader = reader_of(OperatorSnapshot.open(path, uid), state)
     schema = spark_type_of(pa.struct(list(reader.schema)))
     target = to_arrow(schema)
     rows = [
@@ -328,7 +328,7 @@ def test_a_state_gets_another_type_by_its_new_declaration(
     texts = frame_of(spark, bootstrapped, "count").selectExpr("word", "string(value) as value")
     new = ValueState("count", t.STRING, ttl=Ttl.of("1 day"))
     Savepoint.open(bootstrapped).edit().replace_state("words", new, texts).write(tmp_path / "new")
-    meta = StoredState.open(tmp_path / "new").state("count")
+    meta = OperatorSnapshot.open(tmp_path / "new").state("count")
     assert meta.value_serializer == new.serializer
     row = next(row for row in stored(tmp_path / "new", "count") if row["word"] == "be")
     assert (row["value"], row["written_at"], row["expires_at"]) == ("120", None, None)
@@ -414,7 +414,7 @@ def test_a_savepoint_of_a_backend_with_files_of_its_own_has_none_of_them(
     path = tmp_path / "savepoint"
     config = {"parallelism": 2, "backend": "rocksdb", "rocksdb.incremental": True}
     Savepoint.new().add(keyed(words, "word", uid="words", config=config), Words()).write(path)
-    metadata = StoredState.open(path, "words").metadata
+    metadata = OperatorSnapshot.open(path, "words").metadata
     assert [part.native for part in metadata.parts] == [None, None]
     assert by_word(path, "count") == counts(words)
 

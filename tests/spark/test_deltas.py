@@ -50,7 +50,7 @@ def chains(stream: Any, epoch: int) -> list[int]:
     return [len(part.deltas) for part in checkpoint(stream, epoch).parts]
 
 
-#: Half of the keys come in each epoch, so that a delta never weighs half of the base by itself.
+#: Half of the keys come in each epoch, so that a delta never weighs half of the full snapshot by itself.
 def add(stream: Any, epoch: int) -> None:
     rows = range(200) if epoch == 0 else range(epoch % 20, 200, 20)
     stream.add({"k": f"key {row}", "v": row + epoch} for row in rows)
@@ -67,20 +67,20 @@ def assert_all_there(stream: Any, epochs: int) -> None:
     assert found == expected
 
 
-def test_the_whole_state_is_written_when_the_chain_is_long_and_old_files_go(
+def test_a_full_snapshot_is_written_when_the_chain_is_long_and_old_files_go(
     stream: Any, backend_name: str
 ) -> None:
     for epoch in range(7):
         add(stream, epoch)
     stream.run(totals(stream, backend_name))
     assert_all_there(stream, 7)
-    # Epoch 4 writes the whole state: heap-cow that before it, beside its work, and nested-map that after it.
+    # Epoch 4 writes a full snapshot: heap-cow of the state before it, in the background, nested-map after it.
     beside = backend_name == "heap-cow"
     assert chains(stream, 5) == [1 + beside] * 2 and chains(stream, 6) == [2 + beside] * 2
     part = checkpoint(stream, 6).parts[0]
-    (base,) = part.bases
-    assert (base.epoch, base.background, base.failed) == (4 - beside, beside, False)
-    assert base.bytes == part.segments[0].bytes and base.entries == sum(part.segments[0].entries.values())
+    (full,) = part.full_snapshots
+    assert (full.epoch, full.background, full.failed) == (4 - beside, beside, False)
+    assert full.bytes == part.segments[0].bytes and full.entries == sum(part.segments[0].entries.values())
     assert part.bytes == part.deltas[-1].bytes < part.segments[0].bytes
     used = {path for epoch in (5, 6) for part in checkpoint(stream, epoch).parts for path in part.data_files}
     there = {f"data/{path.name}" for path in (stream.state / "totals" / "data").iterdir()}
@@ -88,7 +88,7 @@ def test_the_whole_state_is_written_when_the_chain_is_long_and_old_files_go(
 
 
 def test_a_chain_is_read_over_other_ranges_and_by_another_backend(stream: Any) -> None:
-    """SB-38: a restart with another parallelism begins with the whole state."""
+    """SB-38: a restart with another parallelism begins with the full snapshot."""
     runs = [("heap-cow", 2, 5), ("nested-map", 3, 2), ("heap-cow", 1, 2), ("heap-cow", 1, 1)]
     epochs = 0
     for backend, parallelism, count in runs:

@@ -275,7 +275,7 @@ def test_a_query_whose_limits_have_no_effect_is_told_so(
     assert "60000 ms and 0 bytes" in said
 
 
-def test_epochs_that_change_nothing_write_no_state_and_make_no_base_due(
+def test_epochs_that_change_nothing_write_no_state_and_make_no_full_snapshot_due(
     start: Callable[..., HostedJob],
 ) -> None:
     job = start(**{"checkpoint.max-deltas": 2})
@@ -290,7 +290,9 @@ def test_epochs_that_change_nothing_write_no_state_and_make_no_base_due(
     assert job.epoch(8, ["k0"]) == [("k0", 3)]
 
 
-def test_a_base_goes_on_over_epochs_and_holds_none_of_them_up(start: Callable[..., HostedJob]) -> None:
+def test_a_full_snapshot_goes_on_over_epochs_and_holds_none_of_them_up(
+    start: Callable[..., HostedJob],
+) -> None:
     job = start(**{"checkpoint.max-deltas": 2})
     keys = [f"k{number}" for number in range(3000)]
     job.epoch(0, keys)
@@ -304,8 +306,8 @@ def test_a_base_goes_on_over_epochs_and_holds_none_of_them_up(start: Callable[..
     assert len(set(unfinished)) == 1
     [segment] = job.part().segments
     assert segment.path == unfinished[0]
-    assert [base.background for base in job.part().bases] == [True]
-    # Whoever restores it reads the base and the deltas that came meanwhile.
+    assert [full.background for full in job.part().full_snapshots] == [True]
+    # Whoever restores it reads the full snapshot and the deltas that came meanwhile.
     job.run_id = "run-2"
     assert job.epoch(epoch, ["k0", "k7"]) == [("k0", epoch + 1), ("k7", 2)]
 

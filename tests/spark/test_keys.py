@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from keyedstate import connect, keyed, types
 from keyedstate.aggregates import count
-from keyedstate.checkpoint import StoredState
+from keyedstate.checkpoint import OperatorSnapshot
 from keyedstate.checkpoint.reading.state_reader import reader_of
 from keyedstate.errors import HarnessSchemaError
 from keyedstate.runtime import (
@@ -142,7 +142,7 @@ def test_a_bootstrap_has_keys_of_expressions(rides: DataFrame, tmp_path: Any) ->
 
 
 def stored(path: Any) -> dict[Any, int]:
-    reader = reader_of(StoredState.open(path, "op"), "n")
+    reader = reader_of(OperatorSnapshot.open(path, "op"), "n")
     rows = [row for piece in reader.slices() for batch in reader.read(piece) for row in batch.to_pylist()]
     return {row["who"]: row["value"] for row in rows}
 

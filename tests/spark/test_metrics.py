@@ -1,4 +1,4 @@
-"""The figures of epochs: in a listener of Spark's, in the last progress, on request, and in Spark's log."""
+"""The metrics of epochs: in a listener of Spark's, in the last progress, on request, and in Spark's log."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def spark_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     log4j.core.config.Configurator.setLevel("keyedstate.EpochMetrics", log4j.Level.ERROR)
 
 
-def test_listeners_progress_and_log_have_the_figures_of_every_epoch(
+def test_listeners_progress_and_log_have_the_metrics_of_every_epoch(
     spark: SparkSession,
     stream: Any,
     one_backend: str,
@@ -126,7 +126,7 @@ def test_listeners_progress_and_log_have_the_figures_of_every_epoch(
     assert [(m.rows_in, m.rows_out, m.partitions) for m in told.epochs] == [(4, 4, 2), (2, 2, 2), (1, 1, 2)]
     assert [m.states["n"].entries for m in told.epochs] == [3, 3, 4]
     assert [m.states["of a"].entries for m in told.epochs] == [1, 1, 1]
-    assert all(figures.bytes != 0 for m in told.epochs for figures in m.states.values())
+    assert all(of_state.bytes != 0 for m in told.epochs for of_state in m.states.values())
     assert [(m.restores, m.host_hits) for m in told.epochs] == [(2, 0), (0, 2), (0, 2)]
     for metrics in told.epochs:
         assert list(metrics.phases) == ["restore", "process", "snapshot", "write", "publish"]
@@ -179,7 +179,7 @@ def test_a_micro_batch_that_is_evaluated_twice_is_reported_once(
     assert logged == [f"INFO keyedstate.EpochMetrics epoch {epoch} of remember: " for epoch in range(3)]
 
 
-def test_the_progress_of_a_query_without_keyed_operators_has_no_figures(
+def test_the_progress_of_a_query_without_keyed_operators_has_no_metrics(
     spark: SparkSession, stream: Any
 ) -> None:
     stream.add([{"k": "a", "v": 1}])

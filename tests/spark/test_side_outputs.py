@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import connect, keyed, split, types
-from keyedstate.checkpoint import StoredState
+from keyedstate.checkpoint import OperatorSnapshot
 from keyedstate.checkpoint.reading.state_reader import reader_of
 from keyedstate.errors import KeyColumnError, OutputDeclarationError, SideOutputError, SideOutputNameError
 from keyedstate.runtime import (
@@ -155,7 +155,7 @@ def test_a_bootstrap_drops_side_outputs(rows: DataFrame, tmp_path: Any) -> None:
     for name, function in (("rows", Sorted()), ("columns", Columns())):
         frame = keyed(rows, "k", uid="op", config={"parallelism": 2})
         Savepoint.new().add(frame, function).write(tmp_path / name)
-    reader = reader_of(StoredState.open(tmp_path / "rows", "op"), "n")
+    reader = reader_of(OperatorSnapshot.open(tmp_path / "rows", "op"), "n")
     stored = [row for piece in reader.slices() for batch in reader.read(piece) for row in batch.to_pylist()]
     assert sorted((row["k"], row["value"]) for row in stored) == [("a", 2), ("b", 1)]
 

@@ -119,7 +119,7 @@ def keyedstate_checkpoint_storage(uri: str, options: Mapping[str, str]) -> tuple
 
 @hookspec
 def keyedstate_metric_reporter(options: Mapping[str, str]) -> Callable[[EpochMetrics], None] | None:
-    """Return a function that takes the figures of each epoch; None where `options` ask for nothing.
+    """Return a function that takes the metrics of each epoch; None where `options` ask for nothing.
 
     Called on the driver when an operator of a streaming query is built.  The function is called in the
     background, by a thread of each operator in the order of its epochs, and once for an epoch that a run of

@@ -1,4 +1,4 @@
-"""What one epoch of a keyed operator was like, in figures."""
+"""The metrics of one epoch of a keyed operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class StateFigures:
+class StateMetrics:
     """The size of one state.
 
     Attributes
@@ -42,7 +42,7 @@ class PhaseTimes:
 
 
 @dataclass(frozen=True)
-class LatencyFigures:
+class LatencyMetrics:
     """How long one operation of a state took, over the newest samples of all tasks.
 
     Attributes
@@ -80,7 +80,7 @@ class EpochMetrics:
         Of `rows_in` those of the connected inputs ``"1"`` and ``"2"``; empty where there is one input.
     watermark : int or None
         In milliseconds since 1970 UTC; None without event time and as long as it is not known.
-    states : mapping of str to StateFigures
+    states : mapping of str to StateMetrics
         The keyed states by name.
     host_hits, host_catch_ups, restores : int
         Partitions whose state a host had, had after it read what later epochs had changed, and that were
@@ -90,20 +90,20 @@ class EpochMetrics:
     checkpoint_bytes : int
         Their size.
     written_bytes : int
-        What this epoch has written: deltas, operator state, and bases that were completed in it.
+        What this epoch has written: deltas, operator state, and full snapshots that were completed in it.
     longest_chain : int
         The most deltas that a partition has behind its base.
-    bases : int
-        Partitions whose whole state was written anew, beside the work or in it, and completed in this epoch.
-    base_write_ms : PhaseTimes
-        How long those were written; beside the work where the backend can.
-    failed_bases : int
-        Bases that have failed since the last completed one of their partitions.
+    full_snapshots : int
+        Partitions whose full snapshot was completed in this epoch, in the background or synchronously.
+    full_snapshot_write_ms : PhaseTimes
+        How long writing those took; in the background where the backend can.
+    failed_full_snapshots : int
+        Full snapshots that have failed since the last completed one of their partitions.
     phases : mapping of str to PhaseTimes
         The phases, in their order: ``restore``; ``process``, in which a task also waits for its rows;
         ``snapshot``, the part of a checkpoint that holds processing up; ``write``; and ``publish``, once and
         on the driver, left out where tasks of the next epoch have published the checkpoint.
-    latencies : mapping of str to (mapping of str to LatencyFigures)
+    latencies : mapping of str to (mapping of str to LatencyMetrics)
         By state, or kind of state, and operation; empty where accesses are not sampled.
     native : mapping of str to int
         What the backend's own engine says of itself, added up over the tasks, by its own names; empty where
@@ -126,7 +126,7 @@ class EpochMetrics:
     rows_in: int
     rows_out: int
     watermark: int | None
-    states: Mapping[str, StateFigures]
+    states: Mapping[str, StateMetrics]
     host_hits: int
     host_catch_ups: int
     restores: int
@@ -134,16 +134,16 @@ class EpochMetrics:
     checkpoint_bytes: int
     written_bytes: int
     longest_chain: int
-    bases: int
-    base_write_ms: PhaseTimes
-    failed_bases: int
+    full_snapshots: int
+    full_snapshot_write_ms: PhaseTimes
+    failed_full_snapshots: int
     phases: Mapping[str, PhaseTimes]
     rows_by_input: Mapping[str, int] = field(default_factory=dict)
-    latencies: Mapping[str, Mapping[str, LatencyFigures]] = field(default_factory=dict)
+    latencies: Mapping[str, Mapping[str, LatencyMetrics]] = field(default_factory=dict)
     native: Mapping[str, int] = field(default_factory=dict)
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
     clock_skew_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON values, mappings under the names of the attributes."""
+        """Return the metrics as JSON values, mappings under the names of the attributes."""
         return asdict(self)

@@ -130,43 +130,42 @@ CHECKPOINT_COMPRESSION = choice(
 CHECKPOINT_MAX_DELTAS = integer(
     "checkpoint.max-deltas",
     10,
-    "Epochs in a row that write what they changed and not the whole state. The whole state is also written "
-    "when what changed since weighs half as much, and when a type or the parallelism changed. 0 writes it in "
-    "every epoch.",
+    "Deltas on one full snapshot: epochs in a row that write only what they changed. A task also writes a "
+    "full snapshot when its deltas are half as large, and when a type or the parallelism changed. 0 writes a "
+    "full snapshot in every epoch.",
     low=0,
 )
 CHECKPOINT_DELTA_MIN_BYTES = integer(
     "checkpoint.delta-min-bytes",
     1 << 20,
-    "State of a task that is smaller than this many bytes is always written whole: one file more to read "
-    "would cost more than it saves.",
+    "A task whose state is smaller than this many bytes always writes a full snapshot: one file more to "
+    "read would cost more than it saves.",
     low=0,
 )
-CHECKPOINT_BASE_MIN_PAUSE = duration(
-    "checkpoint.base-min-pause",
+CHECKPOINT_FULL_SNAPSHOT_MIN_PAUSE = duration(
+    "checkpoint.full-snapshot-min-pause",
     0,
-    "How long a task waits, after it has written its whole state, before it does so again. A chain three "
-    "times as long or as heavy as it should be is not put off.",
+    "How long a task waits between two full snapshots. A chain of deltas three times as long or as large as "
+    "it should be is not put off.",
 )
-CHECKPOINT_MAX_CONCURRENT_BASES = integer(
-    "checkpoint.max-concurrent-bases",
+CHECKPOINT_MAX_CONCURRENT_FULL_SNAPSHOTS = integer(
+    "checkpoint.max-concurrent-full-snapshots",
     0,
-    "How many tasks of an operator may begin to write their whole state in the same epoch, those with the "
-    "longest chains first; 0 sets no limit.",
+    "How many tasks of an operator may begin a full snapshot in the same epoch, those with the longest "
+    "chains of deltas first; 0 sets no limit.",
     low=0,
 )
-CHECKPOINT_BASE_TIMEOUT = duration(
-    "checkpoint.base-timeout",
+CHECKPOINT_FULL_SNAPSHOT_TIMEOUT = duration(
+    "checkpoint.full-snapshot-timeout",
     600_000,
-    "How long the whole state may take to be written beside the work; then it is given up, which counts as "
-    "a failure.",
+    "How long a full snapshot may take in the background; then it is aborted, which counts as a failure.",
     low_ms=10,
 )
 CHECKPOINT_TOLERABLE_FAILURES = integer(
     "checkpoint.tolerable-failures",
     3,
-    "How many times in a row the whole state may fail to be written beside the work. Nothing is lost by it, "
-    "since what changed is written all the same; one failure more stops the query.",
+    "How many full snapshots in a row may fail in the background. Nothing is lost, since the deltas are "
+    "written all the same; one failure more stops the query.",
     low=0,
 )
 CHECKPOINT_LOCAL_COPIES = choice(

@@ -79,12 +79,12 @@ class CountingOperator:
         )  # fmt: skip
         claim(self.folder, identity)
         self.folder.write_started(identity)
-        base = find_restore_point(self.folder, identity)
-        writing = self.rules.choose(base, identity, asynchronous=False, now_ms=0)
-        operator = OperatorStateBackend(self.operator_state(base, identity))
-        with self.opened(base, own, track=base is not None) as backend:
+        restore_point = find_restore_point(self.folder, identity)
+        writing = self.rules.choose(restore_point, identity, asynchronous=False, now_ms=0)
+        operator = OperatorStateBackend(self.operator_state(restore_point, identity))
+        with self.opened(restore_point, own, track=restore_point is not None) as backend:
             writer = EpochWriter(backend, operator, self.folder, self.rules, "zstd")
-            writer.begin(identity, base, writing)
+            writer.begin(identity, restore_point, writing)
             count = backend.get_state(COUNT)
             for key in keys:
                 backend.set_current_key(key)
@@ -100,29 +100,29 @@ class CountingOperator:
             0.0, 0.0, 0.0, 0.0, saved.bytes, deltas=saved.deltas, bases=saved.bases,
             operator_state=saved.operator_state,
         )  # fmt: skip
-        same = base is not None and base.parallelism == self.parallelism
-        shared = base.parts[partition].kept_files if base is not None and same else ()
+        same = restore_point is not None and restore_point.parallelism == self.parallelism
+        shared = restore_point.parts[partition].kept_files if restore_point is not None and same else ()
         path = self.folder.write_manifest(manifest, shared)
         self.coordinator.acknowledge(Acknowledgement(identity, path))
 
-    def operator_state(self, base: CheckpointMetadata | None, identity: TaskIdentity) -> Any:
-        if base is None:
+    def operator_state(self, restore_point: CheckpointMetadata | None, identity: TaskIdentity) -> Any:
+        if restore_point is None:
             return ()
         return read_operator_state(
             self.folder.storage,
-            [part.operator_state for part in base.parts],
+            [part.operator_state for part in restore_point.parts],
             identity.partition,
             self.parallelism,
-            restarted=base.run_id != identity.run_id,
+            restarted=restore_point.run_id != identity.run_id,
         )
 
     @contextlib.contextmanager
     def opened(
-        self, base: CheckpointMetadata | None, own: KeyGroupRange, track: bool = False
+        self, restore_point: CheckpointMetadata | None, own: KeyGroupRange, track: bool = False
     ) -> Iterator[KeyedStateBackend]:
         config = Configuration({"backend": self.backend})
         registry = PluginRegistry(config)
-        handles = [] if base is None else handles_for(base, self.folder.storage, own)
+        handles = [] if restore_point is None else handles_for(restore_point, self.folder.storage, own)
         backend = KeyedStateBackend.open(
             ChosenBackend(registry.choose(), config.plugin_options(registry.options, self.backend)),
             KeySpace(types.STRING, own, self.max_parallelism),

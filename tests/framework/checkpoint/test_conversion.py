@@ -10,9 +10,9 @@ import pytest
 from keyedstate.checkpoint import (
     CheckpointCoordinator,
     CheckpointStorage,
+    OperatorSnapshot,
     SavepointFolder,
     SavepointWriter,
-    StoredState,
 )
 from keyedstate.checkpoint.savepoint.canonical import write_whole
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
@@ -40,7 +40,7 @@ def test_a_checkpoint_becomes_a_savepoint_of_one_operator(
     for number, (place, epoch) in enumerate(
         [(local, None), (local.child("views"), 2), (local.child("views", "chk-2"), None)]
     ):
-        stored = StoredState.open(place.root, epoch=epoch)
+        stored = OperatorSnapshot.open(place.root, epoch=epoch)
         savepoint = savepoint_of_checkpoint(stored, tmp_path / f"savepoint-{number}")
         assert savepoint.metadata("views").epoch == (2 if number else 3)
         assert savepoint.spark is None
@@ -80,7 +80,7 @@ def test_damage_is_found_while_it_is_copied_and_the_original_is_named(
     damaged.write_bytes(data)
     epoch = 2 if "x2x" in damaged.name else 3
     for compression in (None, "lz4"):
-        stored = StoredState.open(local.root, epoch=epoch)
+        stored = OperatorSnapshot.open(local.root, epoch=epoch)
         with pytest.raises(CorruptSegmentError, match=str(damaged)):
             savepoint_of_checkpoint(stored, tmp_path / "savepoint", compression=compression)
         assert not (tmp_path / "savepoint").exists()

@@ -1,6 +1,6 @@
 """Every byte of a checkpoint, flipped in turn: it is found by the file's name, and others still restore.
 
-The folder is that of an operator with keyed and operator state; its newest checkpoint is a base and a delta.
+The operator has keyed and operator state; its newest checkpoint is a full snapshot and a delta.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def restart(operator: Any) -> list[Any]:
     """Do what a task does when the query begins again: whose folder, which checkpoint, and its state."""
     identity = TaskIdentity("counts", "query", operator.run, 3, 0, 1, 2, 99, "n99")
     claim(operator.folder, identity)
-    base = find_restore_point(operator.folder, identity)
-    assert base is not None
-    return read(operator, base.epoch)
+    restore_point = find_restore_point(operator.folder, identity)
+    assert restore_point is not None
+    return read(operator, restore_point.epoch)
 
 
 @pytest.mark.slow

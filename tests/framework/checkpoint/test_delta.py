@@ -1,4 +1,4 @@
-"""Deltas: a base and the chain of what epochs changed give the state, and every byte of them is checked."""
+"""Deltas: a full snapshot and its deltas give the state, and every byte of them is checked."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class Chain:
         self.plugin = registry.choose()
         self.options = config.plugin_options(registry.options, name)
         self.storage = storage
-        self.base: SegmentFile | None = None
+        self.full: SegmentFile | None = None
         self.deltas: list[SegmentFile] = []
         self.metas: list[Any] = []
 
     @contextlib.contextmanager
     def handle(self) -> Iterator[list[Any]]:
-        if self.base is None:
+        if self.full is None:
             yield []
             return
-        opened = [SegmentHandle.open(self.storage, file) for file in (self.base, *self.deltas)]
+        opened = [SegmentHandle.open(self.storage, file) for file in (self.full, *self.deltas)]
         chain = ChainHandle(opened[0], opened[1:], self.metas)
         yield [chain]
         chain.close()
@@ -99,10 +99,10 @@ class Chain:
             yield backend
             self.metas = backend.metas()
             path = f"epoch-{number}.seg"
-            if self.base is None:
+            if self.full is None:
                 writer = SegmentWriter(self.storage, path, backend.key_groups)
                 backend.snapshot(number).run(writer)
-                self.base = writer.finish()
+                self.full = writer.finish()
             else:
                 metas = {meta.name: meta for meta in self.metas}
                 changes = backend.changes_since(number - 1)
@@ -251,7 +251,7 @@ def test_a_delta_in_the_place_of_another_is_found(written: Chain, tmp_path: Path
         pass
 
 
-# -- when the whole state is written ----------------------------------------------------------------------
+# -- when the full snapshot is written ----------------------------------------------------------------------
 
 
 def manifest(whole: int, *deltas: int, states: tuple[Any, ...] = ()) -> AttemptManifest:

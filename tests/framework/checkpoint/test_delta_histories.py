@@ -245,37 +245,39 @@ class History:
         )
         claim(self.folder, identity)
         self.folder.write_started(identity)
-        base = find_restore_point(self.folder, identity)
+        restore_point = find_restore_point(self.folder, identity)
         groups = key_group_range_for(partition, self.parallelism, GROUPS)
-        writing = self.rules.choose(base, identity, asynchronous=self.backend == "heap-cow", now_ms=0)
+        writing = self.rules.choose(
+            restore_point, identity, asynchronous=self.backend == "heap-cow", now_ms=0
+        )
         if writing is SnapshotKind.DELTA and self.backend == "heap-cow" and self.rng.random() < 0.3:
             # States are too small here for the rules to want it.
             writing = SnapshotKind.DELTA_AND_FULL
-        model = {} if base is None else self.model_of(base, groups)
+        model = {} if restore_point is None else self.model_of(restore_point, groups)
         tracked = writing is not SnapshotKind.FULL
-        with self.opened(base, groups, epoch * EPOCH_MS, track=tracked) as backend:
+        with self.opened(restore_point, groups, epoch * EPOCH_MS, track=tracked) as backend:
             compression = self.rng.choice(["zstd", "lz4", "none"])
             writer = EpochWriter(backend, OperatorStateBackend(), self.folder, self.rules, compression)
-            writer.begin(identity, base, writing)
+            writer.begin(identity, restore_point, writing)
             change(backend, model, self.rng, epoch * EPOCH_MS)
             backend.end_epoch()
             saved = writer.end()
             states = tuple(meta.to_json() for meta in backend.metas())
             entries = backend.entries_by_state()
-            self.beside += any(report.background for report in saved.bases)
+            self.beside += any(report.background for report in saved.full_snapshots)
         if not finish:
             return None
         manifest = AttemptManifest(
             identity, groups, self.backend, "1", states, saved.segments, entries,
             0, 0, None, 0.0, 0.0, 0.0, 0.0, saved.bytes, deltas=saved.deltas,
-            bases=saved.bases,
+            full_snapshots=saved.full_snapshots,
         )  # fmt: skip
         self.left[identity.nonce] = model
         self.longest = max(self.longest, len(saved.deltas))
         return Acknowledgement(
             identity,
             self.folder.write_manifest(
-                manifest, base.parts[partition].kept_files if base and tracked else ()
+                manifest, restore_point.parts[partition].kept_files if restore_point and tracked else ()
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Bases: when the whole state is written again; one may fail, or last for epochs, and nothing is lost."""
+"""Full snapshots: when one is written; one that fails, or lasts for epochs, loses nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from keyedstate.checkpoint import (
     handles_for,
 )
 from keyedstate.epoch.epoch_writer import EpochFiles, EpochWriter
-from keyedstate.errors import TooManyFailedBasesError
+from keyedstate.errors import TooManyFailedSnapshotsError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
@@ -60,7 +60,7 @@ def identity(epoch: int, partition: int = 0, parallelism: int = 1, run: str = "r
 
 
 def checkpoint(*chains: tuple[int, ...], ended_ms: int = 0) -> CheckpointMetadata:
-    """Return a checkpoint with the sizes of each partition's base and deltas."""
+    """Return a checkpoint with the sizes of each partition's full snapshot and deltas."""
     parts = []
     for partition, sizes in enumerate(chains):
         groups = key_group_range_for(partition, len(chains), GROUPS)
@@ -70,7 +70,7 @@ def checkpoint(*chains: tuple[int, ...], ended_ms: int = 0) -> CheckpointMetadat
         parts.append(
             AttemptManifest(
                 who, groups, "none", "1", (), (files[0],), {}, 0, 0, None, 0, 0, 0, 0, 0,
-                deltas=tuple(files[1:]), bases=(report,),
+                deltas=tuple(files[1:]), full_snapshots=(report,),
             )
         )  # fmt: skip
     return CheckpointMetadata.of(parts)
@@ -89,7 +89,7 @@ def writings(
 FULL, DELTA, BOTH = SnapshotKind
 
 
-def test_what_changed_is_written_until_the_chain_is_long_or_weighs_half_its_base() -> None:
+def test_what_changed_is_written_until_the_chain_is_long_or_weighs_half_its_full_snapshot() -> None:
     assert writings(FullSnapshotRules(2, 1000), checkpoint((1000,))) == [DELTA]
     assert writings(FullSnapshotRules(2, 1001), checkpoint((1000,))) == [FULL], "a small state"
     assert writings(FullSnapshotRules(0, 0), checkpoint((1000,))) == [FULL], "deltas are off"
@@ -111,7 +111,7 @@ def test_an_operator_that_begins_or_has_another_parallelism_writes_the_whole() -
     assert other is FULL
 
 
-def test_bases_rest_between_each_other_unless_the_chain_is_far_too_long() -> None:
+def test_full_snapshots_rest_between_each_other_unless_the_chain_is_far_too_long() -> None:
     """CP-06."""
     rules = FullSnapshotRules(2, 0, min_pause_ms=1000)
     long, too_long = (10_000, 1, 1, 1, 1, 1), (10_000, 1, 1, 1, 1, 1, 1)
@@ -121,7 +121,7 @@ def test_bases_rest_between_each_other_unless_the_chain_is_far_too_long() -> Non
 
 
 @pytest.mark.parametrize(("limit", "begin"), [(1, [1]), (2, [1, 2]), (5, [0, 1, 2])])
-def test_so_many_tasks_begin_a_base_at_once_and_those_with_the_longest_chains_first(
+def test_so_many_tasks_begin_a_full_snapshot_at_once_and_those_with_the_longest_chains_first(
     limit: int, begin: list[int]
 ) -> None:
     """CP-13."""
@@ -151,7 +151,7 @@ def test_failures_count_once_for_each_epoch_and_from_the_last_success_on() -> No
 
 
 class Gate:
-    """Where the writers of bases stop until it is opened, or until it breaks."""
+    """Where the writers of full snapshots stop until it is opened, or until it breaks."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -233,7 +233,7 @@ class Task:
         manifest = AttemptManifest(
             who, ALL, "heap-cow", "1", tuple(meta.to_json() for meta in self.keyed.metas()), saved.segments,
             self.keyed.entries_by_state(), 0, 0, None, 0.0, 0.0, 0.0, 0.0, saved.bytes, deltas=saved.deltas,
-            bases=saved.bases, unfinished=saved.unfinished,
+            full_snapshots=saved.full_snapshots, unfinished=saved.unfinished,
         )  # fmt: skip
         shared = () if self.before is None else self.before.parts[0].kept_files
         self.coordinator.acknowledge(Acknowledgement(who, self.folder.write_manifest(manifest, shared)))
@@ -277,7 +277,7 @@ def begin(task: Task) -> None:
     task.run_epoch(DELTA, {1: 11, 200: 1})
 
 
-def test_a_base_goes_on_over_epochs_and_takes_the_place_of_the_chain_up_to_it(task: Task) -> None:
+def test_a_full_snapshot_goes_on_over_epochs_and_takes_the_place_of_the_chain_up_to_it(task: Task) -> None:
     """INC-02: only files of the checkpoint that an epoch goes on from are used again."""
     begin(task)
     task.gate.shut()
@@ -289,7 +289,7 @@ def test_a_base_goes_on_over_epochs_and_takes_the_place_of_the_chain_up_to_it(ta
     saved = task.run_epoch(DELTA, {4: 44, 1: 12}, wait=True)
     assert (saved.unfinished, saved.segments[0].path) == (None, "data/run-0x2.base.seg")
     assert [delta.path for delta in saved.deltas] == [f"data/run-0x{epoch}.seg" for epoch in (2, 3, 4)]
-    (report,) = saved.bases
+    (report,) = saved.full_snapshots
     assert (report.epoch, report.background, report.failure, report.entries) == (1, True, None, 101)
     assert report.bytes == saved.segments[0].bytes and report.async_ms > 0
     task.check()
@@ -300,23 +300,23 @@ def test_a_base_goes_on_over_epochs_and_takes_the_place_of_the_chain_up_to_it(ta
     assert task.files() == {path for kept in metadata if kept for path in kept.parts[0].kept_files}
 
 
-def test_a_base_that_fails_leaves_the_chain_as_it_was_and_is_tried_again(task: Task) -> None:
+def test_a_full_snapshot_that_fails_leaves_the_chain_as_it_was_and_is_tried_again(task: Task) -> None:
     """SNAP-02: what was written of it is deleted."""
     begin(task)
     task.gate.broken = OSError(5, "Input/output error")
     saved = task.run_epoch(BOTH, {2: 22}, wait=True)
     assert len(saved.deltas) == 2 and saved.unfinished is None
-    failed = saved.bases[-1]
+    failed = saved.full_snapshots[-1]
     assert (failed.failure, failed.bytes, failed.entries) == (FailureReason.IO, 0, 0)
     assert "Input/output error" in failed.error and ".base.seg" in failed.error
     assert not [path for path in task.files() if ".base" in path]
     task.gate.broken = None
     saved = task.run_epoch(BOTH, {3: 33}, wait=True)
-    assert [base.failure for base in saved.bases] == [None] and len(saved.deltas) == 1
+    assert [full.failure for full in saved.full_snapshots] == [None] and len(saved.deltas) == 1
     task.check()
 
 
-def test_a_base_for_which_there_is_no_thread_has_failed_and_its_epoch_has_not(
+def test_a_full_snapshot_for_which_there_is_no_thread_has_failed_and_its_epoch_has_not(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(task)
@@ -329,7 +329,7 @@ def test_a_base_for_which_there_is_no_thread_has_failed_and_its_epoch_has_not(
         # The coordinator needs a thread too, when the epoch is over.
         patch.setattr(task.coordinator, "acknowledge", lambda word: publish(task.folder, word))
         saved = task.run_epoch(BOTH, {2: 22}, wait=True)
-    assert saved.bases[-1].failure is FailureReason.ASYNCHRONOUS and len(saved.deltas) == 2
+    assert saved.full_snapshots[-1].failure is FailureReason.ASYNCHRONOUS and len(saved.deltas) == 2
     task.check()
 
 
@@ -337,24 +337,26 @@ def publish(folder: OperatorFolder, word: Acknowledgement) -> None:
     folder.write_metadata(CheckpointMetadata.of([folder.read_manifest(word.manifest)]))
 
 
-def test_one_base_too_many_that_fails_stops_the_task_and_loses_nothing(task: Task) -> None:
+def test_one_full_snapshot_too_many_that_fails_stops_the_task_and_loses_nothing(task: Task) -> None:
     """CP-07: one failure is tolerated here."""
     begin(task)
     task.gate.broken = OSError(28, "No space left on device")
     task.run_epoch(BOTH, {2: 22}, wait=True)
-    with pytest.raises(TooManyFailedBasesError, match=r"written 2 times in a row.*No space left") as caught:
+    with pytest.raises(
+        TooManyFailedSnapshotsError, match=r"written 2 times in a row.*No space left"
+    ) as caught:
         task.run_epoch(BOTH, {3: 33}, wait=True)
     assert caught.value.failures == 2
     task.check()
 
 
-def test_a_base_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+def test_a_full_snapshot_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     """CP-11: and what it writes later is deleted."""
     task = Task(tmp_path, rules=replace(ALWAYS, timeout_ms=20))
     begin(task)
     task.gate.shut()
     saved = task.run_epoch(BOTH, {2: 22}, wait=True)
-    assert saved.bases[-1].failure == EXPIRED and len(saved.deltas) == 2
+    assert saved.full_snapshots[-1].failure == EXPIRED and len(saved.deltas) == 2
     task.gate.open()
     task.writer.close()
     task.keyed.close()
@@ -365,40 +367,46 @@ def test_a_base_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     task.check()
 
 
-def test_a_base_that_goes_on_takes_more_of_the_processor_before_it_is_too_late(tmp_path: Path) -> None:
-    """CP-11: else each base of a large state expires, one after the other."""
+def test_a_full_snapshot_that_goes_on_takes_more_of_the_processor_before_it_is_too_late(
+    tmp_path: Path,
+) -> None:
+    """CP-11: else each full snapshot of a large state expires, one after the other."""
     task = Task(tmp_path, share=1e-9, rules=replace(ALWAYS, timeout_ms=4000))
     task.run_epoch(FULL, {key: key for key in range(60_000)})
     task.run_epoch(DELTA, {1: 11})
     saved = task.run_epoch(BOTH, {2: 22})
     while saved.unfinished is not None:
         saved = task.run_epoch(DELTA, {3: task.epoch})
-    assert saved.bases[-1].failure is None and saved.bases[-1].epoch == 1
-    assert saved.bases[-1].async_ms > 1000, "it has not rested"
+    assert saved.full_snapshots[-1].failure is None and saved.full_snapshots[-1].epoch == 1
+    assert saved.full_snapshots[-1].async_ms > 1000, "it has not rested"
     task.check()
     task.writer.close()
     task.keyed.close()
 
 
-def test_a_type_that_changes_gives_the_running_base_up(task: Task) -> None:
+def test_a_type_that_changes_gives_the_running_full_snapshot_up(task: Task) -> None:
     """MIG-01: the files of a chain have one type."""
     begin(task)
     task.keyed.close()
     task.restore()
     saved = task.run_epoch(BOTH, {2: 22}, state=WIDE, wait=True)
-    assert saved.deltas == () and not saved.bases[-1].background
+    assert saved.deltas == () and not saved.full_snapshots[-1].background
     assert task.stored(task.epoch, WIDE) == task.models[task.epoch]
 
 
 def test_an_epoch_that_changed_more_than_half_of_the_entries_writes_the_whole(task: Task) -> None:
     begin(task)
     saved = task.run_epoch(BOTH, dict.fromkeys(range(51), 0), wait=True)
-    assert saved.deltas == () and not saved.bases[-1].background and saved.bases[-1].entries == 101
+    assert (
+        saved.deltas == ()
+        and not saved.full_snapshots[-1].background
+        and saved.full_snapshots[-1].entries == 101
+    )
     assert len(task.run_epoch(DELTA, dict.fromkeys(range(50), 1)).deltas) == 1
     task.check()
 
 
-def test_a_process_that_dies_beside_a_base_leaves_nothing_that_counts(task: Task) -> None:
+def test_a_process_that_dies_beside_a_full_snapshot_leaves_nothing_that_counts(task: Task) -> None:
     begin(task)
     task.gate.shut()
     lost = task.run_epoch(BOTH, {2: 22}).unfinished
@@ -426,7 +434,9 @@ def test_fifty_epochs_of_one_key_each_leave_few_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_histories_with_bases_that_last_fail_and_die_are_whole(tmp_path: Path, seed: int) -> None:
+def test_random_histories_with_full_snapshots_that_last_fail_and_die_are_whole(
+    tmp_path: Path, seed: int
+) -> None:
     rng = random.Random(seed)
     task = Task(tmp_path, share=rng.choice([1.0, 0.3]), rules=replace(ALWAYS, tolerable_failures=99))
     adopted = 0

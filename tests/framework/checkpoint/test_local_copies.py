@@ -46,11 +46,13 @@ class Machine:
         identity = self.job.identity(run, epoch, partition)
         claim(self.remote, identity)
         self.remote.write_started(identity)
-        base = find_restore_point(self.remote, identity)
+        restore_point = find_restore_point(self.remote, identity)
         self.handler.calls.clear()
-        self.job.folder = LocalCopies(self.folder, self.remote, epoch).open(self.remote, base)
+        self.job.folder = LocalCopies(self.folder, self.remote, epoch).open(self.remote, restore_point)
         try:
-            state = {} if base is None else self.job.read(base, self.job.key_groups(identity))
+            state = (
+                {} if restore_point is None else self.job.read(restore_point, self.job.key_groups(identity))
+            )
             return self.job.write_manifest(identity, self.job.write_data(identity, state))
         finally:
             self.job.folder = self.remote

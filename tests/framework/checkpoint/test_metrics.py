@@ -1,4 +1,4 @@
-"""The figures of an epoch are those of its manifests, and are there before Spark goes on."""
+"""The metrics of an epoch are those of its manifests, and are there before Spark goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.metrics import LatencyFigures, PhaseTimes, StateFigures
+from keyedstate.metrics import LatencyMetrics, PhaseTimes, StateMetrics
 
 GROUPS = [KeyGroupRange(0, 1), KeyGroupRange(2, 3), KeyGroupRange(4, 7)]
 
@@ -34,7 +34,7 @@ def file(path: str, size: int, partition: int, **sizes: int) -> SegmentFile:
     return SegmentFile(path, size, "", GROUPS[partition], dict.fromkeys(sizes, 1), sizes)
 
 
-def base(epoch: int, async_ms: float, failure: FailureReason | None = None) -> FullSnapshotReport:
+def full(epoch: int, async_ms: float, failure: FailureReason | None = None) -> FullSnapshotReport:
     return FullSnapshotReport(epoch, failure is None, failure, "", 1.0, async_ms, 100, 1, 0)
 
 
@@ -60,8 +60,8 @@ def part(partition: int, **facts: Any) -> AttemptManifest:
     return AttemptManifest(**(usual | facts))
 
 
-#: Of three partitions: a host wrote what changed and a base was completed; a host that caught up changed
-#: nothing, and bases fail; the third one wrote its whole state, and has operator state.
+#: Of three partitions: a host wrote a delta and completed a full snapshot; a host that caught up changed
+#: nothing, and its full snapshots fail; the third one wrote a full snapshot, and has operator state.
 CHECKPOINT = CheckpointMetadata.of(
     [
         part(
@@ -70,7 +70,7 @@ CHECKPOINT = CheckpointMetadata.of(
             deltas=(file("data/old.seg", 50, 0, total=30), file("data/n0.seg", 60, 0, total=20, last=20)),
             entries={"total": 10, "last": 2},
             bytes=1060,
-            bases=(base(5, 40.0),),
+            full_snapshots=(full(5, 40.0),),
             rows_in=5,
             rows_dropped={"late": 2},
             rows_out=3,
@@ -83,7 +83,11 @@ CHECKPOINT = CheckpointMetadata.of(
             1,
             segments=(file("data/other.seg", 400, 1, total=300),),
             entries={"total": 4},
-            bases=(base(2, 9.0), base(6, 1.0, FailureReason.IO), base(7, 1.0, FailureReason.EXPIRED)),
+            full_snapshots=(
+                full(2, 9.0),
+                full(6, 1.0, FailureReason.IO),
+                full(7, 1.0, FailureReason.EXPIRED),
+            ),
             restore_ms=2.5,
             watermark=1000,
             state_origin=StateOrigin.HOST_AND_DELTAS,
@@ -94,7 +98,7 @@ CHECKPOINT = CheckpointMetadata.of(
             operator_state=OperatorStateFile(file("data/n2.operator.seg", 70, 2), ()),
             entries={"total": 6},
             bytes=570,
-            bases=(base(7, 30.0),),
+            full_snapshots=(full(7, 30.0),),
             rows_in=7,
             rows_dropped={"late": 1, "timeless": 4},
             rows_out=1,
@@ -106,17 +110,17 @@ CHECKPOINT = CheckpointMetadata.of(
 )
 
 
-def test_the_figures_are_sums_and_largest_values_over_the_partitions() -> None:
+def test_the_metrics_are_sums_and_largest_values_over_the_partitions() -> None:
     metrics = metrics_of_checkpoint(CHECKPOINT, 1_700_000_000_000, 12.5)
     assert (metrics.uid, metrics.query_id, metrics.run_id, metrics.epoch) == ("views", "query", "run", 7)
     assert (metrics.partitions, metrics.time_ms) == (3, 1_700_000_000_000)
     assert (metrics.rows_in, metrics.rows_out, metrics.watermark) == (12, 4, 1000)
     assert metrics.rows_dropped == {"late": 3, "timeless": 4}
-    assert metrics.states == {"last": StateFigures(2, 20), "total": StateFigures(20, 1700)}
+    assert metrics.states == {"last": StateMetrics(2, 20), "total": StateMetrics(20, 1700)}
     assert (metrics.host_hits, metrics.host_catch_ups, metrics.restores) == (1, 1, 1)
     assert (metrics.files, metrics.checkpoint_bytes, metrics.written_bytes) == (6, 2080, 1630)
-    assert (metrics.longest_chain, metrics.bases, metrics.failed_bases) == (2, 2, 2)
-    assert metrics.base_write_ms == PhaseTimes(40.0, 70.0)
+    assert (metrics.longest_chain, metrics.full_snapshots, metrics.failed_full_snapshots) == (2, 2, 2)
+    assert metrics.full_snapshot_write_ms == PhaseTimes(40.0, 70.0)
     assert list(metrics.phases) == ["restore", "process", "snapshot", "write", "publish"]
     assert metrics.phases["restore"] == PhaseTimes(2.5, 3.0)
     assert metrics.phases["process"] == PhaseTimes(20.0, 30.0)
@@ -127,7 +131,7 @@ def test_what_tasks_have_published_has_no_time_of_the_driver() -> None:
     assert "publish" not in metrics_of_checkpoint(CHECKPOINT, 0, None).phases
 
 
-def test_the_figures_survive_json() -> None:
+def test_the_metrics_survive_json() -> None:
     document = json.loads(json.dumps(metrics_of_checkpoint(CHECKPOINT, 0, 1.0).to_json()))
     assert document["states"]["total"] == {"entries": 20, "bytes": 1700}
     assert document["phases"]["publish"] == {"max": 1.0, "sum": 1.0}
@@ -141,7 +145,7 @@ def test_manifests_carry_the_sizes_of_states_and_those_of_earlier_versions_have_
         for segment in (*part_document["segments"], *part_document["deltas"]):
             del segment["sizes"]
     metrics = metrics_of_checkpoint(from_json(CheckpointMetadata, document), 0, None)
-    assert metrics.states["total"] == StateFigures(20, None)
+    assert metrics.states["total"] == StateMetrics(20, None)
 
 
 def test_files_of_the_backends_own_count_and_hide_how_large_each_state_is() -> None:
@@ -152,8 +156,8 @@ def test_files_of_the_backends_own_count_and_hide_how_large_each_state_is() -> N
     native = NativeFullSnapshot("rocksdb", GROUPS[2], 8, files, {"total": 6}, {})
     parts = [*CHECKPOINT.parts[:2], replace(CHECKPOINT.parts[2], segments=(), native=native, bytes=370)]
     metrics = metrics_of_checkpoint(CheckpointMetadata.of(parts), 0, None)
-    assert metrics.states == {"last": StateFigures(2, 20), "total": StateFigures(20, None)}
-    assert (metrics.files, metrics.checkpoint_bytes, metrics.bases) == (7, 1885, 2)
+    assert metrics.states == {"last": StateMetrics(2, 20), "total": StateMetrics(20, None)}
+    assert (metrics.files, metrics.checkpoint_bytes, metrics.full_snapshots) == (7, 1885, 2)
 
 
 def test_latencies_are_those_of_the_samples_of_all_partitions() -> None:
@@ -167,8 +171,8 @@ def test_latencies_are_those_of_the_samples_of_all_partitions() -> None:
     metrics = metrics_of_checkpoint(from_json(CheckpointMetadata, written), 0, None)
     assert metrics.latencies == {
         "total": {
-            "update": LatencyFigures(1, 7.0, 7.0, 7.0, 7.0),
-            "value": LatencyFigures(100, 50.0, 95.0, 99.0, 100.0),
+            "update": LatencyMetrics(1, 7.0, 7.0, 7.0, 7.0),
+            "value": LatencyMetrics(100, 50.0, 95.0, 99.0, 100.0),
         }
     }
     assert metrics_of_checkpoint(CHECKPOINT, 0, None).latencies == {}

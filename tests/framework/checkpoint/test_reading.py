@@ -22,9 +22,9 @@ from keyedstate.checkpoint import (
     CheckpointStorage,
     FullSnapshotRules,
     OperatorFolder,
+    OperatorSnapshot,
     SegmentWriter,
     SnapshotKind,
-    StoredState,
     TaskIdentity,
     handles_for,
 )
@@ -86,7 +86,7 @@ class Writer:
     ) -> None:
         """Run both tasks; from the second epoch on they write deltas."""
         epoch, self.epochs = self.epochs, self.epochs + 1
-        base = self.folder.read_metadata(epoch - 1) if epoch else None
+        restore_point = self.folder.read_metadata(epoch - 1) if epoch else None
         config = Configuration({"backend": self.backend})
         registry = PluginRegistry(config)
         for partition in range(2):
@@ -96,17 +96,19 @@ class Writer:
             )  # fmt: skip
             self.folder.write_started(identity)
             groups = key_group_range_for(partition, 2, GROUPS)
-            before = None if base is None else base.parts[partition]
+            before = None if restore_point is None else restore_point.parts[partition]
             backend = KeyedStateBackend.open(
                 ChosenBackend(registry.choose(), config.plugin_options(registry.options, self.backend)),
                 KeySpace(self.key, groups, GROUPS),
-                [] if base is None else handles_for(base, self.folder.storage, groups),
+                [] if restore_point is None else handles_for(restore_point, self.folder.storage, groups),
                 clock=ManualClock(epoch * EPOCH_MS),
                 track_changes=before is not None,
             )
             operator = OperatorStateBackend()
             writer = EpochWriter(backend, operator, self.folder, FullSnapshotRules(9, 0), "zstd")
-            writer.begin(identity, base, SnapshotKind.FULL if base is None else SnapshotKind.DELTA)
+            writer.begin(
+                identity, restore_point, SnapshotKind.FULL if restore_point is None else SnapshotKind.DELTA
+            )
             change(backend, [key for key in keys if self.group_of(key) in groups])
             if of_task is not None:
                 of_task(operator, partition)
@@ -125,7 +127,7 @@ class Writer:
         return KeyContext(self.key, KeyGroupRange(0, GROUPS - 1), GROUPS).key_group_of(key)
 
     def reader(self, name: str, **options: Any) -> StateReader:
-        return reader_of(StoredState.open(self.folder.storage.uri), name, **options)
+        return reader_of(OperatorSnapshot.open(self.folder.storage.uri), name, **options)
 
 
 def rows_of(reader: StateReader, **wanted: Any) -> list[dict[str, Any]]:
@@ -216,7 +218,7 @@ def test_deltas_are_laid_over_their_base(writer: Writer) -> None:
     writer.epoch(first, keys)
     writer.epoch(second, keys)
     writer.epoch(third, [*keys, "900"])
-    assert StoredState.open(writer.folder.storage.uri).describe()["deltas"] == 2
+    assert OperatorSnapshot.open(writer.folder.storage.uri).describe()["deltas"] == 2
     expected = {
         key: (key is None or int(key) % 3 == 0) + (key is None or int(key) % 6 == 0)
         for key in keys
@@ -396,6 +398,6 @@ def test_a_namespace_is_read_with_its_type(jobs: Any, local: CheckpointStorage) 
     writer.write_entries(3, [EntryBatch([(0, 10), (10, 20)], ["a", "a"], [1, 2])])
     acknowledged = job.write_manifest(identity, writer.finish())
     metadata = job.folder.read_manifest(acknowledged.manifest)
-    stored = StoredState(job.folder.storage, CheckpointMetadata.of([metadata]), "chk-0/_metadata")
+    stored = OperatorSnapshot(job.folder.storage, CheckpointMetadata.of([metadata]), "chk-0/_metadata")
     rows = rows_of(KeyedStateReader(stored, meta))
     assert [(list(row["namespace"].values()), row["value"]) for row in rows] == [([0, 10], 1), ([10, 20], 2)]

@@ -80,10 +80,10 @@ def test_union_lists_reach_every_task_of_another_parallelism(counting: ModuleTyp
     operator = counting.CountingOperator(CheckpointStorage.open(tmp_path), "nested-map", 10)
     operator.restart(3)
     operator.epoch(0, KEYS)
-    base = operator.folder.read_metadata(0)
+    full = operator.folder.read_metadata(0)
     for task in range(5):
         restored = read_operator_state(
-            operator.folder.storage, [part.operator_state for part in base.parts], task, 5, restarted=True
+            operator.folder.storage, [part.operator_state for part in full.parts], task, 5, restarted=True
         )
         assert OperatorStateBackend(restored).get_state(counting.UNION).get() == [0, 0, 0]
 

@@ -36,7 +36,7 @@ from keyedstate.errors import CheckpointError, StorageError, SupersededRunError
 from keyedstate.keygroups import key_group_range_for
 
 PARTITIONS, GROUPS, RETAINED = 2, 4, 2
-KINDS = ["whole", "delta", "on the new base", "begins a base"]
+KINDS = ["full", "delta", "on the new full snapshot", "begins a full snapshot"]
 YEAR = 365 * 24 * 3600.0
 
 
@@ -61,7 +61,7 @@ class Attempt:
 
 
 def manifest_of(attempt: Attempt, kind: str) -> AttemptManifest:
-    """Return what an attempt that has written its files would say: a base, a delta, or one on a new base."""
+    """Return the manifest of an attempt: a full snapshot, a delta, or one on a new full snapshot."""
     groups = key_group_range_for(attempt.identity.partition, PARTITIONS, GROUPS)
     nonce, before = attempt.identity.nonce, attempt.before
 
@@ -70,11 +70,11 @@ def manifest_of(attempt: Attempt, kind: str) -> AttemptManifest:
 
     own = file(f"data/{nonce}.seg")
     segments, deltas, unfinished = (own,), (), None
-    if before is not None and kind != "whole":
+    if before is not None and kind != "full":
         segments, deltas, unfinished = before.segments, (*before.deltas, own), before.unfinished
-        if kind == "on the new base" and unfinished is not None:
+        if kind == "on the new full snapshot" and unfinished is not None:
             segments, deltas, unfinished = (file(unfinished),), (own,), None
-    if kind == "begins a base" and before is not None:
+    if kind == "begins a full snapshot" and before is not None:
         unfinished = f"data/{nonce}.base.seg"
     return AttemptManifest(
         identity=attempt.identity, key_groups=groups, backend="none", backend_version="1", states=(),
@@ -128,11 +128,11 @@ class Histories(RuleBasedStateMachine):
         identity = self.identity(partition)
         claim(self.folder, identity)
         self.folder.write_started(identity)
-        base = find_restore_point(self.folder, identity)
-        before = None if base is None else base.parts[partition]
+        restore_point = find_restore_point(self.folder, identity)
+        before = None if restore_point is None else restore_point.parts[partition]
         needs = set() if before is None else before.data_files
         if self.epoch > 0:
-            assert base is not None and base.epoch == self.epoch - 1, "no epoch is left out"
+            assert restore_point is not None and restore_point.epoch == self.epoch - 1, "no epoch is left out"
         self.working.append(Attempt(identity, before, set(needs)))
 
     def write(self, attempt: Attempt, operator_state: bool = False) -> None:
@@ -147,8 +147,8 @@ class Histories(RuleBasedStateMachine):
             attempt.manifest = manifest_of(attempt, kind)
             unfinished = attempt.manifest.unfinished
             if unfinished is not None and unfinished.startswith(f"data/{attempt.identity.nonce}."):
-                # The base is written beside the work; here it is there when the attempt ends.
-                self.folder.storage.write_atomic(unfinished, b"base")
+                # The full snapshot is written beside the work; here it is there when the attempt ends.
+                self.folder.storage.write_atomic(unfinished, b"full snapshot")
                 attempt.wrote.add(unfinished)
             shared = () if attempt.before is None else attempt.before.kept_files
             self.folder.write_manifest(attempt.manifest, shared)
@@ -217,7 +217,7 @@ class Histories(RuleBasedStateMachine):
         self.begin_run()
         if held:
             self.sweep_now()
-            self.run_epoch(("whole",) * PARTITIONS)
+            self.run_epoch(("full",) * PARTITIONS)
             retention.prune(self.folder, self.published[-1], RETAINED)
 
     # -- clean-up ----------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ class Histories(RuleBasedStateMachine):
             if metadata is not None:
                 assert set(metadata.data_files) <= there, f"what checkpoint {epoch} needs"
         for metadata in retained:
-            assert {path for part in metadata.parts for path in part.kept_files} <= there, "a base"
+            assert {path for part in metadata.parts for path in part.kept_files} <= there, "a full snapshot"
         for held in self.holds:
             assert held.metadata.data_files <= there, f"what is held of epoch {held.metadata.epoch}"
         for attempt in self.working:

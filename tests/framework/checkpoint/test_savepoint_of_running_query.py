@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage
-from keyedstate.errors import NoStoredStateError, StateFolderOwnedError
+from keyedstate.errors import NoSnapshotError, StateFolderOwnedError
 from keyedstate.savepoints import Savepoint
 
 
@@ -67,7 +67,7 @@ def test_savepoints_of_a_query_that_goes_on_are_each_of_one_epoch(
 def test_operators_of_other_queries_in_the_folder_are_left_out_or_refused(
     jobs: ModuleType, local: CheckpointStorage, tmp_path: Path
 ) -> None:
-    with pytest.raises(NoStoredStateError):
+    with pytest.raises(NoSnapshotError):
         Savepoint.create(tmp_path / "none", local)
     for uid, query in (("mine", "query-1"), ("others", "query-2")):
         job: Any = jobs.Job(local, uid=uid, query=query)

@@ -29,12 +29,12 @@ def delta(job: Any, run: str, epoch: int, partition: int, *, whole: bool = False
     identity = job.identity(run, epoch, partition)
     claim(job.folder, identity)
     job.folder.write_started(identity)
-    base = find_restore_point(job.folder, identity)
+    restore_point = find_restore_point(job.folder, identity)
     own = job.write_data(identity, {})
     word: Acknowledgement = job.write_manifest(identity, own)
     manifest = job.folder.read_manifest(word.manifest)
-    if base is not None and not whole:
-        before = base.parts[partition]
+    if restore_point is not None and not whole:
+        before = restore_point.parts[partition]
         manifest = replace(manifest, segments=before.segments, deltas=(*before.deltas, own))
         job.folder.write_manifest(manifest, before.kept_files)
     return word
@@ -59,11 +59,11 @@ def test_a_file_goes_with_the_last_checkpoint_that_uses_it(
     """REG-01, REG-03, REG-05, REG-11: old checkpoints go in order, and the files that newer ones use stay."""
     written = [epoch(job, coordinator, number) for number in range(5)]
     assert job.folder.checkpoints() == [3, 4], "sharing keeps no checkpoint alive"
-    assert there(job) == set().union(*written), "the base and every delta"
+    assert there(job) == set().union(*written), "the full snapshot and every delta"
     written.append(epoch(job, coordinator, 5, whole=True))
     assert there(job) == set().union(*written), "checkpoint 4 is a chain still"
     written.append(epoch(job, coordinator, 6))
-    assert there(job) == written[5] | written[6], "the base replaced all of it"
+    assert there(job) == written[5] | written[6], "the full snapshot replaced all of it"
 
 
 def test_each_checkpoint_names_its_files_under_its_own_attempts(

@@ -11,12 +11,12 @@ import pytest
 
 from keyedstate.backend import StateKind, StateMeta
 from keyedstate.checkpoint import CheckpointCoordinator, CheckpointMetadata, CheckpointStorage
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot, operators_in
 from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
-from keyedstate.checkpoint.savepoint.state_location import StoredState, operators_in
 from keyedstate.checkpoint.storage.retry import RetryPolicy
 from keyedstate.errors import (
     CorruptManifestError,
-    NoStoredStateError,
+    NoSnapshotError,
     NotASavepointError,
     UnknownEpochError,
     UnknownOperatorError,
@@ -53,14 +53,14 @@ def test_a_checkpoint_folder_an_operator_and_one_checkpoint_lead_to_the_same_sta
 ) -> None:
     directory = tmp_path / "state"
     found = [
-        StoredState.open(directory),
-        StoredState.open(directory, uid="views", epoch=2),
-        StoredState.open(directory / "views"),
-        StoredState.open(f"{directory}/views/"),
-        StoredState.open(directory / "views", uid="views"),
-        StoredState.open(directory / "views" / "chk-2"),
-        StoredState.open(directory / "views" / "chk-2", uid="views", epoch=2),
-        StoredState.open(f"file://{directory}/views/chk-2"),
+        OperatorSnapshot.open(directory),
+        OperatorSnapshot.open(directory, uid="views", epoch=2),
+        OperatorSnapshot.open(directory / "views"),
+        OperatorSnapshot.open(f"{directory}/views/"),
+        OperatorSnapshot.open(directory / "views", uid="views"),
+        OperatorSnapshot.open(directory / "views" / "chk-2"),
+        OperatorSnapshot.open(directory / "views" / "chk-2", uid="views", epoch=2),
+        OperatorSnapshot.open(f"file://{directory}/views/chk-2"),
     ]
     for state in found:
         assert (state.metadata.uid, state.metadata.epoch, state.is_savepoint) == ("views", 2, False)
@@ -69,7 +69,7 @@ def test_a_checkpoint_folder_an_operator_and_one_checkpoint_lead_to_the_same_sta
 
 
 def test_an_epoch_chooses_an_older_checkpoint(checkpointed: Any, tmp_path: Path) -> None:
-    state = StoredState.open(tmp_path / "state", epoch=0)
+    state = OperatorSnapshot.open(tmp_path / "state", epoch=0)
     assert state.metadata == checkpointed.folder.read_metadata(0)
     assert state.path == "chk-0/_metadata"
 
@@ -77,15 +77,15 @@ def test_an_epoch_chooses_an_older_checkpoint(checkpointed: Any, tmp_path: Path)
 def test_a_savepoint_and_an_operator_in_it_are_found(checkpointed: Any, tmp_path: Path) -> None:
     metadata = checkpointed.folder.read_metadata(1)
     folder = make_savepoint(tmp_path / "savepoint", metadata, "one", "two")
-    for state in (StoredState.open(folder, uid="two"), StoredState.open(folder / "two")):
+    for state in (OperatorSnapshot.open(folder, uid="two"), OperatorSnapshot.open(folder / "two")):
         assert (state.metadata.uid, state.metadata.epoch, state.is_savepoint) == ("two", 1, True)
         assert state.location == str(folder / "two")
     with pytest.raises(UnknownOperatorError, match=r"2 operators: one, two. Give the uid"):
-        StoredState.open(folder)
+        OperatorSnapshot.open(folder)
     with pytest.raises(UnknownOperatorError, match=r"no state of the operator 'thre'"):
-        StoredState.open(folder, uid="thre")
+        OperatorSnapshot.open(folder, uid="thre")
     with pytest.raises(UnknownEpochError, match="epochs 1:"):
-        StoredState.open(folder / "one", epoch=2)
+        OperatorSnapshot.open(folder / "one", epoch=2)
 
 
 def test_a_savepoint_that_was_not_finished_is_refused_whole_and_in_part(
@@ -95,7 +95,7 @@ def test_a_savepoint_that_was_not_finished_is_refused_whole_and_in_part(
     (folder / "_savepoint").rename(folder / "_unfinished")
     for place in (folder, folder / "one"):
         with pytest.raises(NotASavepointError):
-            StoredState.open(place)
+            OperatorSnapshot.open(place)
 
 
 def test_the_operators_of_a_checkpoint_folder_are_listed(checkpointed: Any, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_operator_that_is_not_there_is_refused_with_those_that_are(
     checkpointed: Any, tmp_path: Path, below: str
 ) -> None:
     with pytest.raises(UnknownOperatorError, match=r"'view'. Did you mean 'views'\? It has: views"):
-        StoredState.open(tmp_path / "state" / below, uid="view")
+        OperatorSnapshot.open(tmp_path / "state" / below, uid="view")
 
 
 @pytest.mark.parametrize(("below", "known"), [("", "0, 1, 2"), ("views", "0, 1, 2"), ("views/chk-1", "1")])
@@ -116,18 +116,18 @@ def test_an_epoch_that_is_not_there_is_refused_with_those_that_are(
     checkpointed: Any, tmp_path: Path, below: str, known: str
 ) -> None:
     with pytest.raises(UnknownEpochError, match=f"no checkpoint of epoch 9.* epochs {known}:"):
-        StoredState.open(tmp_path / "state" / below, epoch=9)
+        OperatorSnapshot.open(tmp_path / "state" / below, epoch=9)
 
 
 def test_a_folder_without_state_is_refused_with_what_is_in_it(job: Any, tmp_path: Path) -> None:
-    with pytest.raises(NoStoredStateError, match=r"nothing is there. Give a savepoint"):
-        StoredState.open(tmp_path / "nowhere")
+    with pytest.raises(NoSnapshotError, match=r"nothing is there. Give a savepoint"):
+        OperatorSnapshot.open(tmp_path / "nowhere")
     (tmp_path / "data" / "part-0").mkdir(parents=True)
-    with pytest.raises(NoStoredStateError, match="there are part-0"):
-        StoredState.open(tmp_path / "data")
+    with pytest.raises(NoSnapshotError, match="there are part-0"):
+        OperatorSnapshot.open(tmp_path / "data")
     job.task("run-1", 0, 0)
-    with pytest.raises(NoStoredStateError, match=r"_owner, .*'views' has no finished checkpoint yet\."):
-        StoredState.open(tmp_path / "state")
+    with pytest.raises(NoSnapshotError, match=r"_owner, .*'views' has no finished checkpoint yet\."):
+        OperatorSnapshot.open(tmp_path / "state")
 
 
 def test_damaged_metadata_is_found_under_every_address(checkpointed: Any, tmp_path: Path) -> None:
@@ -137,11 +137,11 @@ def test_damaged_metadata_is_found_under_every_address(checkpointed: Any, tmp_pa
     path.write_bytes(data)
     for address in ("state", "state/views", "state/views/chk-2"):
         with pytest.raises(CorruptManifestError, match="chk-2/_metadata is damaged"):
-            StoredState.open(tmp_path / address)
+            OperatorSnapshot.open(tmp_path / address)
 
 
 def test_what_is_stored_is_described(checkpointed: Any, tmp_path: Path) -> None:
-    description = StoredState.open(tmp_path / "state").describe()
+    description = OperatorSnapshot.open(tmp_path / "state").describe()
     size = sum(file.stat().st_size for file in (tmp_path / "state" / "views" / "data").glob("run-1x2x*"))
     assert description == {
         "location": str(tmp_path / "state" / "views" / "chk-2"),
@@ -169,12 +169,12 @@ def test_the_folder_of_a_checkpoint_retries_as_its_storage_was_told_to(
 ) -> None:
     """A lease is written through it, and read again and again where a query runs."""
     patient = replace(CheckpointStorage.open(tmp_path / "state" / "views"), retry=RetryPolicy(retries=17))
-    folder = StoredState.open(patient).folder
+    folder = OperatorSnapshot.open(patient).folder
     assert folder is not None and folder.storage.retry.retries == 17
 
 
 def test_a_state_that_is_not_there_is_refused_with_those_that_are(checkpointed: Any, tmp_path: Path) -> None:
-    state = StoredState.open(tmp_path / "state")
+    state = OperatorSnapshot.open(tmp_path / "state")
     assert state.state("epochs").value_serializer == list_of(INT64)
     with pytest.raises(UnknownStateError, match=r"no state 'epoch'. Did you mean 'epochs'\? It has epochs"):
         state.state("epoch")
@@ -185,13 +185,13 @@ def test_a_state_that_tasks_know_by_two_types_has_the_one_that_reads_both(
 ) -> None:
     """A task that did not use the state since its type changed keeps it with the old one."""
 
-    def stored(*types: Any) -> StoredState:
+    def stored(*types: Any) -> OperatorSnapshot:
         metadata = checkpointed.folder.read_metadata(2)
         parts = [
             replace(part, states=(StateMeta("s", StateKind.VALUE, STRING, VOID, kind).to_json(),))
             for part, kind in zip(metadata.parts, types, strict=True)
         ]
-        return StoredState(
+        return OperatorSnapshot(
             checkpointed.folder.storage, replace(metadata, parts=tuple(parts)), "chk-2/_metadata"
         )
 
@@ -206,8 +206,8 @@ def test_a_state_that_tasks_know_by_two_types_has_the_one_that_reads_both(
 
 def test_printed_stored_state_says_where_it_is_and_no_more(checkpointed: Any) -> None:
     location = checkpointed.folder.storage.location()
-    expected = f"StoredState(storage=CheckpointStorage({location!r}), path='chk-2/_metadata')"
-    assert repr(StoredState.open(checkpointed.folder.storage)) == expected
+    expected = f"OperatorSnapshot(storage=CheckpointStorage({location!r}), path='chk-2/_metadata')"
+    assert repr(OperatorSnapshot.open(checkpointed.folder.storage)) == expected
 
 
 def test_a_printed_storage_hides_credentials() -> None:

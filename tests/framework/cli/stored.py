@@ -1,4 +1,4 @@
-"""An operator that writes checkpoints as a query does, without Spark: bases, deltas, operator state."""
+"""An operator that writes checkpoints without Spark: full snapshots, deltas, operator state."""
 
 from __future__ import annotations
 

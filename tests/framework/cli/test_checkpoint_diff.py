@@ -196,8 +196,8 @@ def test_what_cannot_be_compared_is_an_error(run, diff, stored, query, tmp_path)
         diff("state", "other")
     with pytest.raises(UnknownStateError, match="Did you mean 'flights'"):
         diff("state", "state", "--state", "flight")
-    base = next((tmp_path / "state/aircraft/data").glob("*-e0p0t0.seg"))
-    base.write_bytes(base.read_bytes()[:-9])
+    full = next((tmp_path / "state/aircraft/data").glob("*-e0p0t0.seg"))
+    full.write_bytes(full.read_bytes()[:-9])
     with pytest.raises(CorruptSegmentError, match="e0p0t0"):
         diff("state/aircraft/chk-0", "state/aircraft/chk-1")
     ran = run("checkpoint", "diff", *[str(tmp_path / "state")] * 2)

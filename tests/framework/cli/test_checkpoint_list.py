@@ -12,7 +12,7 @@ import pytest
 
 from keyedstate.checkpoint import lease
 from keyedstate.checkpoint.format.json_document import encode_document
-from keyedstate.errors import CheckpointError, NoStoredStateError, StorageError, UnknownOperatorError
+from keyedstate.errors import CheckpointError, NoSnapshotError, StorageError, UnknownOperatorError
 
 
 def listed(ran: Any) -> dict[str, dict[str, Any]]:
@@ -205,7 +205,7 @@ def test_a_folder_whose_owner_is_gone_or_damaged_has_a_problem(invoke, operator,
 )
 def test_what_holds_no_state_is_refused_with_what_is_there_and_what_is_wanted(invoke, tmp_path, make, found):
     make(tmp_path / "x")
-    with pytest.raises(NoStoredStateError, match=found) as raised:
+    with pytest.raises(NoSnapshotError, match=found) as raised:
         invoke("checkpoint", "list", str(tmp_path / "x"))
     assert "checkpoint.dir" in str(raised.value)
 

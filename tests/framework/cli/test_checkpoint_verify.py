@@ -95,31 +95,33 @@ def test_a_truncated_file_is_damaged_and_the_other_checkpoint_is_whole(
     assert people.splitlines()[-1].endswith(": 1 damaged.")
 
 
-def test_a_base_that_is_missing_spoils_every_checkpoint_of_its_chain(verify, invoke, folder, tmp_path):
-    base = data(folder, "*-e0p0t[0-9].seg")
-    base.unlink()
+def test_a_full_snapshot_that_is_missing_spoils_every_checkpoint_of_its_chain(
+    verify, invoke, folder, tmp_path
+):
+    full = data(folder, "*-e0p0t[0-9].seg")
+    full.unlink()
     code, operator = verify()
     assert (code, statuses(operator)) == (1, {1: "missing", 0: "missing"})
     assert operator["newest_whole_epoch"] is None
     (problem,) = operator["problems"]
-    assert (problem["path"], problem["problem"]) == (f"data/{base.name}", "missing")
+    assert (problem["path"], problem["problem"]) == (f"data/{full.name}", "missing")
     assert (problem["epochs"], problem["partitions"]) == ([1, 0], [0])
     people = invoke("checkpoint", "verify", str(tmp_path / "state")).stdout
-    assert f"missing    data/{base.name} (epochs 1, 0, partition 0): there is no such file" in people
+    assert f"missing    data/{full.name} (epochs 1, 0, partition 0): there is no such file" in people
     assert "No checkpoint of it is whole." in people
 
 
 def test_every_damaged_stream_of_a_file_counts_and_other_files_are_read_on(verify, folder):
-    base, other = data(folder, "*-e0p0t[0-9].seg"), data(folder, "*-e0p1*.operator.seg")
-    content = bytearray(base.read_bytes())
+    full, other = data(folder, "*-e0p0t[0-9].seg"), data(folder, "*-e0p1*.operator.seg")
+    content = bytearray(full.read_bytes())
     for place in range(16, len(content) // 2, 40):
         content[place] ^= 255
-    base.write_bytes(content)
+    full.write_bytes(content)
     other.unlink()
     _, operator = verify()
     details = {one["path"]: one["detail"] for one in operator["problems"]}
-    assert details.keys() == {f"data/{base.name}", f"data/{other.name}"}
-    assert "does not have its checksum; and " in details[f"data/{base.name}"]
+    assert details.keys() == {f"data/{full.name}", f"data/{other.name}"}
+    assert "does not have its checksum; and " in details[f"data/{full.name}"]
 
 
 def test_a_file_in_the_place_of_another_is_damaged(verify, folder):

@@ -134,9 +134,9 @@ class Job:
                 restore_ms=0.0,
                 process_ms=0.0,
                 bytes=saved.bytes,
-                bases=saved.bases,
+                full_snapshots=saved.full_snapshots,
                 unfinished=saved.unfinished,
-                figures=instance.figures(),
+                metrics=instance.metrics(),
             )
             shared = set().union(*(part.kept_files for part in self.point.parts)) if self.point else set()
             self.folder.write_manifest(manifest, shared)

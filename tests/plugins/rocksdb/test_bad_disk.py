@@ -66,7 +66,7 @@ def test_a_full_disk_is_said_with_its_folder_and_does_not_keep_it_from_being_clo
     instance.close()
 
 
-def test_a_base_that_cannot_be_flushed_leaves_no_folder_and_the_query_goes_on_from_the_last(
+def test_a_full_snapshot_that_cannot_be_flushed_leaves_no_folder_and_the_query_goes_on_from_the_last(
     tmp_path: Path,
 ) -> None:
     """SNAP-01, SNAP-02, SNAP-03."""
@@ -100,8 +100,8 @@ def test_a_disk_that_is_full_during_an_upload_is_left_as_it_was(tmp_path: Path) 
     with full_at(50_000), pytest.raises(StorageError, match=r"\.native.*File too large"):
         upload()
     assert storage.list("data") == []
-    base, size = upload()
-    assert size == base.bytes > 100_000
+    full, size = upload()
+    assert size == full.bytes > 100_000
     snapshot.release()
     job.close()
 

@@ -59,7 +59,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS)
 def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
-    """Three published epochs: the whole state, and two deltas."""
+    """Three published epochs: the full snapshot, and two deltas."""
     job = Job(tmp_path, retained=3, copies=tmp_path / "copies", **request.param)
     job.restart(2)
     for epoch in range(3):

@@ -111,7 +111,9 @@ def test_a_file_that_is_gone_from_the_storage_is_uploaded_again(job: Job) -> Non
     assert counted(job) == {key: 1 + (key == 1) for key in range(100)}
 
 
-def test_deltas_follow_a_native_base_and_a_base_beside_the_work_takes_their_place(job: Job) -> None:
+def test_a_background_full_snapshot_replaces_a_native_one_and_its_deltas(
+    job: Job,
+) -> None:
     job.run(count(*range(100)))
     (first,) = job.run(count(1), writing=SnapshotKind.DELTA)
     (second,) = job.run(count(2), writing=SnapshotKind.DELTA)
@@ -212,11 +214,11 @@ def test_a_restore_of_the_same_range_goes_on_with_the_files_as_they_are(job: Job
 
 
 @pytest.mark.parametrize(("threshold", "ingests"), [(0.75, True), (1.0, True), (1.0, False), (0.0, False)])
-@pytest.mark.parametrize("writing", [SnapshotKind.FULL, SnapshotKind.DELTA], ids=["bases", "deltas"])
+@pytest.mark.parametrize("writing", [SnapshotKind.FULL, SnapshotKind.DELTA], ids=["full snapshots", "deltas"])
 def test_state_follows_its_key_groups_up_and_down(
     tmp_path: Path, threshold: float, ingests: bool, writing: SnapshotKind
 ) -> None:
-    """SCALE-01, SCALE-02: opened in place, cut, ingested and copied, whatever the rule about bases says."""
+    """SCALE-01, SCALE-02: opened in place, cut, ingested and copied, whatever the threshold."""
     options = {
         "rocksdb.incremental": True,
         "rocksdb.restore-overlap-threshold": threshold,
@@ -258,7 +260,7 @@ def bounds_of(instance: Any) -> list[tuple[int, int]]:
 def test_rows_that_were_cut_off_never_come_back_and_leave_the_disk_by_a_compaction(
     tmp_path: Path, ingests: bool
 ) -> None:
-    """RANGE-01: a base whose files exceed its key groups gives the rows of these and no others."""
+    """RANGE-01: a full snapshot whose files exceed its key groups gives the rows of these and no others."""
     options = {"rocksdb.incremental": True, "rocksdb.restore-ingest": ingests}
     job = Job(tmp_path, options={**options, "rocksdb.restore-overlap-threshold": 0.0})
     job.restart(1)
@@ -369,7 +371,7 @@ def test_the_command_line_verifies_and_shows_native_files(job: Job, tmp_path: Pa
     code, shown = command("show", place, "--part", "0")
     (files,) = (part["files"] for part in shown["parts"])
     assert {file["path"] for file in files} == part.data_files
-    assert {file["holds"] for file in files} == {"native base"}
+    assert {file["holds"] for file in files} == {"native full snapshot"}
     victim = tmp_path / "checkpoints" / "job" / sorted(tables_of(part).values())[0]
     victim.write_bytes(victim.read_bytes()[:-1] + b"x")
     code, found = command("verify", place)

@@ -1,4 +1,4 @@
-"""One text file with the last figures of each operator, in Prometheus' text format 0.0.4."""
+"""One text file with the last metrics of each operator, in Prometheus' text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNTERS = {
     "host_hits": "Partitions whose state a host had.",
     "host_catch_ups": "Partitions that a host brought up to date.",
     "restores": "Partitions whose state was restored from files.",
-    "bases": "Bases that were completed.",
+    "full_snapshots": "Full snapshots that were completed.",
 }
 #: As they are after the last epoch.
 GAUGES = {
@@ -26,15 +26,15 @@ GAUGES = {
     "partitions": "Tasks of the operator.",
     "files": "Files of the checkpoint.",
     "checkpoint_bytes": "Size of the files of the checkpoint.",
-    "longest_chain": "The most deltas behind a base.",
-    "failed_bases": "Bases that failed since the last completed one.",
+    "longest_chain": "The most deltas on a full snapshot.",
+    "failed_full_snapshots": "Full snapshots that failed since the last completed one.",
 }
 #: Operators that are kept in the file; those that have had no epoch for longest make room.
 OPERATORS_KEPT = 200
 
 
 class TextFile:
-    """Keeps the figures of operators, and a file up to date with them.
+    """Keeps the metrics of operators, and a file up to date with them.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class TextFile:
         self._dropped: dict[tuple[str, str], Counter[str]] = {}
 
     def report(self, metrics: EpochMetrics) -> None:
-        """Take the figures of one epoch and write the file anew."""
+        """Take the metrics of one epoch and write the file anew."""
         operator = (metrics.uid, metrics.query_id)
         with self._lock:
             before = self._last.get(operator)
@@ -98,13 +98,13 @@ class TextFile:
                 yield _line("watermark_seconds", operator, metrics.watermark / 1000)
         yield from _head("state_entries", "gauge", "Entries of a state.")
         for operator, metrics in self._last.items():
-            for state, figures in metrics.states.items():
-                yield _line("state_entries", operator, figures.entries, state=state)
+            for state, of_state in metrics.states.items():
+                yield _line("state_entries", operator, of_state.entries, state=state)
         yield from _head("state_bytes", "gauge", "Bytes of a state in the files of the checkpoint.")
         for operator, metrics in self._last.items():
-            for state, figures in metrics.states.items():
-                if figures.bytes is not None:
-                    yield _line("state_bytes", operator, figures.bytes, state=state)
+            for state, of_state in metrics.states.items():
+                if of_state.bytes is not None:
+                    yield _line("state_bytes", operator, of_state.bytes, state=state)
         yield from _head("phase_seconds", "gauge", "Time in a phase of the last epoch: of the slowest task.")
         for operator, metrics in self._last.items():
             for phase, times in metrics.phases.items():
@@ -120,8 +120,8 @@ class TextFile:
         # Neither counters nor gauges as a whole: that is for the engine to know.
         yield from _head("native", "untyped", "What the engine of the backend says of itself, by its names.")
         for operator, metrics in self._last.items():
-            for figure, value in metrics.native.items():
-                yield _line("native", operator, value, figure=figure)
+            for metric, value in metrics.native.items():
+                yield _line("native", operator, value, metric=metric)
 
 
 def _head(name: str, kind: str, text: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Bases out of a backend's own files: a checkpoint shares those that have not changed with the one before.
+"""Full snapshots of a backend's own files; a checkpoint shares the unchanged ones with the one before.
 
 A backend that has immutable files captures them at once (by hard links) and hands them over; the framework
 uploads those that no completed checkpoint has, several at once, and writes down all of them.  A restore gives
@@ -81,7 +81,7 @@ class NativeSnapshotStrategy(SnapshotStrategy):
 
 
 class NativeHandle(StateHandle):
-    """A snapshot whose base is native files, perhaps with the changes of later epochs.
+    """A full snapshot of native files, perhaps with the changes of later epochs.
 
     `entries` reads it like any other.  A backend that knows the files takes them with `fetch`, and then
     applies `changes`; `states` has also those that only changes have.
@@ -91,7 +91,7 @@ class NativeHandle(StateHandle):
     backend : str
         Whose files they are.
     files : sequence of NativeFile
-    base_entries, all_entries : mapping of str to int
+    native_entries, all_entries : mapping of str to int
         Entries by state in the files, and after the changes.
     details : mapping
         What the snapshot said.
@@ -99,7 +99,7 @@ class NativeHandle(StateHandle):
 
     backend: str
     files: Sequence[NativeFile]
-    base_entries: Mapping[str, int]
+    native_entries: Mapping[str, int]
     all_entries: Mapping[str, int]
     details: Mapping[str, Any]
 

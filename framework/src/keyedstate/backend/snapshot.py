@@ -44,10 +44,10 @@ class SnapshotStrategy(ABC):
     def prepare(self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]) -> Snapshot:
         """Capture the state of all tables; runs in the owner's thread, so it must be short."""
 
-    def figures(self) -> Mapping[str, int]:
-        """Return what the backend's own engine says of itself, where the user has asked for it.
+    def metrics(self) -> Mapping[str, int]:
+        """Return what the backend's own engine reports, where the user has asked for it.
 
-        Asked at the end of each epoch, in the owner's thread; figures of one name are added up over tasks
+        Asked at the end of each epoch, in the owner's thread; metrics of one name are added up over tasks
         (`EpochMetrics.native`).
         """
         return {}

@@ -37,13 +37,13 @@ from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder
 from keyedstate.checkpoint.protocol.owner import write_attempt
 from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
 from keyedstate.checkpoint.savepoint.savepoint import (
     SavepointFolder,
     SavepointWriter,
     SparkPosition,
 )
-from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
 from keyedstate.checkpoint.storage.transfer import CopiedFile, FileCopy, transfer
 
@@ -67,6 +67,7 @@ __all__ = [
     "Lease",
     "NativeFullSnapshot",
     "OperatorFolder",
+    "OperatorSnapshot",
     "OperatorStateFile",
     "OutputFile",
     "Owner",
@@ -81,7 +82,6 @@ __all__ = [
     "StateOrigin",
     "StoredNativeFile",
     "StoredNativeHandle",
-    "StoredState",
     "TaskIdentity",
     "claim",
     "delete_native",

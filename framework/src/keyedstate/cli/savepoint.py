@@ -13,10 +13,10 @@ import typer
 from rich.console import Console
 
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, SavepointFolder, SavepointWriter
-from keyedstate.checkpoint.reading.stored_path import Place
+from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
-from keyedstate.cli.checkpoint.leases import Holding
+from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_facts
 from keyedstate.cli.output import (
@@ -175,10 +175,10 @@ def fork(
     format: OutputFormat = Format.table,
 ) -> None:
     """Prepare a new query that goes on from a savepoint, from the same offsets; the old one goes on too."""
-    places = _spark_storage(spark_checkpoint, config), open_storage(checkpoint_dir, config)
+    targets = _spark_storage(spark_checkpoint, config), open_storage(checkpoint_dir, config)
     with progress_of("forking") as report:
-        made = Savepoint.open(open_storage(savepoint, config)).fork(*places, progress=report)
-    locations = [place.location() for place in places]
+        made = Savepoint.open(open_storage(savepoint, config)).fork(*targets, progress=report)
+    locations = [target.location() for target in targets]
     if format is Format.json:
         print_json(
             {
@@ -225,16 +225,16 @@ def convert(
             message = f"{compression!r} is not {CHECKPOINT_COMPRESSION.expected}"
             raise typer.BadParameter(message, param_hint="--compression") from None
     source, target = open_storage(path, config), open_storage(savepoint, config)
-    with Holding() as holding:
+    with SnapshotLeases() as leases:
 
         def make(report: Callable[[int, int], None]) -> SavepointFolder:
             def renewing(done: int, total: int) -> None:
-                holding.renew()
+                leases.renew()
                 report(done, total)
 
-            if uid is None and epoch is None and Place.open(source).savepoint is not None:
+            if uid is None and epoch is None and SnapshotLocation.open(source).savepoint is not None:
                 return convert_savepoint(source, target, compression=compression, progress=renewing)
-            stored = holding.open(source, uid, epoch)
+            stored = leases.open(source, uid, epoch)
             return savepoint_of_checkpoint(stored, target, compression=compression, progress=renewing)
 
         _make(make, "writing the savepoint", format)

@@ -9,8 +9,8 @@ from keyedstate.backend import Capability
 from keyedstate.checkpoint import (
     CheckpointMetadata,
     OperatorFolder,
+    OperatorSnapshot,
     SnapshotKind,
-    StoredState,
     TaskIdentity,
     claim,
     find_restore_point,
@@ -42,7 +42,7 @@ class EpochStart:
     folder : OperatorFolder
     restore_point : CheckpointMetadata or None
         The published checkpoint of this query that the epoch continues from.
-    stored : StoredState or None
+    stored : OperatorSnapshot or None
         The same or, in a query's epoch 0, the savepoint that it begins from; None without state.
     kind : SnapshotKind
         What is to be written at the epoch's end.
@@ -56,7 +56,7 @@ class EpochStart:
     identity: TaskIdentity
     folder: OperatorFolder
     restore_point: CheckpointMetadata | None
-    stored: StoredState | None
+    stored: OperatorSnapshot | None
     kind: SnapshotKind
     began: float
     drained: bool

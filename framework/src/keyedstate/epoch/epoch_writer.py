@@ -28,7 +28,7 @@ from keyedstate.checkpoint import (
     write_operator_state,
 )
 from keyedstate.epoch.full_snapshot import BackgroundFullSnapshot, CapturedFullSnapshot, now_ms
-from keyedstate.errors import TooManyFailedBasesError
+from keyedstate.errors import TooManyFailedSnapshotsError
 from keyedstate.plugins import Backend
 from keyedstate.state import KeyedStateBackend, OperatorStateBackend
 
@@ -47,7 +47,7 @@ class EpochFiles:
         How long the snapshots held the task up, their writing aside.
     bytes : int
         The size of the files that were written for the attempt, a completed full snapshot among them.
-    bases : tuple of FullSnapshotReport
+    full_snapshots : tuple of FullSnapshotReport
         The last full snapshot that was completed, and those that failed since.
     unfinished : str or None
         The file of a full snapshot that is still being written.
@@ -60,7 +60,7 @@ class EpochFiles:
     operator_state: OperatorStateFile | None
     synchronous_ms: float
     bytes: int
-    bases: tuple[FullSnapshotReport, ...]
+    full_snapshots: tuple[FullSnapshotReport, ...]
     unfinished: str | None
     native: NativeFullSnapshot | None = None
 
@@ -146,7 +146,7 @@ class EpochWriter:
         self._parts = restore_point.parts
         self._before = self._parts[identity.partition]
         if kind is SnapshotKind.DELTA_AND_FULL and self._background is None:
-            path = self.folder.base_path(identity)
+            path = self.folder.full_snapshot_path(identity)
             self._background = BackgroundFullSnapshot(
                 self._keyed,
                 self.folder,
@@ -171,7 +171,7 @@ class EpochWriter:
             Where something cannot be written; the unfinished file is deleted.
         StateMigrationError
             As `OperatorStateBackend.snapshot`.
-        TooManyFailedBasesError
+        TooManyFailedSnapshotsError
             Where one full snapshot too many has failed.
         """
         before = self._before
@@ -233,7 +233,7 @@ class EpochWriter:
         self._background = None
         if background.written is None:
             self._check_failures(report, background.error)
-            return replace(files, bases=(*files.bases, report))
+            return replace(files, full_snapshots=(*files.full_snapshots, report))
         return replace(
             files,
             segments=background.written.segments,
@@ -241,14 +241,14 @@ class EpochWriter:
             deltas=files.deltas[len(files.deltas) - background.deltas :],
             synchronous_ms=files.synchronous_ms + report.sync_ms,
             bytes=files.bytes + background.written.bytes,
-            bases=(report,),
+            full_snapshots=(report,),
         )
 
     def _check_failures(self, report: FullSnapshotReport, error: BaseException | None) -> None:
         tolerable = self._rules.tolerable_failures
-        so_far = failures_so_far((base for part in self._parts for base in part.bases), tolerable)
+        so_far = failures_so_far((full for part in self._parts for full in part.full_snapshots), tolerable)
         if report.failure is not None and so_far.on_failure(report.epoch, report.failure):
-            raise TooManyFailedBasesError(self._identity.uid, tolerable + 1, report.error) from error
+            raise TooManyFailedSnapshotsError(self._identity.uid, tolerable + 1, report.error) from error
 
     def _cancel_background(self) -> None:
         if self._background is not None:
@@ -280,7 +280,7 @@ def state_manifest(
         bytes=files.bytes,
         operator_state=files.operator_state,
         ttl_ms={meta.name: meta.expiry.ttl_ms for meta in metas if meta.expiry is not None},
-        bases=files.bases,
+        full_snapshots=files.full_snapshots,
         unfinished=files.unfinished,
         native=files.native,
     )
@@ -343,7 +343,7 @@ class _Delta:
             None,
             self._synchronous_ms,
             0,
-            before.bases,
+            before.full_snapshots,
             None,
             before.native,
         )

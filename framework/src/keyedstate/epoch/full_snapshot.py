@@ -31,7 +31,7 @@ _REST_AFTER_S = 0.002
 
 @dataclass(frozen=True)
 class WrittenFullSnapshot:
-    """A base in its files: a segment file, or native ones.
+    """A full snapshot in its files: a segment file, or native ones.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class WrittenFullSnapshot:
     entries: int
 
     def delete(self, storage: CheckpointStorage, path: str) -> None:
-        """Delete what was written for this base alone."""
+        """Delete what was written for this full snapshot alone."""
         if self.native is not None:
             delete_native(storage, path, self.native)
         else:
@@ -91,7 +91,7 @@ class CapturedFullSnapshot:
         """Write the files; what is there of them after an error is deleted."""
         keyed, snapshot = self._keyed, self._snapshot
         if self._native is not None:
-            base, written = write_native(
+            full, written = write_native(
                 folder.storage,
                 path,
                 keyed.key_groups,
@@ -101,7 +101,7 @@ class CapturedFullSnapshot:
                 self._completed,
                 self._cancelled,
             )
-            return WrittenFullSnapshot((), base, written, sum(base.entries.values()))
+            return WrittenFullSnapshot((), full, written, sum(full.entries.values()))
         assert snapshot is not None, "captured in one form or the other"
         with SegmentWriter(folder.storage, path, keyed.key_groups, compression) as writer:
             snapshot.run(sink(writer))
@@ -160,10 +160,14 @@ class BackgroundFullSnapshot:
         self._epoch = epoch
         self._captured = CapturedFullSnapshot(keyed, epoch, completed)
         # Nothing waits for it where the process ends: no manifest refers to an unfinished full snapshot.
-        self._thread = threading.Thread(target=self._write, name=f"keyedstate-base-{epoch}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write, name=f"keyedstate-full-snapshot-{epoch}", daemon=True
+        )
         try:
             self._thread.start()
-        except RuntimeError as error:  # the machine has no thread left: a base may fail, its epoch need not
+        except (
+            RuntimeError
+        ) as error:  # the machine has no thread left: a full snapshot may fail, its epoch need not
             self.error = error
             self._captured.release()
 

@@ -59,8 +59,8 @@ class Partition:
     start : EpochStart
         Of the first epoch, whose state is restored from files.
     stays : bool, default False
-        Whether further epochs may follow.  The function then stays open from one to the next, and a base that
-        is written beside the work goes on.
+        Whether further epochs may follow.  The function then stays open from one to the next, and a full
+        snapshot that is written in the background continues.
 
     Raises
     ------
@@ -140,8 +140,8 @@ class Partition:
             self._origin = StateOrigin.HOST
         elif self._catch_up(start.folder, written, part):
             self._origin = StateOrigin.HOST_AND_DELTAS
-            # Its own base would hold what others have written since as if that had been there before; and
-            # what the function knows of the state may be out of date.
+            # Its own full snapshot would also contain what others have written since; and what the function
+            # knows of the state may be out of date.
             self._writer.close()
             self._begin_writer(start)
             self._operator.close()
@@ -214,7 +214,7 @@ class Partition:
 
         Raises
         ------
-        CheckpointError, StateMigrationError, TooManyFailedBasesError
+        CheckpointError, StateMigrationError, TooManyFailedSnapshotsError
             As `EpochWriter.end`.
         """
         processed = time.perf_counter()
@@ -231,13 +231,13 @@ class Partition:
             process_ms=(processed - self._restored) * 1000.0,
             state_origin=self._origin,
             latencies={} if self._keyed.latency is None else self._keyed.latency.samples(),
-            figures=self._keyed.figures(),
+            metrics=self._keyed.metrics(),
             host=host,
             task_executor=task_executor,
         )
         shared: Collection[str] = ()
         if start.restore_point is not None:
-            # Those of all parts: a native base may share files that came from another one.
+            # Those of all parts: a native full snapshot may share files that came from another one.
             shared = {path for part in start.restore_point.parts for path in part.kept_files}
         path = write_attempt(start.folder, manifest, shared)
         self._written = manifest

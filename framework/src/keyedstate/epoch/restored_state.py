@@ -28,7 +28,7 @@ def deltas_since(written: AttemptManifest, part: AttemptManifest) -> tuple[Segme
     if not written.deltas:
         same_base = (written.segments, written.native) == (part.segments, part.native)
         return part.deltas if same_base else None
-    # Whatever base it lies over now: the state behind a delta is the state behind it.
+    # Whatever full snapshot it lies over now: the state behind a delta is the state behind it.
     last = written.deltas[-1]
     return part.deltas[part.deltas.index(last) + 1 :] if last in part.deltas else None
 

@@ -54,14 +54,14 @@ class DuplicateUidError(KeyedStateError):
     )
 
 
-class TooManyFailedBasesError(KeyedStateError):
-    """The whole state could not be written beside the work, too many times in a row."""
+class TooManyFailedSnapshotsError(KeyedStateError):
+    """Too many full snapshots in a row failed in the background."""
 
     uid: str
     failures: int  # Epochs in a row with such a failure
     last: str  # The error of the last one
     message = (
-        "the whole state of the operator {uid!r} could not be written {failures} times in a row; the last "
+        "a full snapshot of the operator {uid!r} could not be written {failures} times in a row; the last "
         "time: {last}. Nothing was lost: what changed was written. Mend the storage and start the query "
         "again, or raise spark.keyedstate.checkpoint.tolerable-failures."
     )

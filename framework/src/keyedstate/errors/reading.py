@@ -8,7 +8,7 @@ from keyedstate.errors.base import KeyedStateError, did_you_mean, first_of
 from keyedstate.errors.checkpoint import CheckpointError
 
 
-class NoStoredStateError(CheckpointError):
+class NoSnapshotError(CheckpointError):
     """An address at which there is neither a checkpoint nor a savepoint."""
 
     location: str

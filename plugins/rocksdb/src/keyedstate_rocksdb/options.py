@@ -27,26 +27,26 @@ BATCH_BYTES = integer(
 INCREMENTAL = boolean(
     "rocksdb.incremental",
     False,
-    "Whether bases of checkpoints are RocksDB's own files, of which only new ones are uploaded; otherwise "
-    "they are canonical files, which hold everything anew.",
+    "Whether full snapshots are RocksDB's own files, of which only new ones are uploaded; otherwise they are "
+    "canonical files, which hold all entries again.",
 )
 RESTORE_OVERLAP = fraction(
     "rocksdb.restore-overlap-threshold",
     OVERLAP_THRESHOLD,
-    "Share of the key groups in a base that must be wanted for its files to be opened as they are, where a "
-    "restore has several; below it their rows are copied into an empty database.",
+    "Share of the key groups of a full snapshot that must be wanted for its files to be opened as they are, "
+    "where a restore has several; below it their rows are copied into an empty database.",
 )
 RESTORE_INGEST = boolean(
     "rocksdb.restore-ingest",
     True,
-    "Whether rows that a restore takes out of other native bases are written into table files that RocksDB "
-    "takes over as they are; otherwise they are written in batches.",
+    "Whether rows that a restore takes out of other native full snapshots are written into table files that "
+    "RocksDB ingests; otherwise they are written in batches.",
 )
 RESTORE_COMPACT = boolean(
     "rocksdb.compact-after-restore",
     False,
-    "Whether a database is compacted beside the work after native bases were restored to other key groups: "
-    "what was cut off leaves the disk at once.",
+    "Whether a database is compacted in the background after native full snapshots were restored to other "
+    "key groups: what was cut off leaves the disk at once.",
 )
 MEMORY_BUDGET = integer(
     "rocksdb.memory-budget",

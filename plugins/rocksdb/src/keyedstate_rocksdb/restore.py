@@ -86,7 +86,7 @@ class RocksRestoreOperation(RestoreOperation):
         self._cut = bool(outside)
         for meta in handle.states:
             table = self._table(meta)
-            if meta.name in handle.base_entries:
+            if meta.name in handle.native_entries:
                 layout: RowLayout = table.codec.layout
                 for key_groups in outside:
                     store.open_space(meta.name).delete_range(*layout.range_of(key_groups))
@@ -102,7 +102,7 @@ class RocksRestoreOperation(RestoreOperation):
         with _opened(handle, self._context) as other:
             for meta in handle.states:
                 table = self._table(meta)
-                if meta.name not in handle.base_entries:
+                if meta.name not in handle.native_entries:
                     continue
                 # Only rows of the wanted key groups, also where files have others that were cut off.
                 rows = other.open_space(meta.name).scan(*table.codec.layout.range_of(wanted))

@@ -37,9 +37,9 @@ class RocksSnapshotStrategy(NativeSnapshotStrategy):
     def prepare(self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]) -> Snapshot:
         return self._full.prepare(checkpoint_id, tables)
 
-    def figures(self) -> Mapping[str, int]:
+    def metrics(self) -> Mapping[str, int]:
         """Return the properties and tickers that ``rocksdb.metrics`` names."""
-        return store_of(self._context, RocksStore).figures() if self._context.options[METRICS.name] else {}
+        return store_of(self._context, RocksStore).metrics() if self._context.options[METRICS.name] else {}
 
     def prepare_native(
         self, checkpoint_id: int, tables: Mapping[str, AnyStateTable]

@@ -30,8 +30,8 @@ from rocksdict import (
 
 from keyedstate.backend import BackendContext
 from keyedstate.ordered import ObjectMemory, OrderedStore, RowCopy, RowSpace
+from keyedstate_rocksdb.engine_metrics import EngineMetrics
 from keyedstate_rocksdb.errors import NOT_OF_ROCKSDB, opened, reading, unreadable, writing
-from keyedstate_rocksdb.figures import Figures
 from keyedstate_rocksdb.options import METRICS, SMALL_FILES
 from keyedstate_rocksdb.tuning import Tuning
 
@@ -74,9 +74,9 @@ class RocksStore(OrderedStore):
         self._spaces: dict[str, RocksSpace] = {}
         self._compaction: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._figures = Figures.of(context.options[METRICS.name])
+        self._engine_metrics = EngineMetrics.of(context.options[METRICS.name])
         options = self._tuning.database()
-        if self._figures.tickers:
+        if self._engine_metrics.tickers:
             options.enable_statistics()
         self._options = options
         with opened(self.path):
@@ -134,9 +134,11 @@ class RocksStore(OrderedStore):
         """Remember where table files are; a database gives no name twice, and what else it has it changes."""
         self.origins.update({name: origin for name, origin in origins.items() if name.endswith(_TABLE)})
 
-    def figures(self) -> dict[str, int]:
+    def metrics(self) -> dict[str, int]:
         """Return what was asked for with ``rocksdb.metrics``."""
-        return self._figures.read({state: space.rows for state, space in self._spaces.items()}, self._options)
+        return self._engine_metrics.read(
+            {state: space.rows for state, space in self._spaces.items()}, self._options
+        )
 
     def checkpoint(self, folder: Path) -> None:
         """Link what is there now into a folder, memory written to disk before."""

@@ -1,4 +1,4 @@
-"""Delta files: what one epoch changed, and how a chain of them over a base is read.
+"""Delta files: what one epoch changed, and how a chain of them over a full snapshot is read.
 
 A delta is a segment file, so its bytes are checked like those and any Arrow tool reads it.  Each state is one
 stream, whatever key groups its changes are of: an epoch that changes a little would otherwise cost a stream
@@ -227,11 +227,11 @@ def _may_be_in(column: pa.Array, wanted: pa.Array) -> pa.Array:
 
 
 class ChainHandle(StateHandle):
-    """A base and the deltas that followed it, read as one snapshot.
+    """A full snapshot and the deltas that followed it, read as one snapshot.
 
     Parameters
     ----------
-    base : SegmentHandle
+    full : SegmentHandle
     deltas : sequence of SegmentHandle
         In the order in which they were written, each over the key groups of the base.
     states : sequence of StateMeta
@@ -239,13 +239,13 @@ class ChainHandle(StateHandle):
 
     Notes
     -----
-    The deltas of a state are held in memory until their key groups were read, the base is not.
+    The deltas of a state are held in memory until their key groups were read, the full snapshot is not.
     """
 
     def __init__(
-        self, base: SegmentHandle, deltas: Sequence[SegmentHandle], states: Sequence[StateMeta]
+        self, full: SegmentHandle, deltas: Sequence[SegmentHandle], states: Sequence[StateMeta]
     ) -> None:
-        self._base = base
+        self._full = full
         self._deltas = deltas
         self._states = {meta.name: meta for meta in states}
         #: By state, the changes of the key groups that were not handed out yet, and those that were.
@@ -256,7 +256,7 @@ class ChainHandle(StateHandle):
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        return self._base.key_groups
+        return self._full.key_groups
 
     @property
     def states(self) -> Sequence[StateMeta]:
@@ -266,14 +266,14 @@ class ChainHandle(StateHandle):
         if self._handed_out.setdefault(state, set()) or state not in self._overlays:
             self._make_overlays(state)
         changed = (key_group for key_group in self._overlays[state] if key_group in key_groups)
-        return sorted({*self._base.occupied(state, key_groups), *changed})
+        return sorted({*self._full.occupied(state, key_groups), *changed})
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of the base that no delta changed, then those that deltas wrote."""
+        """Yield the entries of the full snapshot that no delta changed, then those that deltas wrote."""
         overlay = self._take_overlay(state, key_group)
         # Asked for first: most entries are not changed, and a pair is dearer to make than to look up a key.
         changed = {key for _, key in overlay}
-        for batch in self._base.entries(state, key_group):
+        for batch in self._full.entries(state, key_group):
             if not changed or changed.isdisjoint(batch.keys):
                 yield batch
                 continue
@@ -298,7 +298,7 @@ class ChainHandle(StateHandle):
         changed = self._changed[state]
         rows = changed.rows.get(key_group, {})
         keys = changed.entries.column("key").take(pa.array(rows.values(), pa.int64())).combine_chunks()
-        for batch in self._base.columns(state, key_group):
+        for batch in self._full.columns(state, key_group):
             kept = self._not_changed(state, batch, keys, rows)
             yield batch if kept is None else batch.filter(kept)
         present = [row for row in rows.values() if changed.present[row]]
@@ -308,7 +308,7 @@ class ChainHandle(StateHandle):
     def _not_changed(
         self, state: str, batch: pa.RecordBatch, changed_keys: pa.Array, rows: Mapping[tuple[Any, Any], int]
     ) -> pa.Array | None:
-        """Return which entries of the base no delta has changed; None for all of them."""
+        """Return which entries of the full snapshot no delta has changed; None for all of them."""
         if not rows:
             return None
         candidates = _may_be_in(batch.column(1), changed_keys)
@@ -352,7 +352,7 @@ class ChainHandle(StateHandle):
 
     def close(self) -> None:
         """Close all files."""
-        for handle in (self._base, *self._deltas):
+        for handle in (self._full, *self._deltas):
             handle.close()
 
     def _take_overlay(self, state: str, key_group: int) -> _Overlay:

@@ -1,17 +1,20 @@
 """Data classes as JSON values and back: by their fields and annotations, strictly.
 
 A value of another type than its annotation is refused: nothing in a document is converted.  A field with a
-default may be missing, and unknown ones are passed over: so files of earlier and of later versions are read.
+default may be missing, and unknown ones are ignored: so files of earlier and of later versions are read.  A
+field has its own name in JSON, or the one in its metadata under ``json``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, get_args
 
 from cattrs.converters import BaseConverter, Converter
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from keyedstate.checkpoint.format.snapshot_report import FailureReason
 from keyedstate.keygroups import KeyGroupRange
@@ -76,8 +79,25 @@ def _tuple_of(kind: Any, converter: BaseConverter) -> Callable[[Any, Any], Any]:
     return structure
 
 
+def _renamed(kind: type[Any]) -> dict[str, Any]:
+    fields = dataclasses.fields(kind)
+    return {
+        field.name: override(rename=field.metadata["json"]) for field in fields if "json" in field.metadata
+    }
+
+
+def _has_renamed(kind: type[Any]) -> bool:
+    return dataclasses.is_dataclass(kind) and bool(_renamed(kind))
+
+
 def _build_converter() -> Converter:
     made = Converter(detailed_validation=False)
+    made.register_structure_hook_factory(
+        _has_renamed, lambda kind: make_dict_structure_fn(kind, made, **_renamed(kind))
+    )
+    made.register_unstructure_hook_factory(
+        _has_renamed, lambda kind: make_dict_unstructure_fn(kind, made, **_renamed(kind))
+    )
     for kind in (bool, int, str):
         made.register_structure_hook(kind, _of_type(kind))
     made.register_structure_hook(float, _of_type(float, int))

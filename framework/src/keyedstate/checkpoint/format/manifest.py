@@ -104,8 +104,8 @@ class AttemptManifest:
     states : tuple of mapping
         `StateMeta.to_json` of every state.
     segments : tuple of SegmentFile
-        Files in the operator's folder with the whole state: as it was written by this attempt or, where there
-        are deltas, by an earlier one.  None where the base is native.
+        The full snapshot's files: written by this attempt or, where there are deltas, by an earlier one.
+        Empty where the full snapshot is native.
     deltas : tuple of SegmentFile
         Files with what changed since, in their order; the last one is this attempt's own where it changed
         anything.
@@ -139,17 +139,17 @@ class AttemptManifest:
     ttl_ms : mapping of str to int
         The time to live of each state that has one, as the program had set it: for whoever reads the state
         without the program.  The program that goes on with the state brings its own.
-    bases : tuple of FullSnapshotReport
-        The last base that was completed, and those that failed since.
+    full_snapshots : tuple of FullSnapshotReport
+        The last full snapshot that was completed, and those that failed since.
     unfinished : str or None
-        The file of a base that is being written beside the work, and that this checkpoint does not need; or
-        that in whose place native files are being uploaded.
+        The file of a full snapshot that is being written in the background, which this checkpoint does not
+        need; or that in whose place native files are being uploaded.
     latencies : mapping of str to (mapping of str to sequence of int)
         By state and operation the nanoseconds of sampled accesses; empty where none are sampled.
-    figures : mapping of str to int
-        What the backend's own engine says of itself.
+    metrics : mapping of str to int
+        What the backend's own engine reports.
     native : NativeFullSnapshot or None
-        The base, where it is of the backend's own files.
+        The full snapshot, where it is of the backend's own files.
     state_origin : StateOrigin
     host : HostAddress or None
         Who keeps the state for the next epoch; None where nobody does whom other executors could reach.
@@ -181,14 +181,14 @@ class AttemptManifest:
     rows_by_input: Mapping[str, int] = field(default_factory=dict)
     deltas: tuple[SegmentFile, ...] = ()
     ttl_ms: Mapping[str, int] = field(default_factory=dict)
-    bases: tuple[FullSnapshotReport, ...] = ()
+    full_snapshots: tuple[FullSnapshotReport, ...] = field(default=(), metadata={"json": "bases"})
     unfinished: str | None = None
     state_origin: StateOrigin = StateOrigin.FILES
     host: HostAddress | None = None
     task_executor: str | None = None
     native: NativeFullSnapshot | None = None
     latencies: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
-    figures: Mapping[str, int] = field(default_factory=dict)
+    metrics: Mapping[str, int] = field(default_factory=dict, metadata={"json": "figures"})
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
     clock_skew_ms: int = 0
 
@@ -202,7 +202,7 @@ class AttemptManifest:
 
     @property
     def kept_files(self) -> set[str]:
-        """The paths of all files that must not be deleted: a base that is still being written among them."""
+        """The paths of all files that must not be deleted, also of an unfinished full snapshot."""
         return self.data_files if self.unfinished is None else self.data_files | {self.unfinished}
 
     @property

@@ -1,4 +1,4 @@
-"""Bases of native files: how they are uploaded, fetched, and read by those without the backend's tables."""
+"""Full snapshots of native files: uploaded, fetched, and read without the backend's tables."""
 
 from __future__ import annotations
 
@@ -87,24 +87,24 @@ def write_native(
     uploaded = {one.source: StoredNativeFile(one.source, one.target, one.bytes, one.sha256) for one in copied}
     files = tuple((shared | uploaded)[file.name] for file in snapshot.files)
     entries, details = dict(snapshot.entries), dict(snapshot.details)
-    base = NativeFullSnapshot(backend, key_groups, max_parallelism, files, entries, details)
+    full = NativeFullSnapshot(backend, key_groups, max_parallelism, files, entries, details)
     snapshot.stored({file.name: file.path for file in files})
-    return base, sum(one.bytes for one in copied)
+    return full, sum(one.bytes for one in copied)
 
 
-def delete_native(storage: CheckpointStorage, path: str, base: NativeFullSnapshot) -> None:
-    """Delete those files of a base that were uploaded for it alone, under a path."""
-    own = [file.path for file in base.files if owner_path(file.path) == path]
+def delete_native(storage: CheckpointStorage, path: str, full: NativeFullSnapshot) -> None:
+    """Delete those files of a full snapshot that were uploaded for it alone, under a path."""
+    own = [file.path for file in full.files if owner_path(file.path) == path]
     storage.for_each(storage.delete_file, own)
 
 
 class StoredNativeHandle(NativeHandle):
-    """Reads a native base and the deltas that followed it.
+    """Reads a native full snapshot and the deltas that followed it.
 
     Parameters
     ----------
     storage : CheckpointStorage
-    base : NativeFullSnapshot
+    full : NativeFullSnapshot
     states : sequence of StateMeta
         The states after the last delta.
     deltas : sequence of SegmentFile
@@ -117,19 +117,19 @@ class StoredNativeHandle(NativeHandle):
     def __init__(
         self,
         storage: CheckpointStorage,
-        base: NativeFullSnapshot,
+        full: NativeFullSnapshot,
         states: Sequence[StateMeta],
         deltas: Sequence[SegmentFile],
         entries: Mapping[str, int],
         wanted: KeyGroupRange,
     ) -> None:
-        self.backend = base.backend
-        self.files = tuple(NativeFile(file.name, file.bytes, file.path) for file in base.files)
-        self.base_entries = base.entries
+        self.backend = full.backend
+        self.files = tuple(NativeFile(file.name, file.bytes, file.path) for file in full.files)
+        self.native_entries = full.entries
         self.all_entries = entries
-        self.details = base.details
+        self.details = full.details
         self._storage = storage
-        self._base = base
+        self._full = full
         self._states = states
         self._deltas = deltas
         self._wanted = wanted
@@ -139,14 +139,14 @@ class StoredNativeHandle(NativeHandle):
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        return self._base.key_groups
+        return self._full.key_groups
 
     @property
     def states(self) -> Sequence[StateMeta]:
         return self._states
 
     def fetch(self, folder: Path) -> None:
-        fetch(self._storage, self._base, folder)
+        fetch(self._storage, self._full, folder)
 
     def changes(self) -> Iterator[EntryChange]:
         return read_changes(self._storage, self._deltas, self._states)
@@ -170,7 +170,7 @@ class StoredNativeHandle(NativeHandle):
                 backend, options = registry.choose(), config.plugin_options(registry.options, self.backend)
                 context = BackendContext(
                     self.key_groups.intersection(self._wanted),
-                    self._base.max_parallelism,
+                    self._full.max_parallelism,
                     options,
                     Path(tempfile.gettempdir()),
                 )
@@ -189,8 +189,8 @@ class StoredNativeHandle(NativeHandle):
         self._closing.close()
 
 
-def fetch(storage: CheckpointStorage, base: NativeFullSnapshot, folder: Path) -> None:
-    """Copy the files of a base into a folder, several at once, and compare each byte with what was written.
+def fetch(storage: CheckpointStorage, full: NativeFullSnapshot, folder: Path) -> None:
+    """Copy a full snapshot's files into a folder, several at once, and verify each byte.
 
     Raises
     ------
@@ -200,11 +200,11 @@ def fetch(storage: CheckpointStorage, base: NativeFullSnapshot, folder: Path) ->
     folder.mkdir(mode=0o700, parents=True)
     try:
         target = CheckpointStorage.open(folder)
-        copies = [FileCopy(file.path, file.name) for file in base.files]
+        copies = [FileCopy(file.path, file.name) for file in full.files]
         copied: Sequence[CopiedFile] = transfer(storage, target, copies)
-        for file, copy in zip(base.files, copied, strict=True):
+        for file, copy in zip(full.files, copied, strict=True):
             if (copy.bytes, copy.sha256) != (file.bytes, file.sha256):
-                reason = f"it is not the file {file.name} of {base.backend} that was written"
+                reason = f"it is not the file {file.name} of {full.backend} that was written"
                 raise CorruptSegmentError(storage.location(file.path), reason)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""What a manifest says of a base in a backend's own files.
+"""What a manifest says of a full snapshot in a backend's own files.
 
-A native file is named after the attempt that uploaded it, ``data/<nonce>.<number>.native`` or, beside the
-work, ``data/<nonce>.base.<number>.native``.  A later base may name it too; clean-up goes by who names it.
+A native file is named after the attempt that uploaded it, ``data/<nonce>.<number>.native`` or, in the
+background, ``data/<nonce>.base.<number>.native``.  Later full snapshots may reference it too.
 """
 
 from __future__ import annotations

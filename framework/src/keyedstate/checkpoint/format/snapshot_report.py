@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class FailureReason(enum.Enum):
-    """Why a checkpoint, or a base that is written in the background, did not come about.
+    """Why a checkpoint, or a full snapshot that is written in the background, did not come about.
 
     The value is what logs and hooks are given.  Exactly five reasons count as failures, Flink's; the others
     are ways in which something ends in normal operation, or that are reported as failures of their own.

@@ -1,8 +1,8 @@
-"""Bases: when a task writes its whole state again, and what became of it.
+"""Full snapshots: when a task writes one, and how many of them may fail.
 
-A chain of deltas must not grow for ever, so now and then the whole state, a base, takes its place.  Where the
-backend can snapshot asynchronously, a base is written beside the work and the deltas go on meanwhile; so one
-that fails loses nothing, and the chain as it was goes on.
+A chain of deltas must not grow without bound, so from time to time a full snapshot replaces it.  Where the
+backend snapshots asynchronously, a full snapshot is written in the background and the chain grows meanwhile.
+So a full snapshot that fails loses nothing: the chain continues.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMet
 from keyedstate.checkpoint.format.snapshot_report import FullSnapshotReport
 from keyedstate.checkpoint.protocol.failures import FailureManager
 from keyedstate.options import (
-    CHECKPOINT_BASE_MIN_PAUSE,
-    CHECKPOINT_BASE_TIMEOUT,
     CHECKPOINT_DELTA_MIN_BYTES,
-    CHECKPOINT_MAX_CONCURRENT_BASES,
+    CHECKPOINT_FULL_SNAPSHOT_MIN_PAUSE,
+    CHECKPOINT_FULL_SNAPSHOT_TIMEOUT,
+    CHECKPOINT_MAX_CONCURRENT_FULL_SNAPSHOTS,
     CHECKPOINT_MAX_DELTAS,
     CHECKPOINT_TOLERABLE_FAILURES,
     Configuration,
 )
 
-#: A chain of so many times the wanted length or weight gets a base whatever else would put it off.
+#: A chain of so many times the wanted length or weight gets a full snapshot whatever else would put it off.
 _OVERDUE = 3
 
 
@@ -38,14 +38,14 @@ class SnapshotKind(enum.Enum):
 
 @dataclass(frozen=True)
 class FullSnapshotRules:
-    """The options that say when a base is due.
+    """The options that say when a full snapshot is due.
 
     Attributes
     ----------
     max_deltas, min_bytes, min_pause_ms, max_concurrent, timeout_ms, tolerable_failures : int
-        The options ``checkpoint.max-deltas``, ``checkpoint.delta-min-bytes``, ``checkpoint.base-min-pause``,
-        ``checkpoint.max-concurrent-bases``, ``checkpoint.base-timeout`` and
-        ``checkpoint.tolerable-failures``.
+        The options ``checkpoint.max-deltas``, ``checkpoint.delta-min-bytes``,
+        ``checkpoint.full-snapshot-min-pause``, ``checkpoint.max-concurrent-full-snapshots``,
+        ``checkpoint.full-snapshot-timeout`` and ``checkpoint.tolerable-failures``.
     """
 
     max_deltas: int
@@ -61,9 +61,9 @@ class FullSnapshotRules:
         return cls(
             max_deltas=config[CHECKPOINT_MAX_DELTAS],
             min_bytes=config[CHECKPOINT_DELTA_MIN_BYTES],
-            min_pause_ms=config[CHECKPOINT_BASE_MIN_PAUSE],
-            max_concurrent=config[CHECKPOINT_MAX_CONCURRENT_BASES],
-            timeout_ms=config[CHECKPOINT_BASE_TIMEOUT],
+            min_pause_ms=config[CHECKPOINT_FULL_SNAPSHOT_MIN_PAUSE],
+            max_concurrent=config[CHECKPOINT_MAX_CONCURRENT_FULL_SNAPSHOTS],
+            timeout_ms=config[CHECKPOINT_FULL_SNAPSHOT_TIMEOUT],
             tolerable_failures=config[CHECKPOINT_TOLERABLE_FAILURES],
         )
 
@@ -84,7 +84,7 @@ class FullSnapshotRules:
             of them write a base.
         identity : TaskIdentity
         asynchronous : bool
-            Whether the backend can write a base beside the work.
+            Whether the backend can write a full snapshot in the background.
         now_ms : int
             Milliseconds since 1970 UTC.
         """
@@ -93,7 +93,7 @@ class FullSnapshotRules:
             return SnapshotKind.FULL
         parts = restore_point.parts
         part = parts[identity.partition]
-        if self.max_deltas == 0 or _base_bytes(part) < self.min_bytes:
+        if self.max_deltas == 0 or _full_bytes(part) < self.min_bytes:
             return SnapshotKind.FULL
         if not self._is_due(part):
             return SnapshotKind.DELTA
@@ -102,25 +102,25 @@ class FullSnapshotRules:
             waiting.sort(key=_heaviest_first)
             if part not in (waiting[: self.max_concurrent] if self.max_concurrent else waiting):
                 return SnapshotKind.DELTA
-        # Where so much changes, a base beside the work would write nearly everything twice.
-        heavy = 4 * _delta_bytes(part) > len(part.deltas) * _base_bytes(part)
+        # Where so much changes, a full snapshot in the background would write nearly everything twice.
+        heavy = 4 * _delta_bytes(part) > len(part.deltas) * _full_bytes(part)
         return SnapshotKind.DELTA_AND_FULL if asynchronous and not heavy else SnapshotKind.FULL
 
     def _is_due(self, part: AttemptManifest) -> bool:
-        return len(part.deltas) >= self.max_deltas or 2 * _delta_bytes(part) > _base_bytes(part)
+        return len(part.deltas) >= self.max_deltas or 2 * _delta_bytes(part) > _full_bytes(part)
 
     def _is_overdue(self, part: AttemptManifest) -> bool:
-        long, heavy = _OVERDUE * self.max_deltas, _OVERDUE * _base_bytes(part)
+        long, heavy = _OVERDUE * self.max_deltas, _OVERDUE * _full_bytes(part)
         return len(part.deltas) >= long or 2 * _delta_bytes(part) > heavy
 
     def _may_begin(self, part: AttemptManifest, now_ms: int) -> bool:
-        ended = [base.ended_ms for base in part.bases]
+        ended = [full.ended_ms for full in part.full_snapshots]
         rested = not ended or now_ms - max(ended) >= self.min_pause_ms
-        return rested and _base_bytes(part) >= self.min_bytes and self._is_due(part)
+        return rested and _full_bytes(part) >= self.min_bytes and self._is_due(part)
 
 
 def failures_so_far(reports: Iterable[FullSnapshotReport], tolerable: int) -> FailureManager:
-    """Return the count of failures over all tasks: where the base of one failed, that of the epoch did."""
+    """Return the failures in a row over all tasks: an epoch failed where a full snapshot of it did."""
     manager = FailureManager(tolerable)
     # Completed ones first, so that a failure of the same epoch stays in the place of its success.
     outcomes = {report.epoch: report.failure for report in sorted(reports, key=lambda report: report.failed)}
@@ -132,7 +132,7 @@ def failures_so_far(reports: Iterable[FullSnapshotReport], tolerable: int) -> Fa
     return manager
 
 
-def _base_bytes(part: AttemptManifest) -> int:
+def _full_bytes(part: AttemptManifest) -> int:
     native = 0 if part.native is None else part.native.bytes
     return native + sum(segment.bytes for segment in part.segments)
 
@@ -142,6 +142,6 @@ def _delta_bytes(part: AttemptManifest) -> int:
 
 
 def _heaviest_first(part: AttemptManifest) -> tuple[bool, int, float, int]:
-    weight = _delta_bytes(part) / max(_base_bytes(part), 1)
+    weight = _delta_bytes(part) / max(_full_bytes(part), 1)
     # One that is being written already keeps its turn.
     return part.unfinished is None, -len(part.deltas), -weight, part.identity.partition

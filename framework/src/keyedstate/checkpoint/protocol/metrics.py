@@ -1,4 +1,4 @@
-"""The figures of an epoch, out of the manifests of its attempts."""
+"""The metrics of an epoch, from the manifests of its attempts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, StateOrigin
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
-from keyedstate.metrics import EpochMetrics, LatencyFigures, PhaseTimes, StateFigures
+from keyedstate.metrics import EpochMetrics, LatencyMetrics, PhaseTimes, StateMetrics
 
 
 def metrics_of_checkpoint(
     metadata: CheckpointMetadata, time_ms: int, publish_ms: float | None
 ) -> EpochMetrics:
-    """Return the figures of the epoch that a checkpoint is of.
+    """Return the metrics of the epoch of a checkpoint.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def metrics_of_checkpoint(
         for file in (*part.segments, *part.deltas):
             sizes.update(file.sizes)
     unknown = _states_of_unknown_size(parts)
-    bases = [part for part in parts if _base_bytes(part) > 0]
+    full_snapshots = [part for part in parts if _full_bytes(part) > 0]
     phases = {
         "restore": _times(part.restore_ms for part in parts),
         "process": _times(part.process_ms for part in parts),
@@ -56,7 +56,7 @@ def metrics_of_checkpoint(
         rows_out=sum(part.rows_out for part in parts),
         watermark=max((part.watermark for part in parts if part.watermark is not None), default=None),
         states={
-            name: StateFigures(entries[name], None if name in unknown else sizes[name])
+            name: StateMetrics(entries[name], None if name in unknown else sizes[name])
             for name in sorted(entries)
         },
         host_hits=origins[StateOrigin.HOST],
@@ -66,44 +66,46 @@ def metrics_of_checkpoint(
         checkpoint_bytes=sum(files.values()),
         written_bytes=sum(part.bytes for part in parts),
         longest_chain=max(len(part.deltas) for part in parts),
-        bases=len(bases),
-        base_write_ms=_times(base.async_ms for part in bases for base in part.bases if not base.failed),
-        failed_bases=sum(base.failed for part in parts for base in part.bases),
+        full_snapshots=len(full_snapshots),
+        full_snapshot_write_ms=_times(
+            full.async_ms for part in full_snapshots for full in part.full_snapshots if not full.failed
+        ),
+        failed_full_snapshots=sum(full.failed for part in parts for full in part.full_snapshots),
         phases=phases,
         rows_by_input=_added(part.rows_by_input for part in parts),
         latencies=_latencies(parts),
-        native=_added(part.figures for part in parts),
+        native=_added(part.metrics for part in parts),
         rows_dropped=_added(part.rows_dropped for part in parts),
         clock_skew_ms=max((part.clock_skew_ms for part in parts), key=abs),
     )
 
 
-def _added(figures: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _added(metrics: Iterable[Mapping[str, int]]) -> dict[str, int]:
     added: Counter[str] = Counter()
-    for each in figures:
+    for each in metrics:
         added.update(each)
     return dict(sorted(added.items()))
 
 
-def _latencies(parts: Iterable[AttemptManifest]) -> dict[str, dict[str, LatencyFigures]]:
+def _latencies(parts: Iterable[AttemptManifest]) -> dict[str, dict[str, LatencyMetrics]]:
     samples: dict[str, dict[str, list[int]]] = {}
     for part in parts:
         for state, operations in part.latencies.items():
             for operation, nanoseconds in operations.items():
                 samples.setdefault(state, {}).setdefault(operation, []).extend(nanoseconds)
     return {
-        state: {name: _figures(sorted(found)) for name, found in sorted(operations.items()) if found}
+        state: {name: _latency_metrics(sorted(found)) for name, found in sorted(operations.items()) if found}
         for state, operations in sorted(samples.items())
     }
 
 
-def _figures(ascending: list[int]) -> LatencyFigures:
+def _latency_metrics(ascending: list[int]) -> LatencyMetrics:
     count = len(ascending)
     # The nearest rank, in whole numbers: a fraction of 0.95 is none.
     p50, p95, p99, largest = (
         ascending[-(-percent * count // 100) - 1] / 1000 for percent in (50, 95, 99, 100)
     )
-    return LatencyFigures(count, p50, p95, p99, largest)
+    return LatencyMetrics(count, p50, p95, p99, largest)
 
 
 def _states_of_unknown_size(parts: Iterable[AttemptManifest]) -> set[str]:
@@ -116,8 +118,8 @@ def _states_of_unknown_size(parts: Iterable[AttemptManifest]) -> set[str]:
     return unknown
 
 
-def _base_bytes(part: AttemptManifest) -> int:
-    """Return what an attempt has written beside its own delta and operator state: a base, or nothing."""
+def _full_bytes(part: AttemptManifest) -> int:
+    """Return the bytes of the full snapshot that an attempt has written; 0 for a delta."""
     own = data_paths(part.identity.nonce)[0]
     changes = [file for file in part.deltas if file.path == own]
     if part.operator_state is not None:

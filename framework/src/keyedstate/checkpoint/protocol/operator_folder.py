@@ -292,7 +292,7 @@ class OperatorFolder:
         """Return the path of an attempt's operator state."""
         return data_paths(identity.nonce)[1]
 
-    def base_path(self, identity: TaskIdentity) -> str:
+    def full_snapshot_path(self, identity: TaskIdentity) -> str:
         """Return the path of the keyed state as it was before the attempt, written beside its work."""
         return data_paths(identity.nonce)[2]
 

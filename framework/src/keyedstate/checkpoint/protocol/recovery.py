@@ -290,9 +290,9 @@ def handles_for(
 
 
 def _open_chain(
-    storage: CheckpointStorage, base: SegmentFile, part: AttemptManifest, key_groups: KeyGroupRange
+    storage: CheckpointStorage, full: SegmentFile, part: AttemptManifest, key_groups: KeyGroupRange
 ) -> SegmentHandle | ChainHandle:
-    opened = [SegmentHandle.open(storage, base, key_groups)]
+    opened = [SegmentHandle.open(storage, full, key_groups)]
     try:
         if not part.deltas:
             return opened[0]

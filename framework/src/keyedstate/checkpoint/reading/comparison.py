@@ -15,7 +15,7 @@ import numpy as np
 from keyedstate.backend import StateHandle, StateMeta
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.recovery import handles_for
-from keyedstate.checkpoint.savepoint.state_location import StoredState
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import IncomparableStateError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
@@ -104,13 +104,13 @@ class Comparison:
 
     Attributes
     ----------
-    first, second : StoredState
+    first, second : OperatorSnapshot
     states, operator_states : tuple of StateDifference
         Every state that either has, by name.
     """
 
-    first: StoredState
-    second: StoredState
+    first: OperatorSnapshot
+    second: OperatorSnapshot
     states: tuple[StateDifference, ...]
     operator_states: tuple[StateDifference, ...]
 
@@ -122,8 +122,8 @@ class Comparison:
 
 
 def compare(
-    first: StoredState,
-    second: StoredState,
+    first: OperatorSnapshot,
+    second: OperatorSnapshot,
     *,
     names: Sequence[str] = (),
     limit: int = 0,
@@ -135,7 +135,7 @@ def compare(
 
     Parameters
     ----------
-    first, second : StoredState
+    first, second : OperatorSnapshot
     names : sequence of str
         The states that are compared; all where it is empty.
     limit : int
@@ -215,8 +215,8 @@ def _types(meta: StateMeta | OperatorStateMeta | None) -> dict[str, TypeSerializ
 
 
 def _compare_part(
-    first: StoredState,
-    second: StoredState,
+    first: OperatorSnapshot,
+    second: OperatorSnapshot,
     key_groups: KeyGroupRange,
     differences: Mapping[str, StateDifference],
     limit: int,
@@ -231,7 +231,7 @@ def _compare_part(
                 _compare_entries(difference, group, old, new, limit)
 
 
-def _open(stored: StoredState, key_groups: KeyGroupRange, opened: ExitStack) -> Sequence[StateHandle]:
+def _open(stored: OperatorSnapshot, key_groups: KeyGroupRange, opened: ExitStack) -> Sequence[StateHandle]:
     handles = handles_for(stored.metadata, stored.storage, key_groups)
     for handle in handles:
         opened.callback(handle.close)
@@ -278,8 +278,8 @@ def _compare_entries(
 
 
 def _compare_operator_state(
-    first: StoredState,
-    second: StoredState,
+    first: OperatorSnapshot,
+    second: OperatorSnapshot,
     before: OperatorStateMeta | None,
     after: OperatorStateMeta | None,
     limit: int,
@@ -292,7 +292,7 @@ def _compare_operator_state(
     return difference
 
 
-def _elements(stored: StoredState, meta: OperatorStateMeta) -> Iterator[tuple[tuple[Any, Any], Any]]:
+def _elements(stored: OperatorSnapshot, meta: OperatorStateMeta) -> Iterator[tuple[tuple[Any, Any], Any]]:
     """Yield the entries of a map, or the elements of a list by their place in that of all tasks."""
     is_map = meta.kind is OperatorStateKind.BROADCAST
     following = itertools.count()

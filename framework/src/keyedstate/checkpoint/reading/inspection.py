@@ -13,7 +13,7 @@ from keyedstate.checkpoint.format.native_snapshot import owner_path
 from keyedstate.checkpoint.format.segment import SegmentFile, SegmentHandle
 from keyedstate.checkpoint.protocol.leases import leased_data_files
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, data_paths
-from keyedstate.checkpoint.reading.stored_path import StoredOperator
+from keyedstate.checkpoint.reading.location import StoredOperator
 from keyedstate.checkpoint.reading.survey import NATIVE, Checkpoint, Status, Survey, files_of, survey
 from keyedstate.checkpoint.savepoint.savepoint import SPARK, SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, StoredFile

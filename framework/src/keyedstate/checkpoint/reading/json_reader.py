@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, KeyedStateReader, StateReader, StateSlice
-from keyedstate.checkpoint.savepoint.state_location import StoredState
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.keygroups import KeyGroupRange
 
 
@@ -26,9 +26,9 @@ class AllStatesReader(StateReader):
 
     Parameters
     ----------
-    stored : StoredState
+    stored : OperatorSnapshot
     metas : mapping of str to StateMeta
-        Of `StoredState.states`.
+        Of `OperatorSnapshot.states`.
     allow_generic : bool
 
     Raises
@@ -36,7 +36,9 @@ class AllStatesReader(StateReader):
     GenericStateRefusedError
     """
 
-    def __init__(self, stored: StoredState, metas: dict[str, StateMeta], allow_generic: bool = False) -> None:
+    def __init__(
+        self, stored: OperatorSnapshot, metas: dict[str, StateMeta], allow_generic: bool = False
+    ) -> None:
         self.name = ""
         self._stored = stored
         self._readers = {name: KeyedStateReader(stored, meta, allow_generic) for name, meta in metas.items()}
@@ -75,7 +77,7 @@ class AllStatesReader(StateReader):
 
 
 def _shared(
-    stored: StoredState, readers: dict[str, KeyedStateReader]
+    stored: OperatorSnapshot, readers: dict[str, KeyedStateReader]
 ) -> tuple[list[str], dict[str, str], list[pa.DataType]]:
     """Return the names of the key's columns and of ours, and the types of the key's."""
     for reader in readers.values():

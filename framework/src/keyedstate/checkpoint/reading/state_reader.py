@@ -22,7 +22,7 @@ from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.recovery import handles_for
-from keyedstate.checkpoint.savepoint.state_location import StoredState
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import (
     GenericStateRefusedError,
     UnknownStateError,
@@ -111,9 +111,9 @@ class KeyedStateReader(StateReader):
 
     Parameters
     ----------
-    stored : StoredState
+    stored : OperatorSnapshot
     meta : StateMeta
-        Of `StoredState.states`.
+        Of `OperatorSnapshot.states`.
     allow_generic : bool
         Whether a state with pickled parts is read, as bytes.
 
@@ -122,7 +122,7 @@ class KeyedStateReader(StateReader):
     GenericStateRefusedError
     """
 
-    def __init__(self, stored: StoredState, meta: StateMeta, allow_generic: bool = False) -> None:
+    def __init__(self, stored: OperatorSnapshot, meta: StateMeta, allow_generic: bool = False) -> None:
         if not allow_generic:
             _refuse_generic(stored, meta.name, meta.value_serializer, meta.namespace_serializer)
         self.name = meta.name
@@ -224,7 +224,7 @@ class OperatorStateReader(StateReader):
 
     Parameters
     ----------
-    stored : StoredState
+    stored : OperatorSnapshot
     meta : OperatorStateMeta
     allow_generic : bool
 
@@ -233,7 +233,9 @@ class OperatorStateReader(StateReader):
     GenericStateRefusedError
     """
 
-    def __init__(self, stored: StoredState, meta: OperatorStateMeta, allow_generic: bool = False) -> None:
+    def __init__(
+        self, stored: OperatorSnapshot, meta: OperatorStateMeta, allow_generic: bool = False
+    ) -> None:
         if not allow_generic:
             _refuse_generic(stored, meta.name, meta.key_serializer, meta.value_serializer)
         self.name = meta.name
@@ -285,7 +287,7 @@ class OperatorStateReader(StateReader):
             handle.close()
 
 
-def reader_of(stored: StoredState, name: str, *, allow_generic: bool = False) -> StateReader:
+def reader_of(stored: OperatorSnapshot, name: str, *, allow_generic: bool = False) -> StateReader:
     """Return the reader of a state, of keys or of the operator.
 
     Raises
@@ -302,7 +304,7 @@ def reader_of(stored: StoredState, name: str, *, allow_generic: bool = False) ->
     raise UnknownStateError(stored.location, name, [*keyed, *of_operator])
 
 
-def _refuse_generic(stored: StoredState, state: str, *serializers: TypeSerializer[Any]) -> None:
+def _refuse_generic(stored: OperatorSnapshot, state: str, *serializers: TypeSerializer[Any]) -> None:
     for serializer in serializers:
         for part in generic_parts(serializer):
             raise GenericStateRefusedError(stored.location, state, part)

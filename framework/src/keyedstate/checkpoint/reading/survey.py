@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner
 from keyedstate.checkpoint.format.segment import SegmentFile
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, AttemptFile
-from keyedstate.checkpoint.reading.stored_path import StoredOperator
-from keyedstate.checkpoint.savepoint.state_location import StoredState
+from keyedstate.checkpoint.reading.location import StoredOperator
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import CheckpointError, CorruptManifestError, FormatVersionError
 
 
@@ -167,7 +167,7 @@ def survey(operator: StoredOperator) -> Survey:
 
 
 #: What a file of the backend's own is for.
-NATIVE = "native base"
+NATIVE = "native full snapshot"
 
 
 def files_of(part: AttemptManifest) -> Iterator[tuple[str, SegmentFile]]:
@@ -175,7 +175,8 @@ def files_of(part: AttemptManifest) -> Iterator[tuple[str, SegmentFile]]:
 
     The digest of one that is `NATIVE` is that of all its bytes.
     """
-    roles = {file.path: "base" for file in part.segments} | {file.path: "delta" for file in part.deltas}
+    roles = dict.fromkeys((file.path for file in part.segments), "full snapshot")
+    roles |= dict.fromkeys((file.path for file in part.deltas), "delta")
     for file in part.files:
         yield roles.get(file.path, "operator state"), file
     if part.native is not None:
@@ -212,7 +213,7 @@ def _read(operator: StoredOperator, epoch: int | None) -> Checkpoint:
         if operator.folder is not None and epoch is not None:
             metadata = operator.folder.read_metadata(epoch)
         else:
-            metadata = StoredState.open(operator.storage).metadata
+            metadata = OperatorSnapshot.open(operator.storage).metadata
         if metadata is None:
             status = Status.UNFINISHED
     except CorruptManifestError as error:

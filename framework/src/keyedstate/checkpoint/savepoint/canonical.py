@@ -1,6 +1,6 @@
 """Writing stored state anew, whole and in the canonical form, without a backend.
 
-A chain of a base and deltas becomes one file; what is one file already is copied as it is.  A file is
+A full snapshot and its deltas become one file; what is one file already is copied as it is.  A file is
 streamed key group by key group: memory holds what the deltas of a state changed, and a batch of entries.
 Values stay as they are stored and never become objects, so no class of the program is needed.
 """
@@ -167,7 +167,7 @@ def _write_part(
         deltas=(),
         operator_state=operator_state,
         entries={state: sum(one.entries.get(state, 0) for one in segments) for state in sorted(states)},
-        bases=(),
+        full_snapshots=(),
         unfinished=None,
         native=None,
     )

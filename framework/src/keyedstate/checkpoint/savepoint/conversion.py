@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_whole
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import Progress, SavepointFolder, SavepointWriter
-from keyedstate.checkpoint.savepoint.state_location import StoredState
-from keyedstate.checkpoint.storage.filesystem import Place
+from keyedstate.checkpoint.storage.filesystem import Location
 
 
 def convert_savepoint(
-    source: Place,
-    place: Place,
+    source: Location,
+    target: Location,
     *,
     compression: str | None = None,
     progress: Progress | None = None,
@@ -21,7 +21,7 @@ def convert_savepoint(
     ----------
     source : str, path or CheckpointStorage
         A savepoint.
-    place : str, path or CheckpointStorage
+    target : str, path or CheckpointStorage
         The new folder.
     compression : {"zstd", "lz4", "none"}, optional
         By default what each file has.
@@ -35,7 +35,7 @@ def convert_savepoint(
         Where a file, which is named, is damaged or cannot be read or written; what was written is deleted.
     """
     origin = SavepointFolder.open(source)
-    with SavepointWriter(place) as writer:
+    with SavepointWriter(target) as writer:
         for path in origin.spark_files():
             writer.add_spark_file(path, origin.read_spark_file(path))
         copied = CopyProgress(origin.data_bytes(), progress)
@@ -52,8 +52,8 @@ def convert_savepoint(
 
 
 def savepoint_of_checkpoint(
-    stored: StoredState,
-    place: Place,
+    stored: OperatorSnapshot,
+    target: Location,
     *,
     compression: str | None = None,
     progress: Progress | None = None,
@@ -63,7 +63,7 @@ def savepoint_of_checkpoint(
     Parameters and errors are those of `convert_savepoint`.  The caller holds the checkpoint where its query
     runs.
     """
-    with SavepointWriter(place) as writer:
+    with SavepointWriter(target) as writer:
         whole = write_whole(
             stored.metadata,
             stored.storage,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata, Owner, SavepointOrigin, TaskIdentity
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
-from keyedstate.checkpoint.savepoint.state_location import StoredState
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
     MaxParallelismChangedError,
@@ -113,7 +113,7 @@ class SavepointRestore:
         owner: Owner,
         identity: TaskIdentity,
         restored: CheckpointMetadata | None,
-    ) -> StoredState | None:
+    ) -> OperatorSnapshot | None:
         """Return what an epoch begins from, or None where it begins without state.
 
         Parameters
@@ -137,9 +137,9 @@ class SavepointRestore:
         if restored is None:
             return self.restore_point(owner, identity)
         self.refuse_unclaimed(directory, owner, restored, identity)
-        return StoredState(folder.storage, restored, f"chk-{restored.epoch}/{METADATA}")
+        return OperatorSnapshot(folder.storage, restored, f"chk-{restored.epoch}/{METADATA}")
 
-    def restore_point(self, owner: Owner, identity: TaskIdentity) -> StoredState | None:
+    def restore_point(self, owner: Owner, identity: TaskIdentity) -> OperatorSnapshot | None:
         """Return what an epoch begins from that has no checkpoint before it, or None.
 
         Raises
@@ -218,22 +218,22 @@ class SavepointRestore:
         if owner is None or owner.savepoint is None or not owner.savepoint.claimed:
             return True
         with contextlib.suppress(NotASavepointError):
-            place = CheckpointStorage.open(self.uri or owner.savepoint.location, self.config)
-            SavepointFolder.delete(place, only_id=owner.savepoint.id)
+            location = CheckpointStorage.open(self.uri or owner.savepoint.location, self.config)
+            SavepointFolder.delete(location, only_id=owner.savepoint.id)
         return True
 
-    def _open(self, place: str) -> SavepointFolder:
-        return SavepointFolder.open(CheckpointStorage.open(place, self.config))
+    def _open(self, location: str) -> SavepointFolder:
+        return SavepointFolder.open(CheckpointStorage.open(location, self.config))
 
     def _refuse_new(self, savepoint: SavepointFolder, uid: str) -> None:
         if uid not in savepoint.operators and not self.allow_new:
             raise NewOperatorError(savepoint.location, uid, savepoint.operators)
 
 
-def _stored(savepoint: SavepointFolder, identity: TaskIdentity) -> StoredState | None:
+def _stored(savepoint: SavepointFolder, identity: TaskIdentity) -> OperatorSnapshot | None:
     if identity.uid not in savepoint.operators:
         return None
     metadata = savepoint.metadata(identity.uid)
     if metadata.max_parallelism != identity.max_parallelism:
         raise MaxParallelismChangedError(metadata.max_parallelism, identity.max_parallelism)
-    return StoredState(savepoint.storage(identity.uid), metadata, METADATA)
+    return OperatorSnapshot(savepoint.storage(identity.uid), metadata, METADATA)

@@ -32,7 +32,7 @@ from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.operator_folder import FORMAT_VERSION as METADATA_VERSION
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, OperatorFolder
-from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Place
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
 from keyedstate.checkpoint.storage.local_disk import remove_empty_folders
 from keyedstate.errors import (
     CorruptManifestError,
@@ -123,7 +123,7 @@ class SavepointFolder:
         return f"savepoint {self.location} of {names}{position}{', drained' if self.drained else ''}"
 
     @classmethod
-    def open(cls: type[_Folder], place: Place) -> _Folder:
+    def open(cls: type[_Folder], location: Location) -> _Folder:
         """Open a savepoint; reads one small file.
 
         Raises
@@ -136,7 +136,7 @@ class SavepointFolder:
             Where a newer keyedstate wrote it.
         StorageError
         """
-        root = CheckpointStorage.at(place)
+        root = CheckpointStorage.at(location)
         location = root.location(SAVEPOINT)
         try:
             data = root.read(SAVEPOINT)
@@ -243,7 +243,7 @@ class SavepointFolder:
         }
 
     @staticmethod
-    def delete(place: Place, *, only_id: str | None = None) -> tuple[str, ...]:
+    def delete(location: Location, *, only_id: str | None = None) -> tuple[str, ...]:
         """Delete a savepoint, and what an unfinished creation or deletion has left; files of others stay.
 
         Killed anywhere it leaves either the savepoint as it was, or a folder that is none and may be deleted,
@@ -251,7 +251,7 @@ class SavepointFolder:
 
         Parameters
         ----------
-        place : str, path or CheckpointStorage
+        location : str, path or CheckpointStorage
         only_id : str, optional
             Does nothing where the savepoint, or what a deletion has left of one, has another id.
 
@@ -266,7 +266,7 @@ class SavepointFolder:
             Where there is none, and nothing of one.
         StorageError
         """
-        root = CheckpointStorage.at(place)
+        root = CheckpointStorage.at(location)
         names = root.list()
         if SAVEPOINT not in names and UNFINISHED not in names:
             raise NotASavepointError(root.location(), names, unfinished=False)
@@ -293,7 +293,7 @@ class SavepointWriter:
 
     Parameters
     ----------
-    place : str, path or CheckpointStorage
+    location : str, path or CheckpointStorage
         The new folder.
 
     Attributes
@@ -314,8 +314,8 @@ class SavepointWriter:
     nonce of their own gives.  What is given to this object, one thread gives it.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.root = CheckpointStorage.at(place)
+    def __init__(self, location: Location) -> None:
+        self.root = CheckpointStorage.at(location)
         self.id = uuid.uuid4().hex
         self._digests: dict[str, str] = {}
         self._operators: list[str] = []

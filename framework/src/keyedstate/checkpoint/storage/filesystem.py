@@ -42,7 +42,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 #: Where something is stored: a local path, a URI, or a storage whose root it is.
-Place: TypeAlias = "str | os.PathLike[str] | CheckpointStorage"
+Location: TypeAlias = "str | os.PathLike[str] | CheckpointStorage"
 
 _WRITE_BUFFER_BYTES = 1 << 20
 #: A file that is written elsewhere than on a local disk is held up to this size, and sent in one request.
@@ -140,9 +140,9 @@ class CheckpointStorage:
         return cls(filesystem, root, text, retry, permissions)
 
     @classmethod
-    def at(cls, place: Place) -> CheckpointStorage:
-        """Return the storage at a place, which may be one already; raises as `open`."""
-        return place if isinstance(place, CheckpointStorage) else cls.open(place)
+    def at(cls, location: Location) -> CheckpointStorage:
+        """Return the storage at a location, which may be one already; raises as `open`."""
+        return location if isinstance(location, CheckpointStorage) else cls.open(location)
 
     @property
     def is_local(self) -> bool:

@@ -17,10 +17,10 @@ from keyedstate.checkpoint.reading.comparison import (
     compare,
 )
 from keyedstate.checkpoint.reading.json_values import json_value, shown_value
-from keyedstate.checkpoint.reading.stored_path import Place
+from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
-from keyedstate.checkpoint.savepoint.state_location import StoredState
-from keyedstate.cli.checkpoint.leases import Holding
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Uid
 from keyedstate.cli.output import Format, console, print_json, progress, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
@@ -65,9 +65,9 @@ def diff(
 
     They may be checkpoints or savepoints, of any backends and any parallelism.
     """
-    with Holding() as holding:
+    with SnapshotLeases() as leases:
         pairs, only = _paired(
-            holding, (open_storage(first, config), epoch_a), (open_storage(second, config), epoch_b), uid
+            leases, (open_storage(first, config), epoch_a), (open_storage(second, config), epoch_b), uid
         )
         _check_states(pairs, state or ())
         entries = sum(entries_of(stored.metadata) for pair in pairs for stored in pair)
@@ -76,7 +76,7 @@ def diff(
 
             def step(done: int) -> None:
                 advance(size * done // max(entries, 1))
-                holding.renew()
+                leases.renew()
 
             found = [compare(*pair, names=state or (), limit=limit, advance=step) for pair in pairs]
     equal = not only and all(one.equal for one in found)
@@ -89,21 +89,21 @@ def diff(
 
 
 def _paired(
-    holding: Holding,
+    leases: SnapshotLeases,
     first: tuple[CheckpointStorage, int | None],
     second: tuple[CheckpointStorage, int | None],
     uid: str | None,
-) -> tuple[list[tuple[StoredState, StoredState]], dict[str, str]]:
+) -> tuple[list[tuple[OperatorSnapshot, OperatorSnapshot]], dict[str, str]]:
     """Return the operators that are to be compared, and those of one side only, with its name."""
-    places = [Place.open(storage, uid) for storage, _ in (first, second)]
-    names = [[operator.uid for operator in place.operators] for place in places]
+    locations = [SnapshotLocation.open(storage, uid) for storage, _ in (first, second)]
+    names = [[operator.uid for operator in location.operators] for location in locations]
     if len(names[0]) == len(names[1]) == 1:
         # One against one is what is asked for, also where a copy has another name.
         pairs, only = [(names[0][0], names[1][0])], {}
     else:
-        for place, mine, theirs in zip(places, names, names[::-1], strict=True):
+        for location, mine, theirs in zip(locations, names, names[::-1], strict=True):
             if len(theirs) == 1 and theirs[0] not in mine:
-                raise UnknownOperatorError(place.location, theirs[0], mine)
+                raise UnknownOperatorError(location.address, theirs[0], mine)
         common = [name for name in names[0] if name in names[1]]
         pairs = [(name, name) for name in common]
         # Where one operator was named, the others of the other side are not asked for.
@@ -111,13 +111,13 @@ def _paired(
         only = {name: "a" for name in names[0] if name not in common and several}
         only |= {name: "b" for name in names[1] if name not in common and several}
     opened = [
-        (holding.open(first[0], one, first[1]), holding.open(second[0], other, second[1]))
+        (leases.open(first[0], one, first[1]), leases.open(second[0], other, second[1]))
         for one, other in pairs
     ]
     return opened, only
 
 
-def _check_states(pairs: Sequence[tuple[StoredState, StoredState]], wanted: Sequence[str]) -> None:
+def _check_states(pairs: Sequence[tuple[OperatorSnapshot, OperatorSnapshot]], wanted: Sequence[str]) -> None:
     known = {
         name for pair in pairs for stored in pair for name in (*stored.states(), *stored.operator_states())
     }

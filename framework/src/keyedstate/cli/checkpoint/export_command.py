@@ -13,11 +13,11 @@ import typer
 
 from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.reading.export_files import ExportFile, ExportFormat
+from keyedstate.checkpoint.reading.location import split
 from keyedstate.checkpoint.reading.state_reader import StateReader, reader_of
-from keyedstate.checkpoint.reading.stored_path import split
 from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
-from keyedstate.checkpoint.savepoint.state_location import StoredState
-from keyedstate.cli.checkpoint.leases import Holding
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
@@ -68,8 +68,8 @@ def export(
     The files appear when all of them are written, and none does if one cannot be.
     """
     _refuse_unknown_ending(out)
-    with Holding() as holding:
-        stored = holding.open(open_storage(path, config), uid, epoch)
+    with SnapshotLeases() as leases:
+        stored = leases.open(open_storage(path, config), uid, epoch)
         readers = [
             reader_of(stored, name, allow_generic=allow_generic)
             for name in dict.fromkeys(state or [*stored.states(), *stored.operator_states()])
@@ -83,7 +83,7 @@ def export(
 
             def step(rows: int) -> None:
                 advance(size * rows // max(entries, 1))
-                holding.renew()
+                leases.renew()
 
             written = []
             for (name, kind), reader in zip(files.items(), readers, strict=True):
@@ -146,7 +146,7 @@ def _batches(reader: StateReader, step: Callable[[int], None]) -> Iterator[pa.Re
 
 
 def _document(
-    stored: StoredState, folder: CheckpointStorage, written: Sequence[ExportFile]
+    stored: OperatorSnapshot, folder: CheckpointStorage, written: Sequence[ExportFile]
 ) -> dict[str, Any]:
     return {
         "location": stored.location,

@@ -8,16 +8,16 @@ from dataclasses import replace
 from types import TracebackType
 
 from keyedstate.checkpoint import CheckpointStorage, Lease, lease
-from keyedstate.checkpoint.reading.stored_path import StoredOperator, operator_folder
+from keyedstate.checkpoint.reading.location import StoredOperator, operator_folder
 from keyedstate.checkpoint.reading.survey import Checkpoint
-from keyedstate.checkpoint.savepoint.state_location import StoredState
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import CheckpointGoneError
 
 #: A killed command keeps files for so long.
 HOLD_SECONDS = 900.0
 
 
-class Holding:
+class SnapshotLeases:
     """The holds of one command; as a context manager it releases them at the end."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Holding:
         self._holds: list[Lease] = []
         self._renewed = time.monotonic()
 
-    def __enter__(self) -> Holding:
+    def __enter__(self) -> SnapshotLeases:
         return self
 
     def __exit__(
@@ -52,8 +52,10 @@ class Holding:
         self._holds.append(held)
         return replace(checkpoint, metadata=held.metadata)
 
-    def open(self, place: CheckpointStorage, uid: str | None = None, epoch: int | None = None) -> StoredState:
-        """Open stored state, as `StoredState.open`, and hold it.
+    def open(
+        self, location: CheckpointStorage, uid: str | None = None, epoch: int | None = None
+    ) -> OperatorSnapshot:
+        """Open stored state, as `OperatorSnapshot.open`, and hold it.
 
         Raises
         ------
@@ -61,7 +63,7 @@ class Holding:
             Where the checkpoint that was asked for was deleted meanwhile.
         """
         while True:
-            stored = StoredState.open(place, uid, epoch)
+            stored = OperatorSnapshot.open(location, uid, epoch)
             if stored.is_savepoint:
                 return stored
             try:
@@ -70,7 +72,7 @@ class Holding:
                 )
             except CheckpointGoneError:
                 # The newest one was deleted, since there are newer ones.
-                if epoch is not None or stored.location == place.location():
+                if epoch is not None or stored.location == location.location():
                     raise
                 continue
             self._holds.append(held)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from keyedstate.checkpoint import Owner, to_json
 from keyedstate.checkpoint.reading.json_values import time_of
-from keyedstate.checkpoint.reading.stored_path import Place
+from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.reading.survey import (
     Checkpoint,
     Survey,
@@ -35,21 +35,21 @@ def list_checkpoints(
     path: StatePath, uid: Uid = None, config: ConfigFile = None, format: OutputFormat = Format.table
 ) -> None:
     """List the operators and checkpoints under a path; exit code 1 if one of them cannot be read."""
-    place = Place.open(open_storage(path, config), uid)
-    surveys = [_narrowed(survey(operator), place.epoch) for operator in place.operators]
+    location = SnapshotLocation.open(open_storage(path, config), uid)
+    surveys = [_narrowed(survey(operator), location.epoch) for operator in location.operators]
     if format is Format.json:
         print_json(
             {
-                "path": place.location,
-                "kind": place.kind.value,
-                "savepoint": None if place.savepoint is None else savepoint_document(place.savepoint),
+                "path": location.address,
+                "kind": location.kind.value,
+                "savepoint": None if location.savepoint is None else savepoint_document(location.savepoint),
                 "operators": [_document(one) for one in surveys],
             }
         )
     else:
         out = console()
-        if place.savepoint is not None:
-            out.print(table(["", ""], savepoint_facts(place.savepoint)))
+        if location.savepoint is not None:
+            out.print(table(["", ""], savepoint_facts(location.savepoint)))
             out.print()
         for number, one in enumerate(surveys):
             if number:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from keyedstate.checkpoint.reading.stored_path import Place
+from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.reading.survey import Checkpoint, Status, Survey
 from keyedstate.errors import UnknownEpochError
 
@@ -30,7 +30,7 @@ Epoch = Annotated[
 
 
 def chosen_checkpoints(
-    place: Place, found: Survey, epoch: int | None, *, newest: bool
+    location: SnapshotLocation, found: Survey, epoch: int | None, *, newest: bool
 ) -> Sequence[Checkpoint]:
     """Return the checkpoints of an operator that a command is to look at, the newest first.
 
@@ -39,12 +39,12 @@ def chosen_checkpoints(
     UnknownEpochError
         Where an epoch is asked for that it does not have.
     """
-    wanted = place.epoch if epoch is None else epoch
+    wanted = location.epoch if epoch is None else epoch
     # A folder without metadata is no checkpoint.
     there = [one for one in found.checkpoints if one.status is not Status.UNFINISHED]
     if wanted is not None:
         chosen = [one for one in there if one.epoch == wanted]
-        if not chosen or place.epoch not in (None, wanted):
+        if not chosen or location.epoch not in (None, wanted):
             known = [one.epoch for one in there if one.epoch is not None]
             raise UnknownEpochError(found.operator.storage.location(), wanted, known)
         return chosen

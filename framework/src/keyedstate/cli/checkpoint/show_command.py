@@ -12,7 +12,7 @@ from rich.console import Console
 
 from keyedstate.checkpoint import AttemptManifest, CheckpointMetadata, CheckpointStorage, to_json
 from keyedstate.checkpoint.reading.json_values import time_of
-from keyedstate.checkpoint.reading.stored_path import Place
+from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.reading.survey import (
     backends_of,
     bytes_of,
@@ -21,7 +21,7 @@ from keyedstate.checkpoint.reading.survey import (
     files_of,
     survey,
 )
-from keyedstate.checkpoint.savepoint.state_location import StoredState
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, shown_bytes, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
@@ -49,7 +49,7 @@ def show(
 ) -> None:
     """Show one checkpoint of one operator: its states and their types, its parts, files and durations."""
     storage = open_storage(path, config)
-    stored = StoredState.open(storage, uid, epoch)
+    stored = OperatorSnapshot.open(storage, uid, epoch)
     metadata = stored.metadata
     if part is not None and part >= metadata.parallelism:
         last = metadata.parallelism - 1
@@ -62,10 +62,10 @@ def show(
         _print(console(), document, with_files=part is not None)
 
 
-def _surroundings(storage: CheckpointStorage, stored: StoredState) -> dict[str, Any]:
+def _surroundings(storage: CheckpointStorage, stored: OperatorSnapshot) -> dict[str, Any]:
     """Return what is known of a checkpoint and does not stand in its metadata."""
     uid = stored.storage.root.rstrip("/").rpartition("/")[2]
-    (operator,) = Place.open(storage, uid).operators
+    (operator,) = SnapshotLocation.open(storage, uid).operators
     found = survey(operator)
     # None where clean-up has deleted it in between.
     checkpoint = next((one for one in found.checkpoints if one.path == stored.path), None)
@@ -78,7 +78,7 @@ def _surroundings(storage: CheckpointStorage, stored: StoredState) -> dict[str, 
 
 
 def _document(
-    stored: StoredState, parts: Sequence[AttemptManifest], surroundings: Mapping[str, Any]
+    stored: OperatorSnapshot, parts: Sequence[AttemptManifest], surroundings: Mapping[str, Any]
 ) -> dict[str, Any]:
     metadata = stored.metadata
     return {
@@ -172,7 +172,7 @@ def _part(part: AttemptManifest) -> dict[str, Any]:
         "process_ms": part.process_ms,
         "sync_ms": part.sync_ms,
         "write_ms": part.write_ms,
-        "bases": [to_json(base) for base in part.bases],
+        "full_snapshots": [to_json(full) for full in part.full_snapshots],
         "files": [
             {
                 "path": file.path,
@@ -214,8 +214,8 @@ def _print(out: Console, document: Mapping[str, Any], *, with_files: bool) -> No
     out.print()
     out.print(table(_PARTS, [_part_row(part) for part in document["parts"]], _PARTS))
     for part in document["parts"]:
-        for base in part["bases"]:
-            out.print(f"part {part['partition']}: {_base(base)}", markup=False, soft_wrap=True)
+        for full in part["full_snapshots"]:
+            out.print(f"part {part['partition']}: {_full_snapshot(full)}", markup=False, soft_wrap=True)
         if with_files:
             out.print()
             rows = [
@@ -291,12 +291,12 @@ def _part_row(part: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _base(base: Mapping[str, Any]) -> str:
-    how = "beside the work" if base["background"] else "in between"
-    if base["failure"] is not None:
-        return f"a base of epoch {base['epoch']}, written {how}, failed: {base['error']}"
+def _full_snapshot(full: Mapping[str, Any]) -> str:
+    how = "in the background" if full["background"] else "synchronously"
+    if full["failure"] is not None:
+        return f"a full snapshot of epoch {full['epoch']}, written {how}, failed: {full['error']}"
     return (
-        f"its last base holds epoch {base['epoch']} and was written {how}: {shown_bytes(base['bytes'])}, "
-        f"{base['entries']:,} entries; it held the task up for {base['sync_ms']:,.1f} ms and took "
-        f"{base['async_ms']:,.1f} ms"
+        f"its last full snapshot is of epoch {full['epoch']} and was written {how}: "
+        f"{shown_bytes(full['bytes'])}, {full['entries']:,} entries; it blocked the task for "
+        f"{full['sync_ms']:,.1f} ms and took {full['async_ms']:,.1f} ms"
     )

@@ -17,9 +17,9 @@ from keyedstate.checkpoint.reading.inspection import (
     problems_of_savepoint,
 )
 from keyedstate.checkpoint.reading.json_values import time_of
-from keyedstate.checkpoint.reading.stored_path import Place, PlaceKind, StoredOperator
+from keyedstate.checkpoint.reading.location import LocationKind, SnapshotLocation, StoredOperator
 from keyedstate.checkpoint.reading.survey import Checkpoint, Status, bytes_of, survey
-from keyedstate.cli.checkpoint.leases import Holding
+from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import StatePath, Uid, chosen_checkpoints
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, shown_time, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
@@ -46,25 +46,25 @@ def verify(
     """
     if newest and epoch is not None:
         raise typer.BadParameter("--newest and --epoch exclude each other")
-    place = Place.open(open_storage(path, config), uid)
-    with Holding() as holding:
+    location = SnapshotLocation.open(open_storage(path, config), uid)
+    with SnapshotLeases() as leases:
         inspectors = [
-            _inspector(holding, place, operator, epoch, newest=newest) for operator in place.operators
+            _inspector(leases, location, operator, epoch, newest=newest) for operator in location.operators
         ]
         with progress("verifying", sum(inspector.bytes for inspector in inspectors)) as advance:
 
             def step(done: int) -> None:
                 advance(done)
-                holding.renew()
+                leases.renew()
 
             inspections = [inspector.run(step) for inspector in inspectors]
-    beside = [] if place.savepoint is None else problems_of_savepoint(place.savepoint)
+    beside = [] if location.savepoint is None else problems_of_savepoint(location.savepoint)
     is_right = not beside and not any(one.problems or not _was_read(one) for one in inspections)
     if format is Format.json:
         print_json(
             {
-                "path": place.location,
-                "kind": place.kind.value,
+                "path": location.address,
+                "kind": location.kind.value,
                 "ok": is_right,
                 "files": sum(one.files for one in inspections),
                 "bytes": sum(one.bytes for one in inspections),
@@ -75,7 +75,7 @@ def verify(
     else:
         out = console()
         for one in inspections:
-            _print(out, one, is_savepoint=place.kind is PlaceKind.SAVEPOINT)
+            _print(out, one, is_savepoint=location.kind is LocationKind.SAVEPOINT)
             out.print()
         for problem in beside:
             _print_problem(out, problem, is_savepoint=True)
@@ -84,17 +84,22 @@ def verify(
 
 
 def _inspector(
-    holding: Holding, place: Place, operator: StoredOperator, epoch: int | None, *, newest: bool
+    leases: SnapshotLeases,
+    location: SnapshotLocation,
+    operator: StoredOperator,
+    epoch: int | None,
+    *,
+    newest: bool,
 ) -> Inspector:
     # Before the checkpoints: what is written from now on may be named by none that is seen.
     candidates = data_files(operator.storage)
     found = survey(operator)
     held = []
-    for checkpoint in chosen_checkpoints(place, found, epoch, newest=newest):
+    for checkpoint in chosen_checkpoints(location, found, epoch, newest=newest):
         try:
-            held.append(holding.keep(operator, checkpoint))
+            held.append(leases.keep(operator, checkpoint))
         except CheckpointGoneError:
-            if epoch is not None or place.epoch is not None:
+            if epoch is not None or location.epoch is not None:
                 raise
             # Clean-up was faster, and who asked for all there are does not miss it.
     return Inspector(found, held, candidates)

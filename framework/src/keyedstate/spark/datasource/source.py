@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, StoredState
+from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorSnapshot
 from keyedstate.checkpoint.protocol.leases import lease
 from keyedstate.checkpoint.reading.json_reader import AllStatesReader
 from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, StateReader, StateSlice, reader_of
@@ -86,7 +86,7 @@ class KeyedStateDataSource(DataSource):
 class _Source:
     """What the options say, and what they lead to."""
 
-    stored: StoredState
+    stored: OperatorSnapshot
     reader: StateReader
     key_groups: KeyGroupRange | None
     slice_bytes: int
@@ -144,29 +144,29 @@ class _Reader(DataSourceReader):
                     yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _opened(path: str, uid: str | None, epoch: int | None, hold_ms: int) -> StoredState:
+def _opened(path: str, uid: str | None, epoch: int | None, hold_ms: int) -> OperatorSnapshot:
     # No session reaches the processes in which Spark looks for columns and partitions; the environment does.
     storage = CheckpointStorage.open(path, Configuration(environ=os.environ))
     for _ in range(_ATTEMPTS - 1):
-        stored = StoredState.open(storage, uid, epoch)
+        stored = OperatorSnapshot.open(storage, uid, epoch)
         try:
             return replace(stored, metadata=_held(stored, hold_ms))
         except CheckpointGoneError:
             # The query published a newer one and deleted this one in between.
             if epoch is not None:
                 raise
-    stored = StoredState.open(storage, uid, epoch)
+    stored = OperatorSnapshot.open(storage, uid, epoch)
     return replace(stored, metadata=_held(stored, hold_ms))
 
 
-def _held(stored: StoredState, hold_ms: int) -> CheckpointMetadata:
+def _held(stored: OperatorSnapshot, hold_ms: int) -> CheckpointMetadata:
     """Keep a checkpoint from being cleaned up while it is read; a savepoint is nobody's to clean up."""
     if stored.folder is None:
         return stored.metadata
     return lease(stored.folder, stored.metadata.epoch, hold_ms / 1000.0).metadata
 
 
-def _reader(stored: StoredState, state: str | None, allow_generic: bool) -> StateReader:
+def _reader(stored: OperatorSnapshot, state: str | None, allow_generic: bool) -> StateReader:
     if state is not None:
         return reader_of(stored, state, allow_generic=allow_generic)
     keyed = stored.states()
@@ -205,7 +205,7 @@ def _duration(text: str) -> int:
     return length
 
 
-def _key_groups(text: str | None, stored: StoredState) -> KeyGroupRange | None:
+def _key_groups(text: str | None, stored: OperatorSnapshot) -> KeyGroupRange | None:
     if text is None:
         return None
     first, dash, last = text.partition("-")

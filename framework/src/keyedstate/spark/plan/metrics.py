@@ -1,7 +1,7 @@
-"""The figures of epochs on the driver: kept for a while, found by Spark's progress events, logged.
+"""The metrics of epochs on the driver: kept for a while, found by Spark's progress events, logged.
 
 They are there before Spark commits the epoch's micro-batch, so a listener that hears of its progress finds
-them.  What must happen for that while Spark waits is one assignment; the figures are computed when they are
+them.  What must happen for that while Spark waits is one assignment; the metrics are computed when they are
 first asked for, which is in the background where nobody is quicker.
 """
 
@@ -34,7 +34,7 @@ OPERATORS_KEPT = 200
 
 
 def epoch_metrics(query: StreamingQuery | str, uid: str | None = None) -> tuple[EpochMetrics, ...]:
-    """Return the figures of a query's last epochs, the oldest first.
+    """Return the metrics of a query's last epochs, the oldest first.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def epoch_metrics(query: StreamingQuery | str, uid: str | None = None) -> tuple[
 
 
 def metrics_of(progress: Any) -> tuple[EpochMetrics, ...]:
-    """Return the figures of the keyed operators in the micro-batch that Spark reports the progress of.
+    """Return the metrics of the keyed operators in the micro-batch that Spark reports the progress of.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def metrics_of(progress: Any) -> tuple[EpochMetrics, ...]:
 
 
 class EpochListener(StreamingQueryListener):
-    """A `StreamingQueryListener` that is told the figures of each epoch of each keyed operator.
+    """A `StreamingQueryListener` that is told the metrics of each epoch of each keyed operator.
 
     Derive a class from it, write `onEpoch`, and give an instance to ``spark.streams.addListener``.  The
     other methods are Spark's and may be overridden too; one that overrides `onQueryProgress` calls
@@ -83,7 +83,7 @@ class EpochListener(StreamingQueryListener):
     """
 
     def onEpoch(self, metrics: EpochMetrics) -> None:
-        """Take the figures of one epoch of one operator."""
+        """Take the metrics of one epoch of one operator."""
 
     def onQueryStarted(self, event: Any) -> None:
         """Do nothing."""
@@ -101,7 +101,7 @@ class EpochListener(StreamingQueryListener):
 
 
 class EpochReports:
-    """Takes the published checkpoints of operators and reports the figures of their epochs.
+    """Takes the published checkpoints of operators and reports the metrics of their epochs.
 
     Parameters
     ----------
@@ -115,11 +115,11 @@ class EpochReports:
         self._reporters = tuple(reporters)
 
     def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
-        """Make the figures of an epoch available, at once and without computing them."""
+        """Make the metrics of an epoch available, at once and without computing them."""
         _recent.add(_Epoch(metadata, publish_ms))
 
     def completed(self, metadata: CheckpointMetadata) -> None:
-        """Report the figures of an epoch, once in a run of the query; in the background."""
+        """Report the metrics of an epoch, once in a run of the query; in the background."""
         metrics = _recent.metrics_to_report(metadata)
         if metrics is None:
             return
@@ -129,13 +129,13 @@ class EpochReports:
 
 
 class _Epoch:
-    """The figures of one epoch, computed when they are first asked for."""
+    """The metrics of one epoch, computed when they are first asked for."""
 
     def __init__(self, metadata: CheckpointMetadata, publish_ms: float | None) -> None:
         self.operator = (metadata.query_id, metadata.uid)
         self.number = metadata.epoch
         self.run_id = metadata.run_id
-        #: Whether its figures were reported in this run; written under the lock of `_Recent`.
+        #: Whether its metrics were reported in this run; written under the lock of `_Recent`.
         self.reported = False
         self._time_ms = time.time_ns() // 1_000_000
         self._publish_ms = publish_ms
@@ -177,7 +177,7 @@ class _Recent:
             self._operators.popitem(last=False)
 
     def metrics_to_report(self, metadata: CheckpointMetadata) -> EpochMetrics | None:
-        """Return the figures of a completed checkpoint, which are new where tasks have published it.
+        """Return the metrics of a completed checkpoint, which are new where tasks have published it.
 
         None where they were reported: a micro-batch that is evaluated more than once publishes each time.
         """
@@ -218,4 +218,4 @@ def _log_in_spark(context: SparkContext, metrics: EpochMetrics) -> None:
         if logger.isInfoEnabled():
             logger.info(f"epoch {metrics.epoch} of {metrics.uid}: {json.dumps(metrics.to_json())}")
     except Exception:  # the session may have ended, and its JVM with it
-        _log.debug("the figures of epoch %d of %r are not in Spark's log", metrics.epoch, metrics.uid)
+        _log.debug("the metrics of epoch %d of %r are not in Spark's log", metrics.epoch, metrics.uid)

@@ -1,4 +1,4 @@
-"""What plugins do with the figures of epochs."""
+"""What plugins do with the metrics of epochs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reporter:
-    """What one plugin has given to take the figures of epochs.
+    """What one plugin has given to take the metrics of epochs.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Reporter:
     function: Callable[[EpochMetrics], object]
 
     def report(self, metrics: EpochMetrics) -> None:
-        """Hand over the figures of an epoch; an error is logged."""
+        """Hand over the metrics of an epoch; an error is logged."""
         try:
             self.function(metrics)
         except Exception:  # whatever a stranger's function raises

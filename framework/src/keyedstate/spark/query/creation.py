@@ -26,14 +26,14 @@ from keyedstate.checkpoint import (
     lease,
 )
 from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_whole
+from keyedstate.checkpoint.savepoint.operator_snapshot import operators_in
 from keyedstate.checkpoint.savepoint.savepoint import Progress
-from keyedstate.checkpoint.savepoint.state_location import operators_in
-from keyedstate.checkpoint.storage.filesystem import Place
+from keyedstate.checkpoint.storage.filesystem import Location
 from keyedstate.errors import (
     CheckpointGoneError,
     MissingCheckpointError,
     NoCommonEpochError,
-    NoStoredStateError,
+    NoSnapshotError,
     StateFolderOwnedError,
     UnknownEpochError,
 )
@@ -45,9 +45,9 @@ _ATTEMPTS = 10
 
 
 def take_savepoint(
-    place: Place,
-    checkpoint_dir: Place,
-    spark_checkpoint_location: Place | None,
+    target: Location,
+    checkpoint_dir: Location,
+    spark_checkpoint_location: Location | None,
     uids: Sequence[str] | None,
     epoch: int | None,
     progress: Progress | None,
@@ -56,11 +56,11 @@ def take_savepoint(
     location = None if spark_checkpoint_location is None else QueryLocation.open(spark_checkpoint_location)
     query_id = None if location is None else location.query_id()
     folders = query_folders(CheckpointStorage.at(checkpoint_dir), uids, query_id)
-    return savepoint_of(place, folders, location, epoch=epoch, progress=progress)
+    return savepoint_of(target, folders, location, epoch=epoch, progress=progress)
 
 
 def savepoint_of(
-    place: Place,
+    target: Location,
     folders: Sequence[OperatorFolder],
     location: QueryLocation | None,
     *,
@@ -71,9 +71,9 @@ def savepoint_of(
 ) -> SavepointFolder:
     """Make a savepoint of operators' folders; as `Savepoint.create`, which finds them."""
     with contextlib.ExitStack() as stack:
-        if not isinstance(place, CheckpointStorage):
-            place = replace(CheckpointStorage.open(place), permissions=folders[0].storage.permissions)
-        writer = stack.enter_context(SavepointWriter(place))
+        if not isinstance(target, CheckpointStorage):
+            target = replace(CheckpointStorage.open(target), permissions=folders[0].storage.permissions)
+        writer = stack.enter_context(SavepointWriter(target))
         holds = contextlib.ExitStack()
         stack.enter_context(holds)
         position, held = _held(folders, location, epoch, holds)
@@ -96,7 +96,7 @@ def query_folders(
     """Return the folders of a query's operators; raises as `Savepoint.create`."""
     found = [OperatorFolder(storage, uid) for uid in (uids or operators_in(storage))]
     if not found:
-        raise NoStoredStateError(storage.location(), storage.list())
+        raise NoSnapshotError(storage.location(), storage.list())
     owners = {folder.uid: _owner(folder) for folder in found}
     wanted = query_id or owners[found[0].uid].query_id
     foreign = [folder for folder in found if owners[folder.uid].query_id != wanted]
@@ -110,7 +110,7 @@ def query_folders(
 def _owner(folder: OperatorFolder) -> Owner:
     owner = folder.read_owner()
     if owner is None:
-        raise NoStoredStateError(folder.location, folder.storage.list(), "it has no owner file")
+        raise NoSnapshotError(folder.location, folder.storage.list(), "it has no owner file")
     return owner
 
 
@@ -157,8 +157,8 @@ def _candidates(
     if epoch is None:
         return found
     if epoch not in found:
-        place = folders[0].location if location is None else location.location
-        raise UnknownEpochError(place, epoch, sorted(found))
+        searched = folders[0].location if location is None else location.location
+        raise UnknownEpochError(searched, epoch, sorted(found))
     return [epoch]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Owner, SavepointFolder
 from keyedstate.checkpoint.savepoint.canonical import CopyProgress, write_whole
 from keyedstate.checkpoint.savepoint.savepoint import Progress
-from keyedstate.checkpoint.storage.filesystem import OutputFile, Place
+from keyedstate.checkpoint.storage.filesystem import Location, OutputFile
 from keyedstate.errors import CheckpointError, NotForkableError, SavepointTargetError
 from keyedstate.spark.query.location import QueryLocation
 
@@ -35,8 +35,8 @@ class Fork:
 
 def fork_savepoint(
     origin: SavepointFolder,
-    spark_checkpoint_location: Place,
-    checkpoint_dir: Place,
+    spark_checkpoint_location: Location,
+    checkpoint_dir: Location,
     progress: Progress | None,
 ) -> Fork:
     """Prepare a query that resumes from a savepoint; as `Savepoint.fork`."""

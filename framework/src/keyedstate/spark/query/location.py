@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.checkpoint import CheckpointStorage
-from keyedstate.checkpoint.storage.filesystem import Place
+from keyedstate.checkpoint.storage.filesystem import Location
 from keyedstate.errors import MissingFileError, SparkLocationError, SparkStateError
 
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)")
@@ -50,11 +50,11 @@ class QueryLocation:
     storage: CheckpointStorage
 
     @classmethod
-    def open(cls, place: Place) -> QueryLocation:
+    def open(cls, location: Location) -> QueryLocation:
         """Open a location by its path or URI, one of Hadoop's (``s3a://``) too; it need not exist."""
-        if isinstance(place, CheckpointStorage):
-            return cls(place)
-        return cls(CheckpointStorage.open(without_hadoop_scheme(str(place))))
+        if isinstance(location, CheckpointStorage):
+            return cls(location)
+        return cls(CheckpointStorage.open(without_hadoop_scheme(str(location))))
 
     @property
     def location(self) -> str:

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from keyedstate.checkpoint import OperatorFolder, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.protocol.recovery import drain as drain_run
 from keyedstate.checkpoint.savepoint.savepoint import Progress
-from keyedstate.checkpoint.storage.filesystem import Place
+from keyedstate.checkpoint.storage.filesystem import Location
 from keyedstate.errors import ClassicSparkRequiredError, UnstoppableQueryError
 from keyedstate.spark.query.creation import savepoint_of
 from keyedstate.spark.query.location import QueryLocation
@@ -28,7 +28,7 @@ _LOOK_EVERY_S = 0.02
 
 
 def stop_with_savepoint(
-    query: StreamingQuery, place: Place, *, drain: bool = False, progress: Progress | None = None
+    query: StreamingQuery, target: Location, *, drain: bool = False, progress: Progress | None = None
 ) -> tuple[SavepointFolder, StreamingQueryException | None]:
     """Stop a query and take a savepoint of it, as `Savepoint.stop`; return why it had failed before, too."""
     location = _location_of(query)
@@ -36,7 +36,7 @@ def stop_with_savepoint(
         way_out = "Take its savepoint without drain, or start it again first."
         raise UnstoppableQueryError(str(query.id), "it is to be drained and has ended", way_out)
     location.refuse_state()
-    SavepointWriter(place).abort()
+    SavepointWriter(target).abort()
     # A failure is the query's end as well; it is reported with the savepoint.
     with contextlib.suppress(StreamingQueryException):
         if drain:
@@ -54,7 +54,7 @@ def stop_with_savepoint(
     failure = query.exception()
     drained = drain and failure is None
     savepoint = savepoint_of(
-        place,
+        target,
         folders,
         location,
         drained=drained,

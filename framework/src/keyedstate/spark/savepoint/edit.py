@@ -22,7 +22,7 @@ from keyedstate.checkpoint import (
     SavepointWriter,
 )
 from keyedstate.checkpoint.savepoint.canonical import write_whole
-from keyedstate.checkpoint.savepoint.state_location import StoredState
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.epoch.configuration import frozen
 from keyedstate.errors import BootstrapError, StateFrameError, UnknownOperatorError, UnknownStateError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, key_group_range_for
@@ -69,7 +69,7 @@ class _Operator:
 
     Attributes
     ----------
-    origin : StoredState or None
+    origin : OperatorSnapshot or None
         What the old savepoint has of it.
     bootstrap : (OperatorPlan, DataFrame) or None
         The function that makes it, and its rows.
@@ -79,7 +79,7 @@ class _Operator:
     operator_states : dict of str to (OperatorStateMeta, DataFrame)
     """
 
-    origin: StoredState | None = None
+    origin: OperatorSnapshot | None = None
     bootstrap: tuple[OperatorPlan, DataFrame] | None = None
     empty: CheckpointMetadata | None = None
     states: dict[str, _FromRows] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class SavepointEdit(Generic[S]):
         self._operators: dict[str, _Operator] = {}
         if base is not None:
             for uid in base.operators:
-                self._operators[uid] = _Operator(StoredState.open(base.root, uid))
+                self._operators[uid] = _Operator(OperatorSnapshot.open(base.root, uid))
 
     @property
     def operators(self) -> list[str]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyedstate.checkpoint import SavepointFolder, StoredState
+from keyedstate.checkpoint import OperatorSnapshot, SavepointFolder
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint.savepoint import Progress
-from keyedstate.checkpoint.storage.filesystem import Place
+from keyedstate.checkpoint.storage.filesystem import Location
 from keyedstate.spark.query.creation import take_savepoint
 from keyedstate.spark.query.fork import Fork, fork_savepoint
 
@@ -30,9 +30,9 @@ class Savepoint(SavepointFolder):
     @classmethod
     def create(
         cls,
-        place: Place,
-        checkpoint_dir: Place,
-        spark_checkpoint_location: Place | None = None,
+        target: Location,
+        checkpoint_dir: Location,
+        spark_checkpoint_location: Location | None = None,
         *,
         uids: Sequence[str] | None = None,
         epoch: int | None = None,
@@ -42,7 +42,7 @@ class Savepoint(SavepointFolder):
 
         Parameters
         ----------
-        place : str or path
+        target : str or path
             The new folder.
         checkpoint_dir : str or path
             The option ``checkpoint.dir`` of the query.
@@ -59,7 +59,7 @@ class Savepoint(SavepointFolder):
 
         Raises
         ------
-        NoStoredStateError, StateFolderOwnedError
+        NoSnapshotError, StateFolderOwnedError
             Where the folder has no operator, or none of the query.
         NoCommonEpochError, UnknownEpochError
             Where the operators have no checkpoints of one epoch, or of the given one.
@@ -72,12 +72,12 @@ class Savepoint(SavepointFolder):
         CheckpointError
             Where a file, which is named, is damaged or cannot be read or written.
         """
-        made = take_savepoint(place, checkpoint_dir, spark_checkpoint_location, uids, epoch, progress)
+        made = take_savepoint(target, checkpoint_dir, spark_checkpoint_location, uids, epoch, progress)
         return cls.open(made.root)
 
     @classmethod
     def stop(
-        cls, query: StreamingQuery, place: Place, *, drain: bool = False, progress: Progress | None = None
+        cls, query: StreamingQuery, target: Location, *, drain: bool = False, progress: Progress | None = None
     ) -> StoppedQuery:
         """Let the running micro-batch finish, stop the query, and take a savepoint of it.
 
@@ -89,7 +89,7 @@ class Savepoint(SavepointFolder):
         ----------
         query : StreamingQuery
             Of this session, running or ended.
-        place : str or path
+        target : str or path
             The new savepoint.
         drain : bool, default False
             Use up all input that exists first, fire all event-time timers, and mark the savepoint as drained,
@@ -113,7 +113,7 @@ class Savepoint(SavepointFolder):
         """
         from keyedstate.spark.query.stop import stop_with_savepoint
 
-        made, failure = stop_with_savepoint(query, place, drain=drain, progress=progress)
+        made, failure = stop_with_savepoint(query, target, drain=drain, progress=progress)
         assert made.spark is not None, "it has a location"
         return StoppedQuery(cls.open(made.root), made.spark.epoch, failure)
 
@@ -133,8 +133,8 @@ class Savepoint(SavepointFolder):
     @classmethod
     def of_checkpoint(
         cls,
-        checkpoint: Place,
-        place: Place,
+        checkpoint: Location,
+        target: Location,
         *,
         uid: str | None = None,
         epoch: int | None = None,
@@ -147,28 +147,28 @@ class Savepoint(SavepointFolder):
         ----------
         checkpoint : str or path
             The option ``checkpoint.dir`` of a query, an operator's folder in it, or one of its checkpoints.
-        place, compression, progress
+        target, compression, progress
             As in `convert`.
         uid, epoch : optional
             Of several operators this one, and not its newest checkpoint.
 
         Raises
         ------
-        NoStoredStateError, UnknownOperatorError, UnknownEpochError
+        NoSnapshotError, UnknownOperatorError, UnknownEpochError
             Where there is no such checkpoint; others as in `convert`.
         """
-        stored = StoredState.open(checkpoint, uid, epoch)
-        made = savepoint_of_checkpoint(stored, place, compression=compression, progress=progress)
+        stored = OperatorSnapshot.open(checkpoint, uid, epoch)
+        made = savepoint_of_checkpoint(stored, target, compression=compression, progress=progress)
         return cls.open(made.root)
 
     def convert(
-        self, place: Place, *, compression: str | None = None, progress: Progress | None = None
+        self, target: Location, *, compression: str | None = None, progress: Progress | None = None
     ) -> Savepoint:
         """Write everything that is in this savepoint once more, in the newest format.
 
         Parameters
         ----------
-        place : str or path
+        target : str or path
             The new folder.
         compression : {"zstd", "lz4", "none"}, optional
             By default each file keeps what it has.
@@ -182,11 +182,15 @@ class Savepoint(SavepointFolder):
             Where a file, which is named, is damaged or cannot be read or written.
         """
         return type(self).open(
-            convert_savepoint(self.root, place, compression=compression, progress=progress).root
+            convert_savepoint(self.root, target, compression=compression, progress=progress).root
         )
 
     def fork(
-        self, spark_checkpoint_location: Place, checkpoint_dir: Place, *, progress: Progress | None = None
+        self,
+        spark_checkpoint_location: Location,
+        checkpoint_dir: Location,
+        *,
+        progress: Progress | None = None,
     ) -> Fork:
         """Prepare a query that continues from a savepoint exactly where its own query was.
 

@@ -130,7 +130,7 @@ class PartRewrite:
             entries=segment.entries,
             operator_state=operator_state,
             ttl_ms=ttl_ms,
-            bases=(),
+            full_snapshots=(),
             unfinished=None,
             bytes=sum(file.bytes for file in files),
         )

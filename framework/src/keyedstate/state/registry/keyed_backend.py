@@ -413,9 +413,9 @@ class KeyedStateBackend:
         self._snapshots.append(task)
         return task
 
-    def figures(self) -> Mapping[str, int]:
+    def metrics(self) -> Mapping[str, int]:
         """Return what the backend's own engine says of itself, where the user has asked for it."""
-        return self._strategy.figures()
+        return self._strategy.metrics()
 
     def native_snapshot(self, checkpoint_id: int) -> NativeSnapshot | None:
         """Capture the backend's own files, or return None where it has none, or is not to hand them over.

@@ -132,12 +132,12 @@ class StateMachine(RuleBasedStateMachine):
         #: Snapshots whose writing was put off, and written ones, with what they must hold.
         self.held: list[tuple[list[SnapshotTask], Model]] = []
         self.saved: list[tuple[Callable[[], list[StateHandle]], Model]] = []
-        #: Per instance the base and the deltas that were written since, and the epoch that they end with.
+        #: Per instance the full snapshot and its deltas, and the epoch that they end with.
         self.chains: list[tuple[SegmentFile, list[SegmentFile]]] = []
         self.chained_epoch = 0
         self.epoch = 0
         #: What was there when an epoch ended, for each since which the changes are known.
-        self.bases: dict[int, Model] = {}
+        self.full_snapshots: dict[int, Model] = {}
         self.instances: list[KeyedStateBackend] = []
         self._start(2, [], Model())
 
@@ -301,7 +301,7 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tracking)
     @rule()
     def begin_epoch(self) -> None:
-        self.bases[self.epoch] = self.model.copy()
+        self.full_snapshots[self.epoch] = self.model.copy()
         self.epoch += 1
         for instance in self.instances:
             instance.begin_epoch(self.epoch)
@@ -309,8 +309,8 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tracking)
     @rule(number=_any)
     def apply_changes_to_a_base(self, number: int) -> None:
-        epoch = list(self.bases)[number % len(self.bases)]
-        found = self.bases[epoch].copy()
+        epoch = list(self.full_snapshots)[number % len(self.full_snapshots)]
+        found = self.full_snapshots[epoch].copy()
         for instance in self.instances:
             for state, changes in instance.changes_since(epoch).items():
                 for key_group in instance.key_groups:
@@ -325,17 +325,17 @@ class StateMachine(RuleBasedStateMachine):
                 changes.release()
         assert found == self.model
 
-    @precondition(lambda self: self.tracking and len(self.bases) > 1)
+    @precondition(lambda self: self.tracking and len(self.full_snapshots) > 1)
     @rule()
     def forget_the_oldest_changes(self) -> None:
-        del self.bases[next(iter(self.bases))]
+        del self.full_snapshots[next(iter(self.full_snapshots))]
         for instance in self.instances:
-            instance.forget_changes(next(iter(self.bases)))
+            instance.forget_changes(next(iter(self.full_snapshots)))
 
     @precondition(lambda self: self.tracking)
     @rule(epochs=st.lists(_writes("operations"), min_size=1, max_size=4), parallelism=st.integers(1, 4))
     def go_on_from_deltas(self, epochs: list[list[Write]], parallelism: int) -> None:
-        """Restore from a base and what epochs changed, over other instances where that is claimed."""
+        """Restore from a full snapshot and its deltas, over other instances where that is claimed."""
         for writes in epochs:
             self.write(writes)
             self._checkpoint()
@@ -344,9 +344,9 @@ class StateMachine(RuleBasedStateMachine):
         self._start(parallelism if self.rescaling else len(handles), handles, model)
 
     def _checkpoint(self) -> None:
-        """Write a delta over the files of before, or a base where there are none, and begin an epoch."""
+        """Write a delta on the files of before, or a full snapshot without any, and begin an epoch."""
         storage = self.keyed.storage
-        if self.chains and self.chained_epoch in self.bases:
+        if self.chains and self.chained_epoch in self.full_snapshots:
             for instance, (_, deltas) in zip(self.instances, self.chains, strict=True):
                 changes = instance.changes_since(self.chained_epoch)
                 metas = {meta.name: meta for meta in instance.metas()}
@@ -360,18 +360,18 @@ class StateMachine(RuleBasedStateMachine):
                 for instance in self.instances
             ]
         files = [
-            (base, list(deltas), instance.metas())
-            for instance, (base, deltas) in zip(self.instances, self.chains, strict=True)
+            (full, list(deltas), instance.metas())
+            for instance, (full, deltas) in zip(self.instances, self.chains, strict=True)
         ]
 
         def chained() -> list[StateHandle]:
             return [
                 ChainHandle(
-                    SegmentHandle.open(storage, base),
+                    SegmentHandle.open(storage, full),
                     [SegmentHandle.open(storage, delta) for delta in deltas],
                     metas,
                 )
-                for base, deltas, metas in files
+                for full, deltas, metas in files
             ]
 
         # Opened anew for each restore, as a job does: a chain hands out the values that it has in memory.
@@ -416,7 +416,7 @@ class StateMachine(RuleBasedStateMachine):
         )
         self.model = model.copy()
         if self.tracking:
-            self.bases = {self.epoch: model.copy()}
+            self.full_snapshots = {self.epoch: model.copy()}
             self.epoch += 1
             for instance in self.instances:
                 instance.begin_epoch(self.epoch)

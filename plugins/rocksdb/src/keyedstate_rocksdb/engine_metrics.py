@@ -59,7 +59,7 @@ _TICKER = re.compile(r"^rocksdb\.(\S+) COUNT : ([0-9]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Figures:
+class EngineMetrics:
     """What is asked for.
 
     Attributes
@@ -71,7 +71,7 @@ class Figures:
     tickers: tuple[str, ...]
 
     @classmethod
-    def of(cls, names: str | None) -> Figures:
+    def of(cls, names: str | None) -> EngineMetrics:
         """Read the option.
 
         Raises

@@ -13,8 +13,8 @@ from keyedstate.checkpoint import from_json, to_json
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.state import ValueState
+from keyedstate_rocksdb.engine_metrics import PROPERTIES, TICKERS
 from keyedstate_rocksdb.errors import UnknownChoiceError
-from keyedstate_rocksdb.figures import PROPERTIES, TICKERS
 
 NUMBERS = ValueState("numbers", types.list_of(types.INT64))
 
@@ -46,7 +46,7 @@ def test_the_properties_and_tickers_that_were_asked_for_are_in_the_metrics_of_an
     assert from_json(AttemptManifest, to_json(parts[0])) == parts[0]
     job.restart(2, options={})
     (part, _) = job.run(write)
-    assert part.figures == {}
+    assert part.metrics == {}
     job.close()
 
 
@@ -54,7 +54,7 @@ def test_every_figure_is_one_that_rocksdb_has(tmp_path: Path) -> None:
     job = Job(tmp_path, options={"rocksdb.metrics": ",".join((*PROPERTIES, *TICKERS))})
     job.restart()
     (part,) = job.run(lambda instance: instance.get_state(NUMBERS).update_many([1], [[1]]))
-    assert part.figures.keys() == {*(f"numbers.{name}" for name in PROPERTIES), *TICKERS}
+    assert part.metrics.keys() == {*(f"numbers.{name}" for name in PROPERTIES), *TICKERS}
     (instance,) = job.instances
     store = rocksdb_store(instance)
     rows = rocksdb_rows(state_tables(instance)["numbers"])

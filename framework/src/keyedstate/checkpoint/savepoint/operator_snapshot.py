@@ -17,10 +17,10 @@ from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, OperatorFolder
 from keyedstate.checkpoint.savepoint.savepoint import SAVEPOINT, UNFINISHED, SavepointFolder
-from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Place
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
 from keyedstate.errors import (
     KeyedStateError,
-    NoStoredStateError,
+    NoSnapshotError,
     UnknownEpochError,
     UnknownOperatorError,
     UnknownStateError,
@@ -29,8 +29,8 @@ from keyedstate.errors import (
 from keyedstate.operator_state import OperatorStateMeta
 
 __all__ = [
-    "NoStoredStateError",
-    "StoredState",
+    "NoSnapshotError",
+    "OperatorSnapshot",
     "UnknownEpochError",
     "UnknownOperatorError",
     "UnknownStateError",
@@ -41,7 +41,7 @@ _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 
 
 @dataclass(frozen=True)
-class StoredState:
+class OperatorSnapshot:
     """The stored state of one operator after one epoch.
 
     Attributes
@@ -60,10 +60,10 @@ class StoredState:
     @classmethod
     def open(
         cls,
-        uri: Place,
+        uri: Location,
         uid: str | None = None,
         epoch: int | None = None,
-    ) -> StoredState:
+    ) -> OperatorSnapshot:
         """Find stored state.
 
         Parameters
@@ -78,7 +78,7 @@ class StoredState:
 
         Raises
         ------
-        NoStoredStateError, UnknownOperatorError, UnknownEpochError
+        NoSnapshotError, UnknownOperatorError, UnknownEpochError
             Each says what is there.
         NotASavepointError
             Where a savepoint was not finished, or an operator's folder was taken out of one.
@@ -93,7 +93,7 @@ class StoredState:
         if not _is_operator(names):
             operators = operators_in(storage)
             if not operators:
-                raise NoStoredStateError(storage.location(), _visible(names))
+                raise NoSnapshotError(storage.location(), _visible(names))
             if (len(operators) > 1) if uid is None else (uid not in operators):
                 raise UnknownOperatorError(storage.location(), uid, operators)
             storage = storage.child(uid or operators[0])
@@ -105,7 +105,9 @@ class StoredState:
         return cls._of_a_folder(storage, uid, epoch)
 
     @classmethod
-    def _of_a_savepoint(cls, savepoint: SavepointFolder, uid: str | None, epoch: int | None) -> StoredState:
+    def _of_a_savepoint(
+        cls, savepoint: SavepointFolder, uid: str | None, epoch: int | None
+    ) -> OperatorSnapshot:
         if uid is None and len(savepoint.operators) != 1:
             raise UnknownOperatorError(savepoint.location, None, savepoint.operators)
         uid = uid or savepoint.operators[0]
@@ -117,14 +119,14 @@ class StoredState:
     @classmethod
     def _one_of_a_folder(
         cls, storage: CheckpointStorage, name: str, uid: str | None, epoch: int | None
-    ) -> StoredState:
+    ) -> OperatorSnapshot:
         state = cls._of_a_folder(storage, uid, int(name.partition("-")[2]))
         if epoch is not None and epoch != state.metadata.epoch:
             raise UnknownEpochError(state.location, epoch, [state.metadata.epoch])
         return state
 
     @classmethod
-    def _of_a_folder(cls, storage: CheckpointStorage, uid: str | None, epoch: int | None) -> StoredState:
+    def _of_a_folder(cls, storage: CheckpointStorage, uid: str | None, epoch: int | None) -> OperatorSnapshot:
         folder = OperatorFolder(_parent(storage), _last_part(storage))
         if uid is not None and uid != folder.uid:
             raise UnknownOperatorError(storage.location(), uid, [folder.uid])
@@ -134,7 +136,7 @@ class StoredState:
             if epochs and epoch is not None:
                 raise UnknownEpochError(folder.location, epoch, epochs)
             what = f"the operator {folder.uid!r} has no finished checkpoint yet"
-            raise NoStoredStateError(folder.location, _visible(storage.list()), what)
+            raise NoSnapshotError(folder.location, _visible(storage.list()), what)
         return cls(storage, metadata, f"chk-{metadata.epoch}/{METADATA}")
 
     @property

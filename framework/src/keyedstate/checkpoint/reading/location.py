@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder
+from keyedstate.checkpoint.savepoint.operator_snapshot import operators_in
 from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
-from keyedstate.checkpoint.savepoint.state_location import operators_in
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.errors import NoStoredStateError, NotASavepointError, UnknownOperatorError, UnsafeNameError
+from keyedstate.errors import NoSnapshotError, NotASavepointError, UnknownOperatorError, UnsafeNameError
 
 _SAVEPOINT, _UNFINISHED = "_savepoint", "_unfinished"
 _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
@@ -19,7 +19,7 @@ _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 _SPARKS = {"offsets", "commits", "metadata"}
 
 
-class PlaceKind(str, enum.Enum):
+class LocationKind(str, enum.Enum):
     """What is at a path."""
 
     FOLDER = "folder of operators"
@@ -48,12 +48,12 @@ class StoredOperator:
 
 
 @dataclass(frozen=True)
-class Place:
+class SnapshotLocation:
     """Where stored state lies.
 
     Attributes
     ----------
-    kind : PlaceKind
+    kind : LocationKind
     storage : CheckpointStorage
         What was named.
     operators : tuple of StoredOperator
@@ -64,14 +64,14 @@ class Place:
         Where a whole savepoint was named, and not one operator's folder in it.
     """
 
-    kind: PlaceKind
+    kind: LocationKind
     storage: CheckpointStorage
     operators: tuple[StoredOperator, ...]
     epoch: int | None = None
     savepoint: SavepointFolder | None = None
 
     @classmethod
-    def open(cls, storage: CheckpointStorage, uid: str | None = None) -> Place:
+    def open(cls, storage: CheckpointStorage, uid: str | None = None) -> SnapshotLocation:
         """Look at a storage.
 
         Parameters
@@ -82,7 +82,7 @@ class Place:
 
         Raises
         ------
-        NoStoredStateError, NotASavepointError
+        NoSnapshotError, NotASavepointError
             Where it holds no state, or an unfinished savepoint.
         CorruptManifestError, FormatVersionError
             Where it holds a savepoint whose own file cannot be read.
@@ -91,44 +91,44 @@ class Place:
         StorageError
             Where it cannot be read.
         """
-        place = cls._open(storage)
+        location = cls._open(storage)
         if uid is None:
-            return place
-        chosen = tuple(operator for operator in place.operators if operator.uid == uid)
+            return location
+        chosen = tuple(operator for operator in location.operators if operator.uid == uid)
         if not chosen:
-            known = [operator.uid for operator in place.operators]
-            raise UnknownOperatorError(place.location, uid, known)
-        return replace(place, operators=chosen)
+            known = [operator.uid for operator in location.operators]
+            raise UnknownOperatorError(location.address, uid, known)
+        return replace(location, operators=chosen)
 
     @classmethod
-    def _open(cls, storage: CheckpointStorage) -> Place:
+    def _open(cls, storage: CheckpointStorage) -> SnapshotLocation:
         names, (above, name) = storage.list(), split(storage)
         if _SAVEPOINT in names:
             savepoint = SavepointFolder.open(storage)
             inside = [StoredOperator(uid, savepoint.storage(uid), None) for uid in savepoint.operators]
-            return cls(PlaceKind.SAVEPOINT, storage, tuple(inside), savepoint=savepoint)
+            return cls(LocationKind.SAVEPOINT, storage, tuple(inside), savepoint=savepoint)
         if _UNFINISHED in names:
             raise NotASavepointError(storage.location(), names, unfinished=True)
         checkpoint = _CHECKPOINT.fullmatch(name)
         if METADATA in names and checkpoint is not None:
             over, uid = split(above)
-            return cls(PlaceKind.CHECKPOINT, storage, (_operator(over, uid),), int(checkpoint[1]))
+            return cls(LocationKind.CHECKPOINT, storage, (_operator(over, uid),), int(checkpoint[1]))
         if METADATA in names:
-            return cls(PlaceKind.SAVEPOINT, storage, (StoredOperator(name, storage, None),))
+            return cls(LocationKind.SAVEPOINT, storage, (StoredOperator(name, storage, None),))
         try:
             operator = _operator(above, name)
         except UnsafeNameError:
             operator = None
         if operator is not None and _is_owned(operator):
-            return cls(PlaceKind.OPERATOR, storage, (operator,))
+            return cls(LocationKind.OPERATOR, storage, (operator,))
         operators = [_operator(storage, uid) for uid in operators_in(storage)]
         if operators:
-            return cls(PlaceKind.FOLDER, storage, tuple(operators))
+            return cls(LocationKind.FOLDER, storage, tuple(operators))
         visible = [name for name in names if not name.startswith(".")]
-        raise NoStoredStateError(storage.location(), visible, _guess(visible))
+        raise NoSnapshotError(storage.location(), visible, _guess(visible))
 
     @property
-    def location(self) -> str:
+    def address(self) -> str:
         """The address, for people."""
         return self.storage.location()
 
