@@ -65,7 +65,7 @@ test-model: $(COMPILED) ## the random model test of the copy-on-write map, 10,00
 	$(BIN)/pytest tests/plugins/heap_cow/test_cowmap_model.py --cow-operations 10000000 --timeout 0 $(ARGS)
 
 test-protocol: $(COMPILED) ## the model of the epoch protocol: every interleaving of two preemptions, 20,000 random histories
-	$(BIN)/pytest tests/framework/checkpoint/test_protocol_model.py --interleavings 20000 --timeout 0 -rP $(ARGS)
+	$(BIN)/pytest tests/framework/checkpoint/protocol/test_protocol_model.py --interleavings 20000 --timeout 0 -rP $(ARGS)
 
 soak: setup ## hosts with 5,000,000 entries, in 50 lives that end in every way, and with a gigabyte printed
 	$(WITH_JAVA) $(BIN)/pytest --soak --timeout 0 -rP tests/spark/test_host_soak.py $(ARGS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, SavepointFolder, SavepointWriter
+from keyedstate.checkpoint import CheckpointStorage, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
@@ -32,10 +31,6 @@ from keyedstate.options import CHECKPOINT_COMPRESSION
 from keyedstate.spark.query.creation import query_folders
 from keyedstate.spark.query.location import without_hadoop_scheme
 from keyedstate.spark.savepoint.savepoint import Savepoint
-
-_LOOK_EVERY_S = 0.2
-#: A driver that takes a request at its last moment is not missed.
-_MARGIN_S = 2.0
 
 app = typer.Typer(
     help="Savepoints: taken of a query that runs or not, made the beginning of another one, written anew.",
@@ -156,7 +151,7 @@ def stop(
     try:
         request.write(folder)
         with err.status("waiting for the driver") if err.is_terminal else contextlib.nullcontext():
-            answer = _await_answer(folder, request, timeout)
+            answer = request.await_answer(folder, timeout)
     finally:
         request.delete(folder)
     if answer.status == "failed":
@@ -264,26 +259,6 @@ def delete(
 
 def _spark_storage(uri: str, config: Path | None) -> CheckpointStorage:
     return open_storage(without_hadoop_scheme(uri), config)
-
-
-def _await_answer(folder: OperatorFolder, request: StopRequest, timeout: float) -> StopRequest:
-    """Wait until a driver has taken the request, and then until it has answered, however long it takes."""
-    end = time.monotonic() + timeout + _MARGIN_S
-    while True:
-        found = StopRequest.read(folder)
-        if found is None or found.id != request.id:
-            raise StopRequestError(
-                folder.location, "another request took the place of this one", "Ask again."
-            )
-        if found.status in ("done", "failed"):
-            return found
-        if found.status == "asked" and time.monotonic() > end:
-            reason = f"no driver has taken the request within {timeout:g} seconds"
-            way_out = (
-                "Check that the query runs; of one that has ended, `keyedstate savepoint create` makes one."
-            )
-            raise StopRequestError(folder.location, reason, way_out)
-        time.sleep(_LOOK_EVERY_S)
 
 
 def _make(make: Callable[[Callable[[int, int], None]], SavepointFolder], what: str, format: Format) -> None:

@@ -2,7 +2,7 @@
 
 Spark's commit log orders everything: a run begins epoch N + 1 only after Spark has committed epoch N, and an
 epoch has the same rows in every run.  So a checkpoint of epoch N, of whichever run, holds each row of the
-epochs up to N once.  The invariants, which `tests/framework/checkpoint/test_protocol_model.py` checks over
+epochs up to N once.  The invariants, which `tests/framework/checkpoint/protocol/test_protocol_model.py` checks over
 interleavings of drivers, tasks and clean-ups:
 
 P1. An epoch begins from the newest checkpoint of an epoch *before* it.  Only the number of the epoch decides,

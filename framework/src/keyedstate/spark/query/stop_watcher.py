@@ -76,13 +76,13 @@ class _Watcher:
 
 
 def _stop(query: StreamingQuery, folder: OperatorFolder, request: StopRequest) -> None:
-    request.answered(folder, "taken")
-    try:
-        _, failure = stop_with_savepoint(query, request.savepoint, drain=request.drain)
-    except Exception as error:  # whatever it is, the one who asked is to know it
-        request.answered(folder, "failed", f"{type(error).__name__}: {error}")
-    else:
-        request.answered(folder, "done", "" if failure is None else str(failure))
+    with request.taken(folder):
+        try:
+            _, failure = stop_with_savepoint(query, request.savepoint, drain=request.drain)
+            status, answer = "done", "" if failure is None else str(failure)
+        except Exception as error:  # whatever it is, the waiting process is to report it
+            status, answer = "failed", f"{type(error).__name__}: {error}"
+    request.answered(folder, status, answer)
 
 
 _watchers: WeakKeyDictionary[SparkContext, _Watcher] = WeakKeyDictionary()

@@ -19,7 +19,7 @@ from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, clai
 from keyedstate.checkpoint.protocol.owner import check_writer, exclusive
 from keyedstate.errors import StateFolderOwnedError, StorageError, SupersededRunError
 
-RIVAL = Path(__file__).parent / "rival.py"
+RIVAL = Path(__file__).parents[1] / "rival.py"
 
 
 def rival(job: Any, query: str, run: str, epochs: int, *freeze: str) -> subprocess.Popen[str]:

@@ -15,7 +15,7 @@ from keyedstate.errors import IncompleteEpochError
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).with_name("killed_epoch.py")
+SCRIPT = Path(__file__).parents[1] / "killed_epoch.py"
 
 #: Steps before the last manifest is there: only Spark's running the batch again can settle the epoch.
 UNFINISHED = ["claiming", "started", "writing data", "data written", "writing a manifest"]

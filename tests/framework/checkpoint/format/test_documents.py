@@ -17,7 +17,7 @@ from keyedstate.errors import CorruptManifestError
 DOCUMENTS = Path(__file__).parent / "documents"
 #: Every field of each kind, written by the version before the first that had a library do it.
 KINDS: dict[str, type] = {"attempt": AttemptManifest, "checkpoint": CheckpointMetadata, "owner": Owner}
-GOLDEN = sorted(Path(__file__).parents[3].glob("framework/src/keyedstate/testing/golden/*/*/*/_metadata"))
+GOLDEN = sorted(Path(__file__).parents[4].glob("framework/src/keyedstate/testing/golden/*/*/*/_metadata"))
 #: JSON that backends and serializers bring: any is right there.
 FREE = ("states", "details", "latencies")
 

@@ -38,7 +38,7 @@ from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, OperatorStateBackend, ValueState
 
-_SPEC = importlib.util.spec_from_file_location("unruly", Path(__file__).parent / "unruly.py")
+_SPEC = importlib.util.spec_from_file_location("unruly", Path(__file__).parents[1] / "unruly.py")
 assert _SPEC is not None and _SPEC.loader is not None
 unruly = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(unruly)

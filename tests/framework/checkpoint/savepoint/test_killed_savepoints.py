@@ -13,7 +13,7 @@ import pytest
 from keyedstate.checkpoint import CheckpointCoordinator
 from keyedstate.savepoints import Savepoint
 
-SCRIPT = Path(__file__).with_name("killed_savepoint.py")
+SCRIPT = Path(__file__).parents[1] / "killed_savepoint.py"
 
 
 @pytest.fixture
