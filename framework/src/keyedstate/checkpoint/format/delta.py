@@ -52,7 +52,6 @@ def write_delta(
 
     Parameters
     ----------
-    storage : CheckpointStorage
     path : str
         The new file.
     key_groups : KeyGroupRange
@@ -61,7 +60,6 @@ def write_delta(
         Of every state with changes, by name.
     changes : mapping
         What ``KeyedStateBackend.changes_since`` returned.
-    compression : {"zstd", "lz4", "none"}
 
     Raises
     ------
@@ -82,8 +80,6 @@ def read_changes(
 
     Parameters
     ----------
-    storage : CheckpointStorage
-    deltas : sequence of SegmentFile
     states : sequence of StateMeta
         The states after the last of them; their serializers are those of every file.
 
@@ -231,7 +227,6 @@ class ChainHandle(StateHandle):
 
     Parameters
     ----------
-    full : SegmentHandle
     deltas : sequence of SegmentHandle
         In the order in which they were written, each over the key groups of the base.
     states : sequence of StateMeta

@@ -36,7 +36,6 @@ class TaskIdentity:
         Spark's run id, another one after every restart.
     epoch : int
         Spark's micro-batch id.
-    partition, parallelism : int
     max_parallelism : int
         Number of key groups of the operator.
     attempt : int
@@ -83,7 +82,6 @@ class HostAddress:
         The executor that it belongs to.
     address : str
         As other executors are to use it: an IP address or a name.
-    port : int
     """
 
     executor: str
@@ -97,8 +95,6 @@ class AttemptManifest:
 
     Attributes
     ----------
-    identity : TaskIdentity
-    key_groups : KeyGroupRange
     backend, backend_version : str
         Who wrote the segments.
     states : tuple of mapping
@@ -111,7 +107,6 @@ class AttemptManifest:
         anything.
     entries : mapping of str to int
         Entries per state.
-    rows_in, rows_out : int
     rows_by_input : mapping of str to int
         Of `rows_in` those of each of two connected inputs; empty where there is one.
     rows_dropped : mapping of str to int
@@ -150,7 +145,6 @@ class AttemptManifest:
         What the backend's own engine reports.
     native : NativeFullSnapshot or None
         The full snapshot, where it is of the backend's own files.
-    state_origin : StateOrigin
     host : HostAddress or None
         Who keeps the state for the next epoch; None where nobody does whom other executors could reach.
     task_executor : str or None
@@ -227,9 +221,6 @@ class CheckpointMetadata:
 
     Attributes
     ----------
-    uid, query_id, run_id : str
-    epoch, parallelism, max_parallelism : int
-    key_columns : tuple of (str, str)
     parts : tuple of AttemptManifest
         One per partition, in their order.
 
@@ -326,7 +317,6 @@ class SavepointOrigin:
     ----------
     location : str
         Its address without passwords.
-    id : str
     operators : tuple of str
         The uids of all operators in it.
     claimed : bool
@@ -345,8 +335,6 @@ class Owner:
 
     Attributes
     ----------
-    query_id, uid : str
-    max_parallelism : int
     first_epoch : int
         The first epoch that ran over this folder: a later one must find a checkpoint.
     runs : tuple of str

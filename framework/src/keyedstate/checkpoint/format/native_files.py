@@ -53,14 +53,10 @@ def write_native(
         The operator's folder.
     path : str
         Of the segment file in whose place the files come.
-    key_groups : KeyGroupRange
-    max_parallelism : int
-    backend : str
     snapshot : NativeSnapshot
         To be released by the caller.
     completed : mapping
         By path the native files of the checkpoint that the epoch went on from.
-    cancelled : threading.Event, optional
 
     Returns
     -------
@@ -103,11 +99,8 @@ class StoredNativeHandle(NativeHandle):
 
     Parameters
     ----------
-    storage : CheckpointStorage
-    full : NativeFullSnapshot
     states : sequence of StateMeta
         The states after the last delta.
-    deltas : sequence of SegmentFile
     entries : mapping of str to int
         Entries by state after the last delta.
     wanted : KeyGroupRange

@@ -26,7 +26,6 @@ class StoredNativeFile:
         Of the file as the backend knows it.
     path : str
         Relative to the operator's folder.
-    bytes : int
     sha256 : str
         Hexadecimal.
     """
@@ -43,11 +42,6 @@ class NativeFullSnapshot:
 
     Attributes
     ----------
-    backend : str
-    key_groups : KeyGroupRange
-    max_parallelism : int
-    files : tuple of StoredNativeFile
-    entries : mapping of str to int
     details : mapping
         What the backend wants to know at a restore.
     """

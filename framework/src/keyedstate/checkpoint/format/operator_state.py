@@ -28,7 +28,6 @@ class OperatorStateFile:
 
     Attributes
     ----------
-    segment : SegmentFile
     states : tuple of mapping
         `OperatorStateMeta.to_json` of every state.
     """
@@ -52,14 +51,12 @@ def write_operator_state(
 
     Parameters
     ----------
-    storage : CheckpointStorage
     path : str
         The new file.
     states : sequence of OperatorStateMeta
         As they were when the snapshot was taken.
     write : callable
         Writes the snapshot to a sink: ``OperatorStateBackend.snapshot(...).run``.
-    compression : {"zstd", "lz4", "none"}
 
     Raises
     ------
@@ -84,7 +81,6 @@ def read_operator_state(
 
     Parameters
     ----------
-    storage : CheckpointStorage
     parts : sequence of OperatorStateFile or None
         Of every task of the checkpoint, in their order.
     task, parallelism : int

@@ -24,7 +24,6 @@ class Share:
 
     Attributes
     ----------
-    state : str
     part : int
         The old task that wrote it.
     start, stop : int

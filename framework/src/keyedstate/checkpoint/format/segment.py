@@ -59,7 +59,6 @@ class SegmentWriter(SnapshotSink):
 
     Parameters
     ----------
-    storage : CheckpointStorage
     path : str
         The new file; one that is there already is an error.
     key_groups : KeyGroupRange
@@ -347,7 +346,6 @@ class SegmentHandle(StateHandle):
         ----------
         storage : CheckpointStorage
             The one that the file was written to.
-        segment_file : SegmentFile
         wanted : KeyGroupRange, optional
             The key groups that will be read; nothing beyond them is read ahead.
 

@@ -80,10 +80,8 @@ class StreamIndex:
     ----------
     meta : dict
         `StateMeta.to_json`.
-    key_groups : list of int
     offsets, lengths : list of int
         In bytes, offsets from the start of the file.
-    entries : list of int
     checksums : list of int
         CRC-32 of the streams.
     """

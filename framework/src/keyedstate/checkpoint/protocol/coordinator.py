@@ -39,7 +39,6 @@ class Acknowledgement:
 
     Attributes
     ----------
-    identity : TaskIdentity
     manifest : str
         What `OperatorFolder.write_manifest` returned.
     """
@@ -74,8 +73,6 @@ class _Pending:
 
     Attributes
     ----------
-    query_id, run_id : str
-    epoch, parallelism : int
     acknowledged : dict of int to Acknowledgement
         The last one of each partition.
     manifests : dict of str to AttemptManifest
@@ -105,8 +102,6 @@ class CheckpointCoordinator:
 
     Parameters
     ----------
-    folder : OperatorFolder
-    listener : CheckpointListener, optional
     retained : int
         Completed checkpoints to keep, at least 2: Spark may run the newest epoch again, from the one before.
     timeout_ms : int

@@ -31,7 +31,6 @@ class FailureManager:
         ----------
         id : int
             Ids ascend, from 0; epochs for instance.
-        reason : FailureReason
         """
         if not reason.counts or id <= self._last_success:
             return False

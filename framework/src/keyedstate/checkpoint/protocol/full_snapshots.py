@@ -82,7 +82,6 @@ class FullSnapshotRules:
         restore_point : CheckpointMetadata or None
             What the epoch begins from.  All tasks see the same one, so they agree, without a word, on which
             of them write a base.
-        identity : TaskIdentity
         asynchronous : bool
             Whether the backend can write a full snapshot in the background.
         now_ms : int

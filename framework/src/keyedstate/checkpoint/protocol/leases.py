@@ -97,8 +97,6 @@ def lease(folder: OperatorFolder, epoch: int, duration: float, clock: Clock = ti
 
     Parameters
     ----------
-    folder : OperatorFolder
-    epoch : int
     duration : float
         Seconds until it expires by itself; `Lease.renew` extends it.  The clocks of the reader's and of the
         clean-up's machine are compared, so it should be minutes at the least.

@@ -54,12 +54,10 @@ def with_local_copies(
 
     Parameters
     ----------
-    operator : OperatorFolder
     epoch : int
         The epoch that runs.
     restore_point : CheckpointMetadata or None
         The published checkpoint that it goes on from.
-    config : Configuration
     default_folder : Path or None
         Below it the copies lie where ``checkpoint.local-copies-dir`` is not set; None for no copies then.
     """
@@ -81,7 +79,6 @@ class LocalCopies:
     ----------
     folder : Path
         The folder of all local copies; it comes into being with the first copy.
-    operator : OperatorFolder
     epoch : int
         The epoch that runs; what is copied belongs to it.
     """
@@ -98,7 +95,6 @@ class LocalCopies:
 
         Parameters
         ----------
-        operator : OperatorFolder
         restore_point : CheckpointMetadata or None
             The published checkpoint that the epoch goes on from: only files that it names are read locally,
             and nothing else of earlier epochs is kept.
@@ -192,7 +188,6 @@ class CopyingStorage(CheckpointStorage):
 
     Attributes
     ----------
-    copies : LocalCopies or None
     described : mapping of str to SegmentFile or StoredNativeFile
         What the manifests say of the files that may be read locally, by path.
     """

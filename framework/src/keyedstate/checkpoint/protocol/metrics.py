@@ -17,7 +17,6 @@ def metrics_of_checkpoint(
 
     Parameters
     ----------
-    metadata : CheckpointMetadata
     time_ms : int
         When it was complete, in milliseconds since 1970 UTC.
     publish_ms : float or None

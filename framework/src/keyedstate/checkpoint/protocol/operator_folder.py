@@ -71,9 +71,6 @@ class AttemptFile:
     ----------
     path : str
         Relative to the operator's folder.
-    run_id : str
-    partition, attempt : int
-    nonce : str
     finished : bool
         True for a manifest, False for a started marker.
     """
@@ -122,7 +119,6 @@ class OperatorFolder:
 
     Attributes
     ----------
-    uid : str
     storage : CheckpointStorage
         The operator's own folder; the paths of segment files are relative to it.
 
@@ -223,7 +219,6 @@ class OperatorFolder:
 
         Parameters
         ----------
-        manifest : AttemptManifest
         shared : collection of str
             The `AttemptManifest.kept_files` of the checkpoint that the attempt began from: it may go on
             using them.

@@ -89,8 +89,6 @@ def write_attempt(folder: OperatorFolder, manifest: AttemptManifest, shared: Col
 
     Parameters
     ----------
-    folder : OperatorFolder
-    manifest : AttemptManifest
     shared : collection of str
         As for `OperatorFolder.write_manifest`.
 

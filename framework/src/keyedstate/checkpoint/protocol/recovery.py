@@ -2,8 +2,8 @@
 
 Spark's commit log orders everything: a run begins epoch N + 1 only after Spark has committed epoch N, and an
 epoch has the same rows in every run.  So a checkpoint of epoch N, of whichever run, holds each row of the
-epochs up to N once.  The invariants, which `tests/framework/checkpoint/protocol/test_protocol_model.py` checks over
-interleavings of drivers, tasks and clean-ups:
+epochs up to N once.  The invariants, which ``checkpoint/protocol/test_protocol_model.py`` of the tests checks
+over interleavings of drivers, tasks and clean-ups:
 
 P1. An epoch begins from the newest checkpoint of an epoch *before* it.  Only the number of the epoch decides,
     never the order in which runs have entered the owner file.
@@ -87,8 +87,6 @@ def claim(
 
     Parameters
     ----------
-    folder : OperatorFolder
-    identity : TaskIdentity
     origin : callable, optional
         Gives the savepoint that a folder which is nobody's is to begin from; what it raises is passed on.
 
@@ -204,8 +202,6 @@ def find_restore_point(
 
     Parameters
     ----------
-    folder : OperatorFolder
-    identity : TaskIdentity
     each_epoch : bool, default False
         Whether the operator is part of a streaming plan, which Spark evaluates in each epoch of a run.
     owner : Owner, optional
@@ -260,7 +256,6 @@ def handles_for(
 
     Parameters
     ----------
-    metadata : CheckpointMetadata
     storage : CheckpointStorage
         The operator's own folder, `OperatorFolder.storage`.
     key_groups : KeyGroupRange

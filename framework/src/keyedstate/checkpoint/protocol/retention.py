@@ -30,12 +30,6 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
     reader holds, the attempts of this and of later epochs, and the data files that any of these may use.
     Names that this package does not give are left alone.
 
-    Parameters
-    ----------
-    folder : OperatorFolder
-    published : CheckpointMetadata
-    retained : int
-
     Returns
     -------
     list of int
@@ -99,7 +93,6 @@ def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
 
     Parameters
     ----------
-    folder : OperatorFolder
     identity : TaskIdentity
         Of an attempt of the run that begins.
 

@@ -43,7 +43,6 @@ class Example:
 
     Attributes
     ----------
-    change : Change
     key_group : int or None
         None in operator state.
     namespace, key : object
@@ -66,13 +65,10 @@ class StateDifference:
 
     Attributes
     ----------
-    name, kind : str
     before, after : mapping of str to TypeSerializer, or None
         The types of key, namespace and value; None where the state is not there.
-    entries_before, entries_after : int
     added, removed, changed : int
         Entries.
-    examples : list of Example
     """
 
     name: str
@@ -104,7 +100,6 @@ class Comparison:
 
     Attributes
     ----------
-    first, second : OperatorSnapshot
     states, operator_states : tuple of StateDifference
         Every state that either has, by name.
     """
@@ -135,12 +130,10 @@ def compare(
 
     Parameters
     ----------
-    first, second : OperatorSnapshot
     names : sequence of str
         The states that are compared; all where it is empty.
     limit : int
         How many examples of a state are kept.
-    advance : callable
 
     Raises
     ------

@@ -40,14 +40,11 @@ class ExportFile:
         The folder.
     name : str
         The file, once it is published.
-    format : ExportFormat
     state : str
         For errors.
-    schema : pyarrow.Schema
 
     Attributes
     ----------
-    name : str
     rows, bytes : int
         Of what was written.
 

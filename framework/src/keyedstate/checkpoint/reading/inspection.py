@@ -58,8 +58,6 @@ class Problem:
     ----------
     path : str
         In the operator's folder.
-    fault : Fault
-    detail : str
     epochs : tuple of int
         Those whose checkpoints need the file, the newest first; empty in a savepoint.
     partitions : tuple of int
@@ -91,10 +89,8 @@ class Inspection:
 
     Attributes
     ----------
-    survey : Survey
     checkpoints : tuple of Checkpoint
         Those that were to be read, the newest first.
-    problems : tuple of Problem
     files, bytes : int
         Data files that were read, and their size.
     orphans : tuple of StoredFile or None
@@ -134,7 +130,6 @@ class Inspector:
 
     Parameters
     ----------
-    found : Survey
     checkpoints : sequence of Checkpoint
         Those that are to be read.
     candidates : sequence of StoredFile

@@ -26,10 +26,8 @@ class AllStatesReader(StateReader):
 
     Parameters
     ----------
-    stored : OperatorSnapshot
     metas : mapping of str to StateMeta
         Of `OperatorSnapshot.states`.
-    allow_generic : bool
 
     Raises
     ------

@@ -53,7 +53,6 @@ class SnapshotLocation:
 
     Attributes
     ----------
-    kind : LocationKind
     storage : CheckpointStorage
         What was named.
     operators : tuple of StoredOperator
@@ -76,7 +75,6 @@ class SnapshotLocation:
 
         Parameters
         ----------
-        storage : CheckpointStorage
         uid : str, optional
             The one operator that is meant.
 

@@ -111,7 +111,6 @@ class KeyedStateReader(StateReader):
 
     Parameters
     ----------
-    stored : OperatorSnapshot
     meta : StateMeta
         Of `OperatorSnapshot.states`.
     allow_generic : bool
@@ -221,12 +220,6 @@ class OperatorStateReader(StateReader):
     The columns of a list are ``task``, the one that wrote the element; ``position`` in its list; ``value``;
     ``state``.  Those of a broadcast map are ``key``, ``value`` and ``state``: every task has written the
     same map, and one of these is read.
-
-    Parameters
-    ----------
-    stored : OperatorSnapshot
-    meta : OperatorStateMeta
-    allow_generic : bool
 
     Raises
     ------

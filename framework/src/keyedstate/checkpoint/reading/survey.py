@@ -45,7 +45,6 @@ class Checkpoint:
         None where the metadata of a savepoint cannot be read.
     path : str
         Of its metadata, in the operator's folder.
-    status : Status
     problem : str
         In words, where the metadata cannot be read.
     published_ms : int or None
@@ -71,7 +70,6 @@ class UnpublishedEpoch:
 
     Attributes
     ----------
-    epoch : int
     is_left_over : bool
         Whether a later epoch has a checkpoint: then nobody needs it, and clean-up will delete it.
     run_id : str
@@ -103,7 +101,6 @@ class Survey:
 
     Attributes
     ----------
-    operator : StoredOperator
     owner : Owner or None
         None where the file is not there or cannot be read, and in a savepoint.
     owner_problem : str

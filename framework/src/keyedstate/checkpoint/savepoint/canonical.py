@@ -36,7 +36,6 @@ class CopyProgress:
     ----------
     total : int
         Bytes of all files.
-    report : callable, optional
     """
 
     def __init__(self, total: int, report: Progress | None) -> None:
@@ -75,12 +74,10 @@ def write_whole(
 
     Parameters
     ----------
-    metadata : CheckpointMetadata
     source, target : CheckpointStorage
         Folders of the operator; what the paths of the data files are relative to.
     compression : {"zstd", "lz4", "none"}, optional
         Writes every file anew with it; by default files that are whole keep the one that they have.
-    progress : CopyProgress, optional
 
     Returns
     -------

@@ -48,7 +48,6 @@ class OperatorSnapshot:
     ----------
     storage : CheckpointStorage
         The operator's folder: what the paths of its data files are relative to.
-    metadata : CheckpointMetadata
     path : str
         The metadata's own file in that folder: ``chk-7/_metadata``, or ``_metadata`` in a savepoint.
     """

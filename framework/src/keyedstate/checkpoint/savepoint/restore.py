@@ -42,7 +42,6 @@ class SavepointRestore:
         None where the query does not begin from a savepoint, or does not say so any more.
     claims : bool
         Whether the savepoint becomes the query's own.
-    allow_unclaimed, allow_new : bool
     config : Configuration
         With what storages are opened.
     """
@@ -71,7 +70,6 @@ class SavepointRestore:
 
         Parameters
         ----------
-        folder : OperatorFolder
         max_parallelism : int or None
             The option, where it is set.
 
@@ -120,10 +118,8 @@ class SavepointRestore:
         ----------
         directory : CheckpointStorage
             The folder with the folders of all operators.
-        folder : OperatorFolder
         owner : Owner
             As `claim` returned it.
-        identity : TaskIdentity
         restored : CheckpointMetadata or None
             What `find_restore_point` returned.
 
@@ -177,10 +173,8 @@ class SavepointRestore:
         ----------
         directory : CheckpointStorage
             The folder with the folders of all operators.
-        owner : Owner
         restored : CheckpointMetadata
             The checkpoint that the epoch begins from.
-        identity : TaskIdentity
 
         Raises
         ------

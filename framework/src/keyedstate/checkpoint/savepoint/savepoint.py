@@ -90,7 +90,6 @@ class SavepointFolder:
 
     Attributes
     ----------
-    root : CheckpointStorage
     id : str
         Its own, which a copy of it has too.
     created_ms : int
@@ -251,7 +250,6 @@ class SavepointFolder:
 
         Parameters
         ----------
-        location : str, path or CheckpointStorage
         only_id : str, optional
             Does nothing where the savepoint, or what a deletion has left of one, has another id.
 
@@ -295,11 +293,6 @@ class SavepointWriter:
     ----------
     location : str, path or CheckpointStorage
         The new folder.
-
-    Attributes
-    ----------
-    root : CheckpointStorage
-    id : str
 
     Raises
     ------

@@ -39,10 +39,8 @@ class StopRequest:
 
     Attributes
     ----------
-    id : str
     savepoint : str
         The new savepoint, as the driver is to open it.
-    drain : bool
     expires_ms : int
         A driver that finds it later, in milliseconds since 1970 UTC, does nothing.
     status : str
@@ -134,7 +132,6 @@ class StopRequest:
 
         Parameters
         ----------
-        folder : OperatorFolder
         timeout : float
             Seconds to wait for a driver that takes the request.
         lapse : float

@@ -63,8 +63,6 @@ class StoredFile:
 
     Attributes
     ----------
-    name : str
-    is_folder : bool
     bytes : int
         0 for a folder.
     modified_ms : int or None
@@ -83,7 +81,6 @@ class CheckpointStorage:
 
     Attributes
     ----------
-    filesystem : pyarrow.fs.FileSystem
     root : str
         The folder, as the file system names it.
     uri : str
@@ -114,7 +111,6 @@ class CheckpointStorage:
 
         Parameters
         ----------
-        uri : str or path
         config : Configuration, optional
             Read for ``checkpoint.permissions``, ``storage.*``, ``plugins.*``; the environment's by default.
 

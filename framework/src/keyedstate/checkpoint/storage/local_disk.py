@@ -16,7 +16,6 @@ class Permissions:
 
     Attributes
     ----------
-    folders, files : int
     exact : bool
         Whether they have these modes whatever the umask is.
     """

@@ -41,8 +41,6 @@ class CopiedFile:
 
     Attributes
     ----------
-    source, target : str
-    bytes : int
     sha256 : str
         Of the bytes that were copied, hexadecimal.
     """
@@ -66,7 +64,6 @@ def transfer(
 
     Parameters
     ----------
-    source, target : CheckpointStorage
     files : iterable of FileCopy
         Their targets should not be there yet; on a local disk one that is there is an error, elsewhere it is
         replaced.
