@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 
 from keyedstate.checkpoint import CheckpointStorage, SavepointFolder, SavepointWriter
-from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
+from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid

@@ -11,7 +11,8 @@ import pytest
 
 from keyedstate.backend import StateKind, StateMeta
 from keyedstate.checkpoint import CheckpointCoordinator, CheckpointMetadata, CheckpointStorage
-from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot, operators_in
+from keyedstate.checkpoint.savepoint.location import operators_in
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
 from keyedstate.checkpoint.storage.retry import RetryPolicy
 from keyedstate.errors import (

@@ -13,8 +13,8 @@ from keyedstate.checkpoint.format.native_snapshot import owner_path
 from keyedstate.checkpoint.format.segment import SegmentFile, SegmentHandle
 from keyedstate.checkpoint.protocol.leases import leased_data_files
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, data_paths
-from keyedstate.checkpoint.reading.location import StoredOperator
 from keyedstate.checkpoint.reading.survey import NATIVE, Checkpoint, Status, Survey, files_of, survey
+from keyedstate.checkpoint.savepoint.location import StoredOperator
 from keyedstate.checkpoint.savepoint.savepoint import SPARK, SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, StoredFile
 from keyedstate.errors import (

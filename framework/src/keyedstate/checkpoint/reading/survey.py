@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner
 from keyedstate.checkpoint.format.segment import SegmentFile
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, AttemptFile
-from keyedstate.checkpoint.reading.location import StoredOperator
+from keyedstate.checkpoint.savepoint.location import StoredOperator
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import CheckpointError, CorruptManifestError, FormatVersionError
 

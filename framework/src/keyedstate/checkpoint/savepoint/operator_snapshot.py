@@ -1,13 +1,13 @@
-"""Which stored state a user means: one address, of a savepoint, an operator, a checkpoint or all of them.
+"""The snapshot of one operator after one epoch, in a checkpoint or in a savepoint, found by one address.
 
-Whoever reads stored state without running its query begins here: the data source, the tools of the command
-line, a query that starts from a savepoint.
+The data source, the command line and a query that starts from a savepoint read state through it, without the
+query's program.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
-from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, OperatorFolder
-from keyedstate.checkpoint.savepoint.savepoint import SAVEPOINT, UNFINISHED, SavepointFolder
+from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder
+from keyedstate.checkpoint.savepoint.location import SnapshotLocation
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
 from keyedstate.errors import (
     KeyedStateError,
@@ -28,21 +29,10 @@ from keyedstate.errors import (
 )
 from keyedstate.operator_state import OperatorStateMeta
 
-__all__ = [
-    "NoSnapshotError",
-    "OperatorSnapshot",
-    "UnknownEpochError",
-    "UnknownOperatorError",
-    "UnknownStateError",
-    "operators_in",
-]
-
-_CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
-
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """The stored state of one operator after one epoch.
+    """The state of one operator after one epoch.
 
     Attributes
     ----------
@@ -57,17 +47,12 @@ class OperatorSnapshot:
     path: str
 
     @classmethod
-    def open(
-        cls,
-        uri: Location,
-        uid: str | None = None,
-        epoch: int | None = None,
-    ) -> OperatorSnapshot:
-        """Find stored state.
+    def open(cls, location: Location, uid: str | None = None, epoch: int | None = None) -> OperatorSnapshot:
+        """Find a snapshot.
 
         Parameters
         ----------
-        uri : str, path or CheckpointStorage
+        location : str, path or CheckpointStorage
             A savepoint, one operator's folder in it, a checkpoint folder (``checkpoint.dir``), one operator's
             folder in that, or one ``chk-<epoch>`` folder of an operator.
         uid : str, optional
@@ -78,65 +63,37 @@ class OperatorSnapshot:
         Raises
         ------
         NoSnapshotError, UnknownOperatorError, UnknownEpochError
-            Each says what is there.
+            Each names what is there.
         NotASavepointError
             Where a savepoint was not finished, or an operator's folder was taken out of one.
         CorruptManifestError, FormatVersionError, StorageError
             Where a file, which is named, cannot be read.
         """
-        storage = CheckpointStorage.at(uri)
-        names = storage.list()
-        name = _last_part(storage)
-        if SAVEPOINT in names or UNFINISHED in names:
-            return cls._of_a_savepoint(SavepointFolder.open(storage), uid, epoch)
-        if not _is_operator(names):
-            operators = operators_in(storage)
-            if not operators:
-                raise NoSnapshotError(storage.location(), _visible(names))
-            if (len(operators) > 1) if uid is None else (uid not in operators):
-                raise UnknownOperatorError(storage.location(), uid, operators)
-            storage = storage.child(uid or operators[0])
-            names = storage.list()
-        elif METADATA in names and _CHECKPOINT.fullmatch(name):
-            return cls._one_of_a_folder(_parent(storage), name, uid, epoch)
-        elif METADATA in names:
-            return cls._of_a_savepoint(SavepointFolder.open(_parent(storage)), uid or name, epoch)
-        return cls._of_a_folder(storage, uid, epoch)
-
-    @classmethod
-    def _of_a_savepoint(
-        cls, savepoint: SavepointFolder, uid: str | None, epoch: int | None
-    ) -> OperatorSnapshot:
-        if uid is None and len(savepoint.operators) != 1:
-            raise UnknownOperatorError(savepoint.location, None, savepoint.operators)
-        uid = uid or savepoint.operators[0]
-        metadata = savepoint.metadata(uid)
+        found = SnapshotLocation.open(CheckpointStorage.at(location), uid)
+        if len(found.operators) > 1:
+            raise UnknownOperatorError(found.address, None, [operator.uid for operator in found.operators])
+        (operator,) = found.operators
+        if operator.folder is not None:
+            if epoch is not None and found.epoch is not None and epoch != found.epoch:
+                raise UnknownEpochError(found.address, epoch, [found.epoch])
+            return cls._of_folder(operator.folder, found.epoch if epoch is None else epoch)
+        savepoint = found.savepoint or SavepointFolder.open(operator.storage.parent()[0])
+        metadata = savepoint.metadata(operator.uid)
         if epoch is not None and epoch != metadata.epoch:
             raise UnknownEpochError(savepoint.location, epoch, [metadata.epoch])
-        return cls(savepoint.storage(uid), metadata, METADATA)
+        return cls(operator.storage, metadata, METADATA)
 
     @classmethod
-    def _one_of_a_folder(
-        cls, storage: CheckpointStorage, name: str, uid: str | None, epoch: int | None
-    ) -> OperatorSnapshot:
-        state = cls._of_a_folder(storage, uid, int(name.partition("-")[2]))
-        if epoch is not None and epoch != state.metadata.epoch:
-            raise UnknownEpochError(state.location, epoch, [state.metadata.epoch])
-        return state
-
-    @classmethod
-    def _of_a_folder(cls, storage: CheckpointStorage, uid: str | None, epoch: int | None) -> OperatorSnapshot:
-        folder = OperatorFolder(_parent(storage), _last_part(storage))
-        if uid is not None and uid != folder.uid:
-            raise UnknownOperatorError(storage.location(), uid, [folder.uid])
+    def _of_folder(cls, folder: OperatorFolder, epoch: int | None) -> OperatorSnapshot:
         epochs = folder.checkpoints()
-        metadata = _newest(folder, epochs) if epoch is None else folder.read_metadata(epoch)
-        if metadata is None:
-            if epochs and epoch is not None:
-                raise UnknownEpochError(folder.location, epoch, epochs)
-            what = f"the operator {folder.uid!r} has no finished checkpoint yet"
-            raise NoSnapshotError(folder.location, _visible(storage.list()), what)
-        return cls(storage, metadata, f"chk-{metadata.epoch}/{METADATA}")
+        newest_first = reversed(epochs) if epoch is None else (epoch,)
+        for metadata in filter(None, map(folder.read_metadata, newest_first)):
+            return cls(folder.storage, metadata, f"chk-{metadata.epoch}/{METADATA}")
+        if epochs and epoch is not None:
+            raise UnknownEpochError(folder.location, epoch, epochs)
+        visible = [name for name in folder.storage.list() if not name.startswith(".")]
+        what = f"the operator {folder.uid!r} has no finished checkpoint yet"
+        raise NoSnapshotError(folder.location, visible, what)
 
     @property
     def is_savepoint(self) -> bool:
@@ -145,8 +102,8 @@ class OperatorSnapshot:
 
     @property
     def folder(self) -> OperatorFolder | None:
-        """The operator's folder of checkpoints; None for a savepoint, which is whole and changes no more."""
-        return None if self.is_savepoint else OperatorFolder(_parent(self.storage), _last_part(self.storage))
+        """The operator's folder of checkpoints; None for a savepoint, which does not change any more."""
+        return None if self.is_savepoint else OperatorFolder(*self.storage.parent())
 
     @property
     def location(self) -> str:
@@ -156,8 +113,8 @@ class OperatorSnapshot:
     def states(self) -> dict[str, StateMeta]:
         """Return the keyed states by name, with serializers that need none of the program's classes.
 
-        A task that did not use a state in its run keeps it with the type that it had before, so the tasks
-        of one checkpoint may know a state by two types; then this is the first of them that reads the others.
+        A task that did not use a state in its run keeps it with the type that it had before.  So the tasks of
+        one checkpoint may know a state by two types; this returns the first of them that reads the others.
 
         Raises
         ------
@@ -168,7 +125,7 @@ class OperatorSnapshot:
         for part in self.metadata.parts:
             for document in part.states:
                 name = str(document.get("name"))
-                with _Unreadable(self.storage.location(self.path), name):
+                with self._readable(name):
                     meta = StateMeta.from_json(dict(document))
                     if meta not in found.setdefault(name, []):
                         found[name].append(meta)
@@ -192,12 +149,12 @@ class OperatorSnapshot:
         for part in self.metadata.parts:
             for document in part.operator_state.states if part.operator_state else ():
                 name = str(document.get("name"))
-                with _Unreadable(self.storage.location(self.path), name):
+                with self._readable(name):
                     found.setdefault(name, OperatorStateMeta.from_json(document))
         return dict(sorted(found.items()))
 
     def describe(self) -> dict[str, Any]:
-        """Return what is stored, as JSON values; types as people write them, sizes in bytes.
+        """Return a description as JSON values; types as people write them, sizes in bytes.
 
         Raises
         ------
@@ -240,6 +197,14 @@ class OperatorSnapshot:
             "deltas": max((len(part.deltas) for part in parts), default=0),
         }
 
+    @contextlib.contextmanager
+    def _readable(self, state: str) -> Iterator[None]:
+        """Raise what is wrong with a state's description as `UnreadableStateError`."""
+        try:
+            yield
+        except (KeyedStateError, LookupError, TypeError, ValueError) as error:
+            raise UnreadableStateError(self.storage.location(self.path), state, str(error)) from error
+
     def _reads_all(self, name: str, metas: Sequence[StateMeta]) -> StateMeta:
         # The one with the most fields first: another may read it too, and drop some.
         for meta in sorted(metas, key=lambda meta: -_fields(meta.value_serializer.arrow_type)):
@@ -256,63 +221,6 @@ def _fields(arrow_type: pa.DataType) -> int:
     return len(inner) + sum(_fields(field.type) for field in inner)
 
 
-def operators_in(storage: CheckpointStorage) -> list[str]:
-    """Return the uids of the operators in a checkpoint folder, sorted; none for other folders.
-
-    Raises
-    ------
-    StorageError
-    """
-    folders = [
-        file.name for file in storage.describe() if file.is_folder and not file.name.startswith((".", "_"))
-    ]
-    listed = storage.for_each(storage.list, folders)
-    return [name for name, names in zip(folders, listed, strict=True) if _is_operator(names)]
-
-
-def _is_operator(names: Sequence[str]) -> bool:
-    return OWNER in names or METADATA in names or any(map(_CHECKPOINT.fullmatch, names))
-
-
-def _newest(folder: OperatorFolder, epochs: Sequence[int]) -> CheckpointMetadata | None:
-    """Return the newest checkpoint."""
-    found = map(folder.read_metadata, sorted(epochs, reverse=True))
-    return next((metadata for metadata in found if metadata is not None), None)
-
-
 def _reads(meta: StateMeta, other: StateMeta) -> bool:
     verdict = meta.value_serializer.resolve_compatibility(other.value_serializer.snapshot())
     return not verdict.is_incompatible
-
-
-class _Unreadable:
-    """Turns what is wrong with a state's description into `UnreadableStateError`."""
-
-    def __init__(self, path: str, state: str) -> None:
-        self._path = path
-        self._state = state
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, (KeyedStateError, LookupError, TypeError, ValueError)):
-            raise UnreadableStateError(self._path, self._state, str(error)) from error
-
-
-def _parent(storage: CheckpointStorage) -> CheckpointStorage:
-    """Return the storage of the folder above."""
-    address, mark, query = storage.uri.partition("?")
-    above = address.rstrip("/").rpartition("/")[0] or "/"
-    root = storage.root.rstrip("/").rpartition("/")[0] or ("/" if storage.is_local else "")
-    return CheckpointStorage(
-        storage.filesystem, root, f"{above}{mark}{query}", storage.retry, storage.permissions
-    )
-
-
-def _last_part(storage: CheckpointStorage) -> str:
-    return storage.root.rstrip("/").rpartition("/")[2]
-
-
-def _visible(names: Sequence[str]) -> list[str]:
-    return [name for name in names if not name.startswith(".")]

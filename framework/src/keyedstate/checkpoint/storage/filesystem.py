@@ -151,6 +151,15 @@ class CheckpointStorage:
         address, mark, query = self.uri.partition("?")
         return replace(self, root=self._resolve(path), uri=f"{_join(address, path)}{mark}{query}")
 
+    def parent(self) -> tuple[CheckpointStorage, str]:
+        """Return the storage of the folder above, and the name of this one in it."""
+        address, mark, query = self.uri.partition("?")
+        above = address.rstrip("/").rpartition("/")[0]
+        root, _, name = self.root.rstrip("/").rpartition("/")
+        if self.is_local:
+            root, above = root or "/", above or "/"
+        return replace(self, root=root, uri=f"{above}{mark}{query}"), name
+
     def location(self, path: str = "") -> str:
         """Return the address of a file for people: no options, no passwords."""
         return _join(without_password(self.uri).partition("?")[0], path)

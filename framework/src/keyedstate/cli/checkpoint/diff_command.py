@@ -17,8 +17,8 @@ from keyedstate.checkpoint.reading.comparison import (
     compare,
 )
 from keyedstate.checkpoint.reading.json_values import json_value, shown_value
-from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
+from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Uid

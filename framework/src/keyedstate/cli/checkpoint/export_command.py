@@ -13,7 +13,6 @@ import typer
 
 from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.reading.export_files import ExportFile, ExportFormat
-from keyedstate.checkpoint.reading.location import split
 from keyedstate.checkpoint.reading.state_reader import StateReader, reader_of
 from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
@@ -122,7 +121,7 @@ def _targets(
     storage: CheckpointStorage, chosen: ExportFormat | None, readers: Sequence[StateReader]
 ) -> tuple[CheckpointStorage, dict[str, ExportFormat]]:
     """Return the folder, and the files that it gets, in the order of the readers."""
-    above, name = split(storage)
+    above, name = storage.parent()
     ending = name.rpartition(".")[2] if "." in name else ""
     if ending in ExportFormat.__members__:
         kind = ExportFormat[ending]

@@ -9,7 +9,6 @@ from rich.console import Console
 
 from keyedstate.checkpoint import Owner, to_json
 from keyedstate.checkpoint.reading.json_values import time_of
-from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.reading.survey import (
     Checkpoint,
     Survey,
@@ -20,6 +19,7 @@ from keyedstate.checkpoint.reading.survey import (
     entries_of,
     survey,
 )
+from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.cli.checkpoint.options import StatePath, Uid
 from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_facts
 from keyedstate.cli.output import Format, console, print_json, shown_bytes, shown_time, table

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.reading.survey import Checkpoint, Status, Survey
+from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.errors import UnknownEpochError
 
 StatePath = Annotated[

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from keyedstate.checkpoint import AttemptManifest, CheckpointMetadata, CheckpointStorage, to_json
 from keyedstate.checkpoint.reading.json_values import time_of
-from keyedstate.checkpoint.reading.location import SnapshotLocation
 from keyedstate.checkpoint.reading.survey import (
     backends_of,
     bytes_of,
@@ -21,6 +20,7 @@ from keyedstate.checkpoint.reading.survey import (
     files_of,
     survey,
 )
+from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, shown_bytes, table

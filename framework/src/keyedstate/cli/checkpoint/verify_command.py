@@ -17,8 +17,8 @@ from keyedstate.checkpoint.reading.inspection import (
     problems_of_savepoint,
 )
 from keyedstate.checkpoint.reading.json_values import time_of
-from keyedstate.checkpoint.reading.location import LocationKind, SnapshotLocation, StoredOperator
 from keyedstate.checkpoint.reading.survey import Checkpoint, Status, bytes_of, survey
+from keyedstate.checkpoint.savepoint.location import LocationKind, SnapshotLocation, StoredOperator
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import StatePath, Uid, chosen_checkpoints
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, shown_time, table

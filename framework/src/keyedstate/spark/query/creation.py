@@ -26,7 +26,7 @@ from keyedstate.checkpoint import (
     lease,
 )
 from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_whole
-from keyedstate.checkpoint.savepoint.operator_snapshot import operators_in
+from keyedstate.checkpoint.savepoint.location import operators_in
 from keyedstate.checkpoint.savepoint.savepoint import Progress
 from keyedstate.checkpoint.storage.filesystem import Location
 from keyedstate.errors import (

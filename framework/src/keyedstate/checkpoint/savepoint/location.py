@@ -1,4 +1,4 @@
-"""What a path leads to: a folder of operators, one operator, one of its checkpoints, or a savepoint."""
+"""What an address leads to: a folder of operators, one operator, one of its checkpoints, or a savepoint."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder
-from keyedstate.checkpoint.savepoint.operator_snapshot import operators_in
-from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
+from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, OperatorFolder
+from keyedstate.checkpoint.savepoint.savepoint import SAVEPOINT, UNFINISHED, SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import NoSnapshotError, NotASavepointError, UnknownOperatorError, UnsafeNameError
 
-_SAVEPOINT, _UNFINISHED = "_savepoint", "_unfinished"
 _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 #: What Spark keeps in a query's own checkpoint location.
 _SPARKS = {"offsets", "commits", "metadata"}
 
 
 class LocationKind(str, enum.Enum):
-    """What is at a path."""
+    """What is at an address."""
 
     FOLDER = "folder of operators"
     OPERATOR = "operator"
@@ -30,37 +28,43 @@ class LocationKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class StoredOperator:
-    """One operator whose state is stored.
+    """One operator with checkpoints or a savepoint.
 
     Attributes
     ----------
     uid : str
-        As its folder is called.
+        The name of its folder.
     storage : CheckpointStorage
         The folder.
     folder : OperatorFolder or None
-        None in a savepoint, which is nobody's and has one checkpoint.
+        None in a savepoint, which has no owner and one checkpoint.
     """
 
     uid: str
     storage: CheckpointStorage
     folder: OperatorFolder | None
 
+    @classmethod
+    def of(cls, parent: CheckpointStorage, uid: str) -> StoredOperator:
+        """Return an operator of a checkpoint folder."""
+        folder = OperatorFolder(parent, uid)
+        return cls(uid, folder.storage, folder)
+
 
 @dataclass(frozen=True)
 class SnapshotLocation:
-    """Where stored state lies.
+    """An address and what is there.
 
     Attributes
     ----------
     storage : CheckpointStorage
-        What was named.
+        The address.
     operators : tuple of StoredOperator
         At least one, by uid.
     epoch : int or None
-        Of the one checkpoint that was named; None where all of an operator's are meant.
+        The one checkpoint at the address; None for all of an operator.
     savepoint : SavepointFolder or None
-        Where a whole savepoint was named, and not one operator's folder in it.
+        The savepoint at the address; None for one operator's folder in it.
     """
 
     kind: LocationKind
@@ -71,23 +75,17 @@ class SnapshotLocation:
 
     @classmethod
     def open(cls, storage: CheckpointStorage, uid: str | None = None) -> SnapshotLocation:
-        """Look at a storage.
-
-        Parameters
-        ----------
-        uid : str, optional
-            The one operator that is meant.
+        """Look at an address, for all operators there or for one.
 
         Raises
         ------
         NoSnapshotError, NotASavepointError
-            Where it holds no state, or an unfinished savepoint.
+            Where there is no state, or an unfinished savepoint.
         CorruptManifestError, FormatVersionError
-            Where it holds a savepoint whose own file cannot be read.
+            Where a savepoint's own file cannot be read.
         UnknownOperatorError
-            Where it does not hold that of the operator.
+            Where the operator is not there.
         StorageError
-            Where it cannot be read.
         """
         location = cls._open(storage)
         if uid is None:
@@ -100,28 +98,29 @@ class SnapshotLocation:
 
     @classmethod
     def _open(cls, storage: CheckpointStorage) -> SnapshotLocation:
-        names, (above, name) = storage.list(), split(storage)
-        if _SAVEPOINT in names:
+        names, (parent, name) = storage.list(), storage.parent()
+        if SAVEPOINT in names:
             savepoint = SavepointFolder.open(storage)
             inside = [StoredOperator(uid, savepoint.storage(uid), None) for uid in savepoint.operators]
             return cls(LocationKind.SAVEPOINT, storage, tuple(inside), savepoint=savepoint)
-        if _UNFINISHED in names:
+        if UNFINISHED in names:
             raise NotASavepointError(storage.location(), names, unfinished=True)
         checkpoint = _CHECKPOINT.fullmatch(name)
         if METADATA in names and checkpoint is not None:
-            over, uid = split(above)
-            return cls(LocationKind.CHECKPOINT, storage, (_operator(over, uid),), int(checkpoint[1]))
+            operator = StoredOperator.of(*parent.parent())
+            return cls(LocationKind.CHECKPOINT, storage, (operator,), int(checkpoint[1]))
         if METADATA in names:
             return cls(LocationKind.SAVEPOINT, storage, (StoredOperator(name, storage, None),))
-        try:
-            operator = _operator(above, name)
-        except UnsafeNameError:
-            operator = None
-        if operator is not None and _is_owned(operator):
-            return cls(LocationKind.OPERATOR, storage, (operator,))
-        operators = [_operator(storage, uid) for uid in operators_in(storage)]
+        operators = () if _is_operator(names) else operators_in(storage)
         if operators:
-            return cls(LocationKind.FOLDER, storage, tuple(operators))
+            found = tuple(StoredOperator.of(storage, uid) for uid in operators)
+            return cls(LocationKind.FOLDER, storage, found)
+        # An operator may have lost its owner file, and have no checkpoint yet.
+        if _is_operator(names) or "data" in names or "attempts" in names:
+            try:
+                return cls(LocationKind.OPERATOR, storage, (StoredOperator.of(parent, name),))
+            except UnsafeNameError:
+                pass
         visible = [name for name in names if not name.startswith(".")]
         raise NoSnapshotError(storage.location(), visible, _guess(visible))
 
@@ -131,30 +130,21 @@ class SnapshotLocation:
         return self.storage.location()
 
 
-def operator_folder(storage: CheckpointStorage) -> OperatorFolder:
-    """Return the folder whose own storage is given."""
-    return OperatorFolder(*split(storage))
+def operators_in(storage: CheckpointStorage) -> Sequence[str]:
+    """Return the uids of the operators in a checkpoint folder, sorted; none for other folders.
+
+    Raises
+    ------
+    StorageError
+    """
+    files = storage.describe()
+    folders = [file.name for file in files if file.is_folder and not file.name.startswith((".", "_"))]
+    listed = storage.for_each(storage.list, folders)
+    return [name for name, names in zip(folders, listed, strict=True) if _is_operator(names)]
 
 
-def _operator(parent: CheckpointStorage, uid: str) -> StoredOperator:
-    folder = OperatorFolder(parent, uid)
-    return StoredOperator(uid, folder.storage, folder)
-
-
-def _is_owned(operator: StoredOperator) -> bool:
-    return operator.folder is not None and (
-        operator.storage.exists("_owner") or operator.folder.holds_state()
-    )
-
-
-def split(storage: CheckpointStorage) -> tuple[CheckpointStorage, str]:
-    """Return the folder above and the name in it."""
-    address, mark, query = storage.uri.partition("?")
-    above = address.rstrip("/").rpartition("/")[0]
-    root, _, name = storage.root.rstrip("/").rpartition("/")
-    if storage.is_local:
-        root, above = root or "/", above or "/"
-    return replace(storage, root=root, uri=f"{above}{mark}{query}"), name
+def _is_operator(names: Sequence[str]) -> bool:
+    return OWNER in names or METADATA in names or any(map(_CHECKPOINT.fullmatch, names))
 
 
 def _guess(names: Sequence[str]) -> str:
