@@ -14,7 +14,7 @@ def state_tables(backend: Any) -> dict[str, Any]:
 
 def accessor_of(backend: Any, name: str) -> Any:
     """Return the accessor of a state that an opened keyed backend gave out, under its current namespace."""
-    return backend._states.handles[name]
+    return backend._states.accessors[name]
 
 
 def context_of(backend: Any) -> Any:

@@ -20,7 +20,7 @@ OPERATOR_KEY_GROUP = 0
 
 
 class OperatorStateKind(enum.Enum):
-    """The kinds of operator state (Flink's ``OperatorStateHandle.Mode``)."""
+    """The kinds of operator state (Flink's ``OperatorStateAccessor.Mode``)."""
 
     #: Every element is somewhere once; a rescaled operator deals them out evenly.
     LIST = "operator list"

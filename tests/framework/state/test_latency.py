@@ -186,6 +186,6 @@ def test_a_handle_at_another_key_is_measured_with_the_others(instances: Any) -> 
     backend = instances.open(latency=LatencySampling(interval=1))
     backend.set_current_key(1)
     backend.get_state(ValueState("s", types.INT64, default=5))
-    fixed = backend.handle_at("s", 2, backend.current.key_group_of(2))
+    fixed = backend.accessor_at("s", 2, backend.current.key_group_of(2))
     assert fixed.value() == 5
     assert counts(backend) == {"s": {"value": 1}}

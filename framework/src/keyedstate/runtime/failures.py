@@ -11,7 +11,7 @@ from typing import Any
 from keyedstate import version
 from keyedstate.errors import FACTS, StateError, UserFunctionError
 from keyedstate.runtime.function import Context, KeyedFunction
-from keyedstate.state import StateHandle
+from keyedstate.state import StateAccessor
 
 #: Of an error's text, of a key's and of a traceback; what is in the middle is left out.
 MAX_ERROR, MAX_KEY, MAX_TRACE = 4_000, 1_000, 12_000
@@ -124,8 +124,8 @@ def _state_of(error: BaseException) -> str | None:
     found = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         handle = frame.f_locals.get("self")
-        if isinstance(handle, StateHandle):
-            found = handle._name
+        if isinstance(handle, StateAccessor):
+            found = handle.name
     return found
 
 

@@ -18,11 +18,11 @@ from keyedstate.runtime.side_outputs import SideRows
 from keyedstate.runtime.timers import KeyTimers, TimeDomain
 from keyedstate.state import (
     KeyedStateBackend,
+    OperatorStateAccessor,
     OperatorStateBackend,
     OperatorStateDescriptor,
-    OperatorStateHandle,
+    StateAccessor,
     StateDescriptor,
-    StateHandle,
 )
 from keyedstate.time import TimerServices
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 else:
     R, B = TypeVar("R"), TypeVar("B")
 
-H = TypeVar("H", bound=StateHandle)
-O = TypeVar("O", bound=OperatorStateHandle)  # noqa: E741 - the handle of an operator state
+H = TypeVar("H", bound=StateAccessor)
+O = TypeVar("O", bound=OperatorStateAccessor)  # noqa: E741 - the handle of an operator state
 
 
 class Context:
@@ -159,7 +159,7 @@ class Context:
         StateError
             Where the name holds another state already, here or in the restored checkpoint.
         """
-        if isinstance(descriptor, (StateHandle, OperatorStateHandle)):
+        if isinstance(descriptor, (StateAccessor, OperatorStateAccessor)):
             return descriptor
         if isinstance(descriptor, OperatorStateDescriptor):
             refuse_lone_broadcast_state(self._function, descriptor)
@@ -220,7 +220,7 @@ class BroadcastContext:
 
         Parameters
         ----------
-        state : StateHandle
+        state : StateAccessor
             A keyed state of the function: ``self.count``.
         function : callable
             May read, change and clear state of the key, that of other states too.

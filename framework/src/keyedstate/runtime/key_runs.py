@@ -13,7 +13,7 @@ import pyarrow as pa
 from keyedstate.runtime.event_time import event_times
 from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.row_classes import RowClass, rows_from
-from keyedstate.state import KeysInTurn
+from keyedstate.state import KeySequence
 from keyedstate.types import from_arrow_type, infer
 
 #: Rows that are Python objects at one time.  They, what the function makes of them and the state that it
@@ -27,7 +27,7 @@ class KeyRuns:
 
     Attributes
     ----------
-    keys : KeysInTurn
+    keys : KeySequence
         Those of the rows.
     counts : sequence of int
         How many of the rows follow one another with each of the keys.
@@ -41,7 +41,7 @@ class KeyRuns:
         The class of rows, where the function names one.
     """
 
-    keys: KeysInTurn
+    keys: KeySequence
     counts: Sequence[int]
     batch: pa.RecordBatch
     key_values: Mapping[str, list[Any]]
@@ -119,7 +119,7 @@ class RowsByKey:
             keys = slice(int(first), int(last) + 1)
             counts = np.diff(bounds[first : last + 2].clip(start, end)).tolist()
             yield KeyRuns(
-                KeysInTurn(grouped.keys[keys], key_groups[keys], True),
+                KeySequence(grouped.keys[keys], key_groups[keys], True),
                 counts,
                 batch.slice(start, ROWS_AT_ONCE),
                 {
@@ -137,8 +137,8 @@ class RowsByKey:
             some = batch.slice(start, ROWS_AT_ONCE)
             keys = keys_of([some.column(name) for name in self._key_columns])
             key_groups = some.column(self._key_group_column).to_numpy().tolist()
-            in_turn = KeysInTurn(keys, key_groups, False)
-            yield KeyRuns(in_turn, [1] * len(keys), some.select(names), {}, names, self._row_class)
+            sequence = KeySequence(keys, key_groups, False)
+            yield KeyRuns(sequence, [1] * len(keys), some.select(names), {}, names, self._row_class)
 
     def _shown(self, batch: pa.RecordBatch) -> list[str]:
         return [name for name in batch.schema.names if name != self._key_group_column]

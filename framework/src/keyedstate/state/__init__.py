@@ -1,27 +1,27 @@
 """Keyed and operator state: declarations, handles and the backends that register states by name."""
 
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, Clock, ManualClock, system_clock
-from keyedstate.state.context import KeyContext, KeysInTurn
+from keyedstate.state.context import KeyContext, KeySequence
+from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor, declared_states
 from keyedstate.state.kinds.aggregating import (
     AggregateFunction,
     AggregatingState,
-    AggregatingStateHandle,
+    AggregatingStateAccessor,
     FoldingState,
 )
-from keyedstate.state.kinds.handles import StateDescriptor, StateHandle, declared_states
-from keyedstate.state.kinds.list import ListState, ListStateHandle
-from keyedstate.state.kinds.map import MapState, MapStateHandle
+from keyedstate.state.kinds.list import ListState, ListStateAccessor
+from keyedstate.state.kinds.map import MapState, MapStateAccessor
 from keyedstate.state.kinds.map_iterator import MapStateEntry, MapStateIterator
-from keyedstate.state.kinds.merging import AccumulatingStateHandle, MergingStateHandle
-from keyedstate.state.kinds.reducing import ReducingState, ReducingStateHandle
-from keyedstate.state.kinds.value import ValueState, ValueStateHandle
+from keyedstate.state.kinds.merging import AccumulatingStateAccessor, MergingStateAccessor
+from keyedstate.state.kinds.reducing import ReducingState, ReducingStateAccessor
+from keyedstate.state.kinds.value import ValueState, ValueStateAccessor
 from keyedstate.state.operator.backend import OperatorStateBackend
-from keyedstate.state.operator.broadcast import BroadcastState, BroadcastStateHandle
+from keyedstate.state.operator.broadcast import BroadcastState, BroadcastStateAccessor
 from keyedstate.state.operator.list_states import (
     OperatorListState,
-    OperatorListStateHandle,
+    OperatorListStateAccessor,
+    OperatorStateAccessor,
     OperatorStateDescriptor,
-    OperatorStateHandle,
     UnionListState,
     declared_operator_states,
 )
@@ -34,45 +34,45 @@ from keyedstate.state.ttl import IncrementalCleanup, Ttl, TtlClock, UpdateType, 
 __all__ = [
     "BEFORE_TIME",
     "END_OF_TIME",
-    "AccumulatingStateHandle",
+    "AccumulatingStateAccessor",
     "AggregateFunction",
     "AggregatingState",
-    "AggregatingStateHandle",
+    "AggregatingStateAccessor",
     "BroadcastState",
-    "BroadcastStateHandle",
+    "BroadcastStateAccessor",
     "ChosenBackend",
     "Clock",
     "FoldingState",
     "IncrementalCleanup",
     "KeyContext",
+    "KeySequence",
     "KeySpace",
     "KeyedStateBackend",
-    "KeysInTurn",
     "LatencySampling",
     "ListState",
-    "ListStateHandle",
+    "ListStateAccessor",
     "ManualClock",
     "MapState",
+    "MapStateAccessor",
     "MapStateEntry",
-    "MapStateHandle",
     "MapStateIterator",
-    "MergingStateHandle",
+    "MergingStateAccessor",
     "OperatorListState",
-    "OperatorListStateHandle",
+    "OperatorListStateAccessor",
+    "OperatorStateAccessor",
     "OperatorStateBackend",
     "OperatorStateDescriptor",
-    "OperatorStateHandle",
     "ReducingState",
-    "ReducingStateHandle",
+    "ReducingStateAccessor",
     "SnapshotTask",
+    "StateAccessor",
     "StateDescriptor",
-    "StateHandle",
     "Ttl",
     "TtlClock",
     "UnionListState",
     "UpdateType",
     "ValueState",
-    "ValueStateHandle",
+    "ValueStateAccessor",
     "Visibility",
     "declared_operator_states",
     "declared_states",

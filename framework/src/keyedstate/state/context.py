@@ -30,7 +30,7 @@ class _NoKey:
         return "no key"
 
 
-class KeysInTurn(NamedTuple):
+class KeySequence(NamedTuple):
     """The keys that become current ones, one after the other.
 
     Attributes
@@ -58,7 +58,7 @@ class KeyContext:
         The key group of `key`; whoever sets one sets both.
     timestamp : int or None
         The event time of the record that is handled, in milliseconds since 1970 UTC.
-    in_turn : KeysInTurn
+    sequence : KeySequence
         While handles hold values, the keys from which `key` is taken.
     turn : int
         Which of them it is, from 0.
@@ -69,9 +69,9 @@ class KeyContext:
         "_max_parallelism",
         "_own",
         "_serializer",
-        "in_turn",
         "key",
         "key_group",
+        "sequence",
         "timestamp",
         "turn",
     )
@@ -83,7 +83,7 @@ class KeyContext:
         self._key_groups = key_groups
         self._own = frozenset(key_groups)
         self._max_parallelism = max_parallelism
-        self.in_turn = KeysInTurn([], [], False)
+        self.sequence = KeySequence([], [], False)
         self.turn = 0
         self.clear()
 

@@ -54,7 +54,7 @@ def test_values_of_both_types_are_what_they_were(tmp_path: Path, backend_name: s
     parts = [(OLD, OLD.python_type(1)), (NEW, NEW.python_type(7, 2))]
     with restored(tmp_path, backend_name, parts[::-1] if new_first else parts) as keyed:
         keyed.get_state(ValueState("s", NEW))
-        values = [keyed.handle_at("s", group, group).value() for group in range(2)]
+        values = [keyed.accessor_at("s", group, group).value() for group in range(2)]
     assert [tuple(value) for value in values] == ([(7, 2), (None, 1)] if new_first else [(None, 1), (7, 2)])
 
 

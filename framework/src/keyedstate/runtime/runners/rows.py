@@ -100,7 +100,7 @@ class RowOperator(KeyedOperator):
         out: list[Any] = []
         keys = some.keys.keys
         ends: list[int] = []  # ends[i]: rows of `out` after those of keys[i]
-        backend.hold_values(some.keys)
+        backend.begin_write_behind(some.keys)
         try:
             for current.turn, (key, current.key_group, count) in enumerate(
                 zip(keys, some.keys.key_groups, some.counts, strict=True)
@@ -125,13 +125,13 @@ class RowOperator(KeyedOperator):
                     if len(out) >= limit:
                         ends.append(len(out))
                         # The caller may stop here: then the state is as it is without the cache.
-                        backend.write_held()
+                        backend.end_write_behind()
                         yield self._emit(out, keys, ends)
-                        backend.hold_values(some.keys)
+                        backend.begin_write_behind(some.keys)
                         out, ends = [], [0] * current.turn
                 ends.append(len(out))
         finally:
-            backend.write_held()
+            backend.end_write_behind()
         if out:
             yield self._emit(out, keys, ends)
         yield from self._take_side_rows()

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from keyedstate.backend import AnyStateTable, StateKind
-from keyedstate.errors import InvalidDescriptorError, MergeError, ValueTypeError, forgotten_call
+from keyedstate.errors import InvalidDescriptorError, MergeError, forgotten_call
 from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.handles import StateDescriptor, check_type
-from keyedstate.state.kinds.merging import AccumulatingStateHandle, check_column_made, check_made
+from keyedstate.state.kinds.accessor import StateDescriptor
+from keyedstate.state.kinds.checks import check_column_made, check_initial, check_made, check_type
+from keyedstate.state.kinds.merging import AccumulatingStateAccessor
 from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import TypeSerializer, value_checker
 
@@ -22,20 +23,20 @@ OUT = TypeVar("OUT")
 class AggregateFunction(ABC, Generic[IN, ACC, OUT]):
     """How values become an accumulator, and an accumulator a result (Flink's ``AggregateFunction``).
 
-    One object serves every key, so it keeps nothing of a key.  `add` and `merge` may change the accumulator
-    that they are given, or the first of them, and return it.
+    One object serves every key, so it must not keep anything of a key.  `add` and `merge` may change the
+    accumulator, or the first of two, in place and return it.
     """
 
     @abstractmethod
     def create_accumulator(self) -> ACC:
-        """Return an accumulator of no value."""
+        """Return the accumulator of no values."""
 
     @abstractmethod
     def add(self, value: IN, accumulator: ACC) -> ACC:
-        """Return the accumulator with one value more."""
+        """Return the accumulator with one more value."""
 
     def add_all(self, values: Sequence[IN], accumulator: ACC) -> ACC:
-        """Return the accumulator with several values more, as `add` would one after the other.
+        """Return the accumulator with several more values, as repeated `add` would.
 
         Vectorised aggregates call it with the values of a key; override it where there is a faster way.
         """
@@ -48,25 +49,21 @@ class AggregateFunction(ABC, Generic[IN, ACC, OUT]):
         """Return the result; the accumulator stays as it is."""
 
     def merge(self, first: ACC, second: ACC) -> ACC:
-        """Return two accumulators as one; needed where windows merge."""
+        """Return two accumulators as one; merging windows need it."""
         raise NotImplementedError
 
 
-class AggregatingStateHandle(AccumulatingStateHandle, Generic[IN, ACC, OUT]):
+class AggregatingStateAccessor(AccumulatingStateAccessor, Generic[IN, ACC, OUT]):
     """The aggregate of all values added under a key and namespace."""
 
     __slots__ = ("_function",)
 
     def __init__(
-        self,
-        name: str,
-        table: AnyStateTable,
-        context: KeyContext,
-        serializer: TypeSerializer[ACC],
-        function: AggregateFunction[IN, ACC, OUT],
+        self, descriptor: AggregatingState[IN, ACC, OUT], table: AnyStateTable, context: KeyContext
     ) -> None:
-        super().__init__(name, table, context, serializer, _accumulator(name, serializer, function))
-        self._function = function
+        super().__init__(descriptor, table, context)
+        self._function = descriptor.function
+        self._accumulate = _accumulator(self.name, self._serializer, descriptor.function)
 
     def get(self) -> OUT | None:
         """Return the result of the accumulator, or None where nothing was added."""
@@ -74,7 +71,7 @@ class AggregatingStateHandle(AccumulatingStateHandle, Generic[IN, ACC, OUT]):
         return None if stored is None else self._function.get_result(stored)
 
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[OUT | None]:
-        """Return what `get` returns for each of several keys; see `KeyContext.locate` for both."""
+        """Return what `get` returns for each of several keys."""
         keys, groups = self._context.locate(keys, key_groups)
         result = self._function.get_result
         found = self._stored_many(keys, groups)
@@ -85,13 +82,13 @@ class AggregatingStateHandle(AccumulatingStateHandle, Generic[IN, ACC, OUT]):
         try:
             both = function.merge(merged, stored)
         except NotImplementedError:
-            raise MergeError(self._name, type(function).__qualname__, "has no merge()") from None
+            raise MergeError(self.name, type(function).__qualname__, "has no merge()") from None
         if both is not merged and both is not stored:
-            check_made(self._name, self._serializer, both, function.merge)
+            check_made(self.name, self._serializer, both, function.merge)
         return both
 
 
-class AggregatingState(StateDescriptor[AggregatingStateHandle[IN, ACC, OUT]]):
+class AggregatingState(StateDescriptor[AggregatingStateAccessor[IN, ACC, OUT]]):
     """An aggregate per key.
 
     Parameters
@@ -105,6 +102,7 @@ class AggregatingState(StateDescriptor[AggregatingStateHandle[IN, ACC, OUT]]):
     """
 
     kind = StateKind.AGGREGATING
+    _accessor_class = AggregatingStateAccessor
 
     def __init__(
         self,
@@ -123,11 +121,6 @@ class AggregatingState(StateDescriptor[AggregatingStateHandle[IN, ACC, OUT]]):
         check_type(name, "accumulator type", accumulator_type)
         super().__init__(name, accumulator_type, ttl)
         self.function = function
-
-    def create_handle(
-        self, table: AnyStateTable, context: KeyContext
-    ) -> AggregatingStateHandle[IN, ACC, OUT]:
-        return AggregatingStateHandle(self.name, table, context, self.serializer, self.function)
 
 
 class FoldingState(AggregatingState[IN, ACC, ACC]):
@@ -160,10 +153,7 @@ class FoldingState(AggregatingState[IN, ACC, ACC]):
         check_type(name, "type", type)
         if not callable(function):
             raise InvalidDescriptorError(name, f"its function is {function!r}; give a function")
-        try:
-            type.check(initial)
-        except ValueTypeError as error:
-            raise InvalidDescriptorError(name, f"its initial value does not have its type: {error}") from None
+        check_initial(name, "initial value", type, initial)
         super().__init__(name, _Fold(initial, function, type), type, ttl=ttl)
 
 
@@ -190,7 +180,7 @@ def _accumulator(
 
     def accumulate(stored: ACC | None, value: IN) -> ACC:
         accumulator = add(value, create() if stored is None else stored)
-        # One changed in place is checked when it is written out: an add must not cost what its size is.
+        # One changed in place is checked when it is written out: an add must not cost more as it grows.
         if accumulator is not stored and (accumulator is None or not is_value(accumulator)):
             check_made(name, serializer, accumulator, add)
         return accumulator

@@ -8,48 +8,39 @@ from typing import Any, Generic, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.handles import StateDescriptor, check_type, stretches
-from keyedstate.state.kinds.list_elements import ElementChecks, element_type
-from keyedstate.state.kinds.merging import MergingStateHandle
+from keyedstate.state.kinds.accessor import StateDescriptor, chunks
+from keyedstate.state.kinds.checks import ElementChecks, check_type, element_type
+from keyedstate.state.kinds.merging import MergingStateAccessor
 from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import ListSerializer, TypeSerializer, list_of, value_checker
 
 T = TypeVar("T")
 
 
-class ListStateHandle(ElementChecks[T], MergingStateHandle, Generic[T]):
-    """A list per key and namespace; it is there as long as it has an element.
+class ListStateAccessor(ElementChecks[T], MergingStateAccessor, Generic[T]):
+    """A list per key and namespace; it exists as long as it has an element.
 
     None is no element, also where the element type is nullable (Flink's rule).
     """
 
     __slots__ = ("_element", "_is_element")
 
-    def __init__(
-        self, name: str, table: AnyStateTable, context: KeyContext, serializer: ListSerializer[T]
-    ) -> None:
-        super().__init__(name, table, context, serializer)
-        self._element = element_type(serializer.element_serializer)
+    def __init__(self, descriptor: ListState[T], table: AnyStateTable, context: KeyContext) -> None:
+        super().__init__(descriptor, table, context)
+        self._element = element_type(descriptor.plain_serializer.element_serializer)
         self._is_element = value_checker(self._element)
 
     def get(self) -> list[T]:
-        """Return the elements as a list of the caller's own; an empty one where there is none.
+        """Return the elements as a new list, which may be changed; it is empty where there is no element.
 
-        Changing the list changes no state.  (Flink's ``ListState`` gives users an empty iterable too; what it
-        keeps inside is null, as here in `get_internal`.)
+        Flink's ``ListState`` gives users an empty iterable, too; inside it is null, as in `get_internal`.
         """
         context = self._context
         stored = self._table.get(context.key_group, context.key, self._namespace)
         return [] if stored is None else cast("list[T]", stored.copy())
 
     def add(self, value: T) -> None:
-        """Append one element.
-
-        Raises
-        ------
-        StateValueError
-            For None and where the element is not of the declared type; the state stays as it was.
-        """
+        """Append one element."""
         if not self._is_element(value):
             raise self._refusal([value])
         context = self._context
@@ -60,31 +51,21 @@ class ListStateHandle(ElementChecks[T], MergingStateHandle, Generic[T]):
             stored.append(value)
 
     def add_all(self, values: Iterable[T]) -> None:
-        """Append several elements, all of them or, where one is refused, none; nothing for no element.
-
-        Raises
-        ------
-        StateValueError
-            For None instead of a list, and as `add`.
-        """
+        """Append several elements, all of them or, on an error, none."""
         new = self._checked(values)
-        if not new:
-            return
-        context = self._context
-        stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
+        if new:
+            context = self._context
+            self._append(context.key_group, context.key, new)
+
+    def _append(self, group: int, key: Any, new: list[T]) -> None:
+        stored = self._table.get_for_update(group, key, self._namespace)
         if stored is None:
-            self._table.put(context.key_group, context.key, self._namespace, new)
+            self._table.put(group, key, self._namespace, new)
         else:
             stored.extend(new)
 
     def update(self, values: Iterable[T]) -> None:
-        """Replace the list by other elements; no element is the same as `clear`.
-
-        Raises
-        ------
-        StateValueError
-            As `add_all`; the state stays as it was.
-        """
+        """Replace the list by other elements; without any it is the same as `clear`."""
         new = self._checked(values)
         if not new:
             self.clear()
@@ -95,10 +76,10 @@ class ListStateHandle(ElementChecks[T], MergingStateHandle, Generic[T]):
     # -- many keys ----------------------------------------------------------------------------------------
 
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[list[T]]:
-        """Return what `get` returns for each of several keys; see `KeyContext.locate` for both."""
+        """Return what `get` returns for each of several keys."""
         keys, groups = self._context.locate(keys, key_groups)
         lists: list[list[T]] = []
-        for rows in stretches(len(keys)):
+        for rows in chunks(len(keys)):
             found = self._table.get_many(groups[rows], keys[rows], self._namespace)
             lists += [[] if stored is None else stored.copy() for stored in found]
         return lists
@@ -106,18 +87,15 @@ class ListStateHandle(ElementChecks[T], MergingStateHandle, Generic[T]):
     def add_many(
         self, keys: Iterable[Any], values: Iterable[T], key_groups: Sequence[int] | None = None
     ) -> None:
-        """Append one element to the list of each of several keys; a key may come more than once.
+        """Append one element for each of several keys, all of them or, on an error, none.
 
-        Raises
-        ------
-        StateValueError
-            As `add`; no state is changed.
+        A key may be repeated.
         """
         keys, groups = self._context.locate(keys, key_groups)
         column = self._column(values, keys)
         if not self._element.are_values(column):
             raise self._refusal(column)
-        for rows in stretches(len(keys)):
+        for rows in chunks(len(keys)):
             found = self._table.get_many_for_update(groups[rows], keys[rows], self._namespace)
             new: dict[Any, list[T]] = {}
             for key, stored, value in zip(keys[rows], found, column[rows], strict=True):
@@ -133,20 +111,14 @@ class ListStateHandle(ElementChecks[T], MergingStateHandle, Generic[T]):
     def update_many(
         self, keys: Iterable[Any], lists: Iterable[Iterable[T]], key_groups: Sequence[int] | None = None
     ) -> None:
-        """Replace the lists of several keys, as `update` would one after the other.
-
-        Raises
-        ------
-        StateValueError
-            As `update`; no state is changed.
-        """
+        """Replace the lists of several keys, as repeated `update` would; on an error, none of them."""
         keys, groups = self._context.locate(keys, key_groups)
         column: list[Any] = self._column(lists, keys, "lists")
         if {list, tuple}.issuperset(map(type, column)):
             if not self._element.are_values(list(chain.from_iterable(column))):
                 raise next(self._refusal(new) for new in column if not all(map(self._is_element, new)))
-            for rows in stretches(len(keys)):
-                # A list without elements is no list: it becomes the None that removes it.
+            for rows in chunks(len(keys)):
+                # An empty list is no state: it becomes the None that removes it.
                 new = [list(values) if values else None for values in column[rows]]
                 self._write_many(groups[rows], keys[rows], new)
         else:
@@ -158,7 +130,7 @@ class ListStateHandle(ElementChecks[T], MergingStateHandle, Generic[T]):
         return merged
 
 
-class ListState(StateDescriptor[ListStateHandle[T]]):
+class ListState(StateDescriptor[ListStateAccessor[T]]):
     """A list per key.
 
     Parameters
@@ -172,10 +144,8 @@ class ListState(StateDescriptor[ListStateHandle[T]]):
 
     kind = StateKind.LIST
     plain_serializer: ListSerializer[T]
+    _accessor_class = ListStateAccessor
 
     def __init__(self, name: str, type: TypeSerializer[T], *, ttl: Ttl | None = None) -> None:
         check_type(name, "element type", type)
         super().__init__(name, list_of(type), ttl)
-
-    def create_handle(self, table: AnyStateTable, context: KeyContext) -> ListStateHandle[T]:
-        return ListStateHandle(self.name, table, context, self.plain_serializer)

@@ -9,15 +9,8 @@ from typing import Any, Generic, TypeVar, cast
 from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.errors import UnorderedKeyError
 from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.handles import (
-    StateDescriptor,
-    StateHandle,
-    check_type,
-    check_value,
-    listed,
-    require_mapping,
-    stretches,
-)
+from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor, chunks
+from keyedstate.state.kinds.checks import MapKeyChecks, check_type, check_value, listed, require_mapping
 from keyedstate.state.kinds.map_iterator import MapStateIterator
 from keyedstate.state.ttl.config import Ttl
 from keyedstate.state.type_order import SortKey, sort_key
@@ -28,35 +21,26 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class MapStateHandle(StateHandle, Generic[K, V]):
-    """A map per key and namespace; it is there as long as it has an entry.
+class MapStateAccessor(MapKeyChecks[K], StateAccessor, Generic[K, V]):
+    """A map per key and namespace; it exists as long as it has an entry.
 
     Values may be None; keys only where their type is nullable.
     """
 
-    __slots__ = ("_canonical", "_is_key", "_is_value", "_serializer")
+    __slots__ = ("_canonical", "_is_key", "_is_value", "_key_type", "_value_type")
 
-    def __init__(
-        self, name: str, table: AnyStateTable, context: KeyContext, serializer: MapSerializer[K, V]
-    ) -> None:
-        super().__init__(name, table, context)
-        self._serializer = serializer
-        self._is_key = value_checker(serializer.key_serializer)
-        self._is_value = value_checker(serializer.value_serializer)
-        keys = serializer.key_serializer
-        #: Makes one NaN of all, and zero of negative zero; None where the key type has no such values.
+    def __init__(self, descriptor: MapState[K, V], table: AnyStateTable, context: KeyContext) -> None:
+        super().__init__(descriptor, table, context)
+        keys = self._key_type = descriptor.plain_serializer.key_serializer
+        self._value_type = descriptor.plain_serializer.value_serializer
+        self._is_key = value_checker(keys)
+        self._is_value = value_checker(self._value_type)
         self._canonical = keys.canonical if keys.needs_canonical else None
 
     # -- one entry ----------------------------------------------------------------------------------------
 
     def get(self, key: K) -> V | None:
-        """Return the value under a map key, or None.
-
-        Raises
-        ------
-        StateValueError
-            Where nothing can be under the key, since it is not of the declared type.
-        """
+        """Return the value under a map key, or None."""
         entries = self._entries()
         try:
             if entries is not None:
@@ -66,18 +50,12 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         except TypeError:  # it has no hash
             self._check_key(key)
             raise
-        # Only now: a key that is there needs no look at its type.
+        # Only now: the type of a key that was found is right.
         self._check_key(key)
         return None
 
     def contains(self, key: K) -> bool:
-        """Return whether a map key is there, also one whose value is None.
-
-        Raises
-        ------
-        StateValueError
-            As `get`.
-        """
+        """Return whether the map has a key, also one whose value is None."""
         entries = self._entries()
         try:
             if entries is not None and (key if self._canonical is None else self._key(key)) in entries:
@@ -89,13 +67,7 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         return False
 
     def put(self, key: K, value: V | None) -> None:
-        """Set the value under a map key.
-
-        Raises
-        ------
-        StateValueError
-            Where the key or the value is not of the declared type; the state stays as it was.
-        """
+        """Set the value under a map key."""
         if not self._is_key(key) or (value is not None and not self._is_value(value)):
             self._check_entry(key, value)
         if self._canonical is not None:
@@ -108,68 +80,46 @@ class MapStateHandle(StateHandle, Generic[K, V]):
             entries[key] = value
 
     def remove(self, key: K) -> None:
-        """Remove a map key if it is there.
-
-        Raises
-        ------
-        StateValueError
-            Where it is not of the declared type.
-        """
-        self._check_key(key)
-        context = self._context
-        entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
-        if entries is None:
-            return
-        entries.pop(key if self._canonical is None else self._canonical(key), None)
-        if not entries:
-            self.clear()
+        """Remove a map key if it exists."""
+        self._drop([self._key(key)])
 
     # -- several entries ----------------------------------------------------------------------------------
 
     def get_all(self, keys: Iterable[K]) -> dict[K, V | None]:
-        """Return the entries of those among several map keys that are there, in their order.
-
-        Raises
-        ------
-        StateValueError
-            Where one of them is not of the declared type.
-        """
+        """Return the entries of those of several map keys that exist, in their order."""
         wanted = self._map_keys(keys)
         entries = self._entries()
         return {} if entries is None else {key: entries[key] for key in wanted if key in entries}
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        """Set several; either all of them or, where one is refused, none.
+        """Set several entries; all of them or, on an error, none."""
+        require_mapping(self.name, entries)
+        new = dict(entries)
+        self._check_map_keys(new)
+        self._check_column(self._value_type, new.values())
+        if self._canonical is not None:
+            new = {self._canonical(key): value for key, value in new.items()}
+        if new:
+            context = self._context
+            self._put_entries(context.key_group, context.key, new)
 
-        Raises
-        ------
-        StateValueError
-            As `put`.
-        """
-        new = self._checked(entries)
-        if not new:
-            return
-        context = self._context
-        stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
+    def _put_entries(self, group: int, key: Any, new: dict[K, V | None]) -> None:
+        stored = self._table.get_for_update(group, key, self._namespace)
         if stored is None:
-            self._table.put(context.key_group, context.key, self._namespace, new)
+            self._table.put(group, key, self._namespace, new)
         else:
             stored.update(new)
 
     def remove_all(self, keys: Iterable[K]) -> None:
-        """Remove those among several map keys that are there; all of them or, where one is refused, none.
+        """Remove those of several map keys that exist; all of them or, on an error, none."""
+        self._drop(self._map_keys(keys))
 
-        Raises
-        ------
-        StateValueError
-            Where one of them is not of the declared type.
-        """
-        unwanted = self._map_keys(keys)
+    def _drop(self, keys: list[K]) -> None:
         context = self._context
         entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if entries is None:
             return
-        for key in unwanted:
+        for key in keys:
             entries.pop(key, None)
         if not entries:
             self.clear()
@@ -185,14 +135,12 @@ class MapStateHandle(StateHandle, Generic[K, V]):
     # -- all entries --------------------------------------------------------------------------------------
 
     def entries(self) -> MapStateIterator[K, V]:
-        """Iterate over the entries with an iterator that removes, and entries that are written through.
+        """Iterate over the entries with an iterator that removes, and entries that can be set.
 
-        It belongs to the key and namespace at which it was made, and the map may be changed meanwhile.  Where
-        entries are only read, `items` is several times faster.
+        It keeps the current key and namespace, and the map may be changed meanwhile.  To read entries only,
+        `items` is several times faster.
         """
-        context = self._context
-        address = context.key_group, context.key, self._namespace
-        return MapStateIterator(self._name, self._table, address, self._check_entry)
+        return MapStateIterator(self, self._check_entry)
 
     def iterator(self) -> MapStateIterator[K, V]:
         """Return what `entries` returns (Flink has both)."""
@@ -211,7 +159,7 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         return iter((self._entries() or {}).values())
 
     # -- in the order of map keys -------------------------------------------------------------------------
-    # A dict has none, so each of these walks over the whole map, and `between` sorts what it finds.
+    # A dict is not sorted, so each of these walks over the whole map, and `between` sorts what it finds.
 
     def between(self, low: K | None = None, high: K | None = None) -> list[tuple[K, V | None]]:
         """Return the entries from one map key to another, both included, in ascending order.
@@ -225,8 +173,6 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         ------
         UnorderedKeyError
             Where the type of the map keys has no order.
-        StateValueError
-            Where a bound is not of the type of the map keys.
 
         Notes
         -----
@@ -236,47 +182,38 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         lowest, highest = (None if bound is None else order(self._key(bound)) for bound in (low, high))
         entries = self._entries() or {}
         found = [
-            (place, key)
-            for place, key in ((order(key), key) for key in entries)
-            if (lowest is None or lowest <= place) and (highest is None or place <= highest)
+            (rank, key)
+            for rank, key in ((order(key), key) for key in entries)
+            if (lowest is None or lowest <= rank) and (highest is None or rank <= highest)
         ]
         found.sort(key=itemgetter(0))
         return [(key, entries[key]) for _, key in found]
 
     def first(self) -> tuple[K, V | None] | None:
-        """Return the entry with the least map key, or None where there is none.
-
-        Raises
-        ------
-        UnorderedKeyError
-            Where the type of the map keys has no order.
-        """
+        """Return the entry with the least map key in the order of `between`, or None."""
         order = self._order()
         return min(self.items(), key=lambda item: order(item[0]), default=None)
 
     def last(self) -> tuple[K, V | None] | None:
-        """Return the entry with the greatest map key, or None where there is none.
-
-        Raises
-        ------
-        UnorderedKeyError
-            Where the type of the map keys has no order.
-        """
+        """Return the entry with the greatest map key in the order of `between`, or None."""
         order = self._order()
         return max(self.items(), key=lambda item: order(item[0]), default=None)
+
+    def _order(self) -> SortKey:
+        order = sort_key(self._key_type)
+        if order is None:
+            raise UnorderedKeyError(self.name, str(self._key_type))
+        return order
 
     # -- many keys ----------------------------------------------------------------------------------------
 
     def get_many(
         self, keys: Iterable[Any], key_groups: Sequence[int] | None = None
     ) -> list[dict[K, V | None]]:
-        """Return the whole map of each of several keys, as dicts of the caller's own.
-
-        See `KeyContext.locate` for keys and key groups.
-        """
+        """Return the whole map of each of several keys, as new dicts, which may be changed."""
         keys, groups = self._context.locate(keys, key_groups)
         maps: list[dict[K, V | None]] = []
-        for rows in stretches(len(keys)):
+        for rows in chunks(len(keys)):
             found = self._table.get_many(groups[rows], keys[rows], self._namespace)
             maps += [{} if entries is None else entries.copy() for entries in found]
         return maps
@@ -288,21 +225,23 @@ class MapStateHandle(StateHandle, Generic[K, V]):
         values: Iterable[V | None],
         key_groups: Sequence[int] | None = None,
     ) -> None:
-        """Set one entry in the map of each of several keys; a key may come more than once.
+        """Set one entry in the map of each of several keys, all of them or, on an error, none.
 
-        Raises
-        ------
-        StateValueError
-            As `put`; no state is changed.
+        A key may be repeated.
         """
         keys, groups = self._context.locate(keys, key_groups)
         map_column = self._column(map_keys, keys, "map keys")
         column = self._column(values, keys)
         self._check_map_keys(map_column)
-        self._check_column(self._serializer.value_serializer, column)
+        self._check_column(self._value_type, column)
         if self._canonical is not None:
             map_column = list(map(self._canonical, map_column))
-        for rows in stretches(len(keys)):
+        self._put_columns(groups, keys, map_column, column)
+
+    def _put_columns(
+        self, groups: list[int], keys: list[Any], map_column: list[K], column: list[V | None]
+    ) -> None:
+        for rows in chunks(len(keys)):
             found = self._table.get_many_for_update(groups[rows], keys[rows], self._namespace)
             new: dict[Any, dict[K, V | None]] = {}
             for key, entries, map_key, value in zip(
@@ -320,60 +259,30 @@ class MapStateHandle(StateHandle, Generic[K, V]):
     # -- within -------------------------------------------------------------------------------------------
 
     def _entries(self) -> dict[K, V | None] | None:
-        # Asked for at every access and never held: after a snapshot the table hands out a copy.
+        # Looked up at every access: after a snapshot the table returns a copy.
         context = self._context
         return cast(
             "dict[K, V | None] | None", self._table.get(context.key_group, context.key, self._namespace)
         )
 
-    def _order(self) -> SortKey:
-        keys = self._serializer.key_serializer
-        order = sort_key(keys)
-        if order is None:
-            raise UnorderedKeyError(self._name, str(keys))
-        return order
-
-    def _key(self, key: K) -> K:
-        """Return a map key as it is stored, or refuse it."""
-        self._check_key(key)
-        return key if self._canonical is None else self._canonical(key)
-
     def _map_keys(self, keys: Iterable[K]) -> list[K]:
         """Return several map keys as they are stored, or refuse them."""
-        found = listed(self._name, keys, "map keys")
+        found = listed(self.name, keys, "map keys")
         self._check_map_keys(found)
         return found if self._canonical is None else list(map(self._canonical, found))
 
-    def _check_key(self, key: K) -> None:
-        """Raise `StateValueError` unless a map key is of the declared type."""
-        if not self._is_key(key):
-            check_value(self._name, self._serializer.key_serializer, key, "the map key")
-
-    def _checked(self, entries: Mapping[K, V | None]) -> dict[K, V | None]:
-        """Return entries as they are stored, in a dict of their own, or refuse them."""
-        require_mapping(self._name, entries)
-        new = dict(entries)
-        self._check_map_keys(new)
-        self._check_column(self._serializer.value_serializer, new.values())
-        if self._canonical is None:
-            return new
-        return {self._canonical(key): value for key, value in new.items()}
-
     def _check_map_keys(self, keys: Collection[K]) -> None:
-        """Refuse map keys of which one is not of their type."""
-        serializer = self._serializer.key_serializer
-        if not serializer.are_values(keys):
+        if not self._key_type.are_values(keys):
             for key in keys:
                 self._check_key(key)
 
     def _check_entry(self, key: K, value: V | None) -> None:
-        """Raise `StateValueError` unless key and value are of the declared types."""
         self._check_key(key)
         if value is not None:
-            check_value(self._name, self._serializer.value_serializer, value)
+            check_value(self.name, self._value_type, value)
 
 
-class MapState(StateDescriptor[MapStateHandle[K, V]]):
+class MapState(StateDescriptor[MapStateAccessor[K, V]]):
     """A map per key.
 
     Parameters
@@ -386,6 +295,7 @@ class MapState(StateDescriptor[MapStateHandle[K, V]]):
     """
 
     kind = StateKind.MAP
+    _accessor_class = MapStateAccessor
     plain_serializer: MapSerializer[K, V]
 
     def __init__(
@@ -399,6 +309,3 @@ class MapState(StateDescriptor[MapStateHandle[K, V]]):
         check_type(name, "key type", key_type)
         check_type(name, "value type", value_type)
         super().__init__(name, map_of(key_type, value_type), ttl)
-
-    def create_handle(self, table: AnyStateTable, context: KeyContext) -> MapStateHandle[K, V]:
-        return MapStateHandle(self.name, table, context, self.plain_serializer)

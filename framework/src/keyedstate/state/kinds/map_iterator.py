@@ -1,29 +1,23 @@
-"""The iterator over a map state: it removes, and its entries are written through (Flink's ``entries()``)."""
+"""The iterator over a map state: it removes entries, and sets their values (Flink's ``entries()``)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from keyedstate.backend import AnyStateTable
 from keyedstate.errors import NothingToRemoveError
+from keyedstate.state.kinds.accessor import StateAccessor
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class MapStateEntry(Generic[K, V]):
-    """An entry that an iterator shows; it equals the pair of its key and value, and unpacks to it.
-
-    Attributes
-    ----------
-    key, value : object
-        As they were shown or, after `set_value`, written.
-    """
+    """An entry that an iterator shows; it equals the pair of its key and value, and unpacks to it."""
 
     __slots__ = ("_write", "key", "value")
 
-    # Equal to a tuple, which has a hash, and changeable: no place for it in a set.
+    # It can change, and equals a tuple, which has a hash: so it must not be in a set.
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, key: K, value: V | None, write: Callable[[K, V | None], None]) -> None:
@@ -32,13 +26,7 @@ class MapStateEntry(Generic[K, V]):
         self._write = write
 
     def set_value(self, value: V | None) -> None:
-        """Write another value into the map, also where the entry was removed meanwhile.
-
-        Raises
-        ------
-        StateValueError
-            As the map's ``put``.
-        """
+        """Put another value into the map, also where the entry was removed meanwhile."""
         self._write(self.key, value)
         self.value = value
 
@@ -55,26 +43,21 @@ class MapStateEntry(Generic[K, V]):
 
 
 class MapStateIterator(Iterator[MapStateEntry[K, V]], Generic[K, V]):
-    """Shows the entries that a map had when the iterator was made, as they are when it comes to them.
+    """Shows the entries that a map had when the iterator was made, with their present values.
 
-    Those removed meanwhile are left out, those added meanwhile are not shown.
+    Entries that are removed meanwhile are left out, added ones are not shown.
     """
 
     __slots__ = ("_address", "_check", "_keys", "_name", "_shown", "_table")
 
-    def __init__(
-        self,
-        name: str,
-        table: AnyStateTable,
-        address: tuple[int, Any, Any],
-        check: Callable[[K, V | None], None],
-    ) -> None:
-        self._name = name
+    def __init__(self, accessor: StateAccessor, check: Callable[[K, V | None], None]) -> None:
+        self._name = accessor.name
         self._check = check
-        self._table = table
-        self._address = address
+        self._table = accessor._table
+        context = accessor._context
+        self._address = context.key_group, context.key, accessor.namespace
         #: The map keys to come, the next one last.
-        self._keys = list(table.get(*address) or ())[::-1]
+        self._keys = list(self._table.get(*self._address) or ())[::-1]
         #: The map key that `remove` would remove, or none.
         self._shown: list[K] = []
 

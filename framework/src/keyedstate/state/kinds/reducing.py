@@ -8,52 +8,39 @@ from typing import Any, Generic, TypeVar, cast
 from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.errors import InvalidDescriptorError
 from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.handles import StateDescriptor, check_type, check_value
-from keyedstate.state.kinds.merging import AccumulatingStateHandle, check_column_made, check_made
+from keyedstate.state.kinds.accessor import StateDescriptor
+from keyedstate.state.kinds.checks import check_column_made, check_made, check_type, check_value
+from keyedstate.state.kinds.merging import AccumulatingStateAccessor
 from keyedstate.state.ttl.config import Ttl
 from keyedstate.types import TypeSerializer, value_checker
 
 T = TypeVar("T")
 
 
-class ReducingStateHandle(AccumulatingStateHandle, Generic[T]):
+class ReducingStateAccessor(AccumulatingStateAccessor, Generic[T]):
     """The reduction of all values added under a key and namespace."""
 
     __slots__ = ("_is_value",)
 
-    def __init__(
-        self,
-        name: str,
-        table: AnyStateTable,
-        context: KeyContext,
-        serializer: TypeSerializer[T],
-        function: Callable[[T, T], T],
-    ) -> None:
-        super().__init__(name, table, context, serializer, _reducer(name, serializer, function))
-        self._is_value = value_checker(serializer)
+    def __init__(self, descriptor: ReducingState[T], table: AnyStateTable, context: KeyContext) -> None:
+        super().__init__(descriptor, table, context)
+        self._is_value = value_checker(self._serializer)
+        self._accumulate = _reducer(self.name, self._serializer, descriptor.function)
 
     def get(self) -> T | None:
         """Return the reduced value, or None where nothing was added."""
         return cast("T | None", self._stored())
 
     def add(self, value: T | None) -> None:
-        """Reduce a value into the state; None is the same as `clear` (Flink's heap state).
-
-        Raises
-        ------
-        StateValueError
-            Where the value, or what the function returns, is not of the declared type; the state stays as it
-            was.
-        """
         if value is None:
             self.clear()
             return
         if not self._is_value(value):
-            check_value(self._name, self._serializer, value)
+            check_value(self.name, self._serializer, value)
         self._add_one(value)
 
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[T | None]:
-        """Return what `get` returns for each of several keys; see `KeyContext.locate` for both."""
+        """Return what `get` returns for each of several keys."""
         keys, groups = self._context.locate(keys, key_groups)
         return self._stored_many(keys, groups)
 
@@ -64,7 +51,7 @@ class ReducingStateHandle(AccumulatingStateHandle, Generic[T]):
         return cast(T, self._accumulate(merged, stored))
 
 
-class ReducingState(StateDescriptor[ReducingStateHandle[T]]):
+class ReducingState(StateDescriptor[ReducingStateAccessor[T]]):
     """A reduced value per key.
 
     Parameters
@@ -79,6 +66,7 @@ class ReducingState(StateDescriptor[ReducingStateHandle[T]]):
     """
 
     kind = StateKind.REDUCING
+    _accessor_class = ReducingStateAccessor
 
     def __init__(
         self,
@@ -96,9 +84,6 @@ class ReducingState(StateDescriptor[ReducingStateHandle[T]]):
         super().__init__(name, type, ttl)
         self.function = function
 
-    def create_handle(self, table: AnyStateTable, context: KeyContext) -> ReducingStateHandle[T]:
-        return ReducingStateHandle(self.name, table, context, self.serializer, self.function)
-
 
 def _reducer(
     name: str, serializer: TypeSerializer[T], function: Callable[[T, T], T]
@@ -109,7 +94,7 @@ def _reducer(
         if stored is None:
             return value
         reduced = function(stored, value)
-        # What was there was checked when it came; one changed in place is checked when it is written out.
+        # The arguments are checked already; one changed in place is checked when it is written out.
         if reduced is not stored and reduced is not value and (reduced is None or not is_value(reduced)):
             check_made(name, serializer, reduced, function)
         return reduced

@@ -26,13 +26,17 @@ from keyedstate.operator_state import (
     OperatorStateMeta,
     RestoredOperatorState,
 )
-from keyedstate.state.operator.list_states import BroadcastSide, OperatorStateDescriptor, OperatorStateHandle
+from keyedstate.state.operator.list_states import (
+    BroadcastSide,
+    OperatorStateAccessor,
+    OperatorStateDescriptor,
+)
 from keyedstate.state.registry.restored_tables import Conversion
 from keyedstate.state.registry.running_snapshot import SnapshotTask
 from keyedstate.state.registry.serializer_provider import SerializerProvider
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer
 
-H = TypeVar("H", bound=OperatorStateHandle)
+H = TypeVar("H", bound=OperatorStateAccessor)
 
 #: Entries that are written as one batch.
 _BATCH_ENTRIES = 4096
@@ -144,7 +148,7 @@ class OperatorStateBackend:
         #: Every state, also restored ones that nobody has registered in this run: they are kept and written
         #: into each snapshot, so that a state survives a program that does not use it.
         self._states: dict[str, _State] = {}
-        self._handles: dict[str, OperatorStateHandle] = {}
+        self._handles: dict[str, OperatorStateAccessor] = {}
         #: What was asked for at the first look-up; a reconfigured serializer may stand in its place.
         self._requested: dict[str, OperatorStateMeta] = {}
         self._generic_types = generic_types
@@ -183,7 +187,7 @@ class OperatorStateBackend:
             _check_kind(state.meta, meta, restored=True)
             state.go_on_as(meta)
         # Only now: a refused registration leaves everything as it was.
-        handle = descriptor.create_handle(state.meta, state.content, self._side)
+        handle = descriptor.create_accessor(state.meta, state.content, self._side)
         self._states[meta.name] = state
         self._handles[meta.name] = handle
         self._requested[meta.name] = meta

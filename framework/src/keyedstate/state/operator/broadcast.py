@@ -1,8 +1,7 @@
 """Broadcast state: a map that is the same on every task (Flink's ``BroadcastState``).
 
-It is written by the rows of a broadcast DataFrame, which reach every task, and read by the rows of a key.
-What is put in and taken out is copied where it is mutable, so that nothing but `BroadcastStateHandle.put` and
-its like changes the map: a change in place, on one task, would make the tasks differ.
+The rows of a broadcast DataFrame reach every task and write it; the rows of a key read it.  Mutable values
+are copied on their way in and out: a change in place, on one task, would make the tasks differ.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ from typing import Any, Generic, TypeVar
 
 from keyedstate.errors import ReadOnlyBroadcastStateError
 from keyedstate.operator_state import OperatorStateKind, OperatorStateMeta
-from keyedstate.state.kinds.handles import (
-    check_type,
-    check_value,
-    require_mapping,
+from keyedstate.state.kinds.checks import MapKeyChecks, check_type, check_value, require_mapping
+from keyedstate.state.operator.list_states import (
+    BroadcastSide,
+    OperatorStateAccessor,
+    OperatorStateDescriptor,
 )
-from keyedstate.state.operator.list_states import BroadcastSide, OperatorStateDescriptor, OperatorStateHandle
 from keyedstate.types import TypeSerializer, map_of
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class BroadcastStateHandle(OperatorStateHandle, Generic[K, V]):
-    """One map, which only the broadcast side may change.
+class BroadcastStateAccessor(MapKeyChecks[K], OperatorStateAccessor, Generic[K, V]):
+    """One map.  Values may be None; keys may not.
 
-    Values may be None; keys may not.
+    `put`, `put_all`, `remove` and `clear` raise `ReadOnlyBroadcastStateError` outside ``process_broadcast``.
     """
 
-    __slots__ = ("_canonical", "_copy", "_entries", "_key", "_side", "_value")
+    __slots__ = ("_canonical", "_copy", "_entries", "_is_key", "_key_type", "_side", "_value_type")
 
     def __init__(
         self,
@@ -42,10 +41,10 @@ class BroadcastStateHandle(OperatorStateHandle, Generic[K, V]):
     ) -> None:
         super().__init__(name)
         self._entries = entries
-        self._key = key
-        self._value = value
+        self._key_type = key
+        self._value_type = value
         self._side = side
-        #: Makes one NaN of all, and zero of negative zero; None where the key type has no such values.
+        self._is_key = key.is_value
         self._canonical = key.canonical if key.needs_canonical else None
         #: None where values cannot change in place.
         self._copy = None if value.immutable else value.copy
@@ -53,36 +52,24 @@ class BroadcastStateHandle(OperatorStateHandle, Generic[K, V]):
     # -- on both sides ------------------------------------------------------------------------------------
 
     def get(self, key: K) -> V | None:
-        """Return the value under a key, a copy where it is mutable, or None.
-
-        Raises
-        ------
-        StateValueError
-            Where nothing can be under the key, since it is not of the declared type.
-        """
+        """Return the value under a key, a copy where it is mutable, or None."""
         try:
-            value = self._entries.get(key if self._canonical is None else self._stored(key))
+            value = self._entries.get(key if self._canonical is None else self._key(key))
         except TypeError:  # it has no hash
             self._check_key(key)
             raise
         if value is None:
-            # Only now: a key that is there needs no look at its type.
+            # Only now: the type of a key that was found is right.
             self._check_key(key)
             return None
         return value if self._copy is None else self._copy(value)
 
     def contains(self, key: K) -> bool:
-        """Return whether a key is there, also one whose value is None.
-
-        Raises
-        ------
-        StateValueError
-            As `get`.
-        """
-        return self._stored(key) in self._entries
+        """Return whether the map has a key, also one whose value is None."""
+        return self._key(key) in self._entries
 
     def items(self) -> Iterator[tuple[K, V | None]]:
-        """Iterate over the entries that are there now; the map may be changed meanwhile."""
+        """Iterate over the present entries; the map may be changed meanwhile."""
         entries = list(self._entries.items())
         copy = self._copy
         if copy is None:
@@ -90,52 +77,31 @@ class BroadcastStateHandle(OperatorStateHandle, Generic[K, V]):
         return ((key, None if value is None else copy(value)) for key, value in entries)
 
     def keys(self) -> Iterator[K]:
-        """Iterate over the keys that are there now; the map may be changed meanwhile."""
+        """Iterate over the present keys; the map may be changed meanwhile."""
         return iter(list(self._entries))
 
     def values(self) -> Iterator[V | None]:
-        """Iterate over the values that are there now; the map may be changed meanwhile."""
+        """Iterate over the present values; the map may be changed meanwhile."""
         return (value for _, value in self.items())
 
     # -- on the broadcast side ----------------------------------------------------------------------------
 
     def put(self, key: K, value: V | None) -> None:
-        """Set the value under a key.
-
-        Raises
-        ------
-        ReadOnlyBroadcastStateError
-            Outside ``process_broadcast``, as with every method that changes the map.
-        StateValueError
-            Where the key or the value is not of the declared type; the state stays as it was.
-        """
+        """Set the value under a key."""
         self._check_writable()
         key, value = self._entry(key, value)
         self._entries[key] = value
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        """Set several; either all of them or, where one is refused, none.
-
-        Raises
-        ------
-        ReadOnlyBroadcastStateError, StateValueError
-            As `put`.
-        """
+        """Set several entries; all of them or, on an error, none."""
         self._check_writable()
-        require_mapping(self._name, entries)
+        require_mapping(self.name, entries)
         self._entries.update([self._entry(key, value) for key, value in entries.items()])
 
     def remove(self, key: K) -> None:
-        """Remove a key if it is there.
-
-        Raises
-        ------
-        ReadOnlyBroadcastStateError
-        StateValueError
-            Where the key is not of the declared type.
-        """
+        """Remove a key if it exists."""
         self._check_writable()
-        self._entries.pop(self._stored(key), None)
+        self._entries.pop(self._key(key), None)
 
     def clear(self) -> None:
         """Remove all entries."""
@@ -144,29 +110,19 @@ class BroadcastStateHandle(OperatorStateHandle, Generic[K, V]):
 
     def _entry(self, key: K, value: V | None) -> tuple[K, V | None]:
         """Return key and value as they are stored, or refuse them."""
-        key = self._stored(key)
+        key = self._key(key)
         if value is not None:
-            check_value(self._name, self._value, value)
+            check_value(self.name, self._value_type, value)
             if self._copy is not None:
                 value = self._copy(value)
         return key, value
 
-    def _stored(self, key: K) -> K:
-        """Return a key as it is stored, or refuse it."""
-        self._check_key(key)
-        return key if self._canonical is None else self._canonical(key)
-
-    def _check_key(self, key: K) -> None:
-        """Raise `StateValueError` unless a key is of the declared type."""
-        if not self._key.is_value(key):
-            check_value(self._name, self._key, key, "the map key")
-
     def _check_writable(self) -> None:
         if not self._side.current:
-            raise ReadOnlyBroadcastStateError(self._name)
+            raise ReadOnlyBroadcastStateError(self.name)
 
 
-class BroadcastState(OperatorStateDescriptor[BroadcastStateHandle[K, V]]):
+class BroadcastState(OperatorStateDescriptor[BroadcastStateAccessor[K, V]]):
     """A map that is the same on every task; for a `keyedstate.runtime.KeyedBroadcastProcessFunction`.
 
     Parameters
@@ -183,10 +139,10 @@ class BroadcastState(OperatorStateDescriptor[BroadcastStateHandle[K, V]]):
         map_of(key_type, value_type)
         super().__init__(OperatorStateMeta(name, OperatorStateKind.BROADCAST, key_type, value_type))
 
-    def create_handle(
+    def create_accessor(
         self, meta: OperatorStateMeta, content: Any, side: BroadcastSide
-    ) -> BroadcastStateHandle[K, V]:
-        return BroadcastStateHandle(self.name, content, meta.key_serializer, meta.value_serializer, side)
+    ) -> BroadcastStateAccessor[K, V]:
+        return BroadcastStateAccessor(self.name, content, meta.key_serializer, meta.value_serializer, side)
 
     def __repr__(self) -> str:
         return f"BroadcastState({self.name!r}, {self.meta.key_serializer!r}, {self.meta.value_serializer!r})"

@@ -1,8 +1,8 @@
 """Operator state: lists that belong to a task and not to a key (Flink's ``OperatorStateStore``).
 
-Two kinds of lists differ in what a restart makes of them.  An `OperatorListState` is dealt out anew where the
-parallelism has changed: each element is on one task.  A `UnionListState` gives all elements to every task,
-which picks its own.  Broadcast state is in `keyedstate.state.operator.broadcast`.
+The two kinds of lists differ after a restart with another parallelism.  The elements of an
+`OperatorListState` are redistributed: each is on one task.  A `UnionListState` gives all elements to every
+task, which picks its own.  Broadcast state is in `keyedstate.state.operator.broadcast`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from keyedstate.operator_state import OperatorStateKind, OperatorStateMeta
 from keyedstate.state.declaration import Declaration, declarations
-from keyedstate.state.kinds.handles import check_type
-from keyedstate.state.kinds.list_elements import ElementChecks, element_type
+from keyedstate.state.kinds.checks import ElementChecks, check_type, element_type
 from keyedstate.types import TypeSerializer
 
 T = TypeVar("T")
-H = TypeVar("H", bound="OperatorStateHandle")
+H = TypeVar("H", bound="OperatorStateAccessor")
 
 
 @dataclass
@@ -29,18 +28,20 @@ class BroadcastSide:
     current: bool = False
 
 
-class OperatorStateHandle:
-    """What the handles of operator states share."""
+class OperatorStateAccessor:
+    """What the accessors of operator states share.
 
-    __slots__ = ("_name",)
+    A value that is not of the declared type raises `StateValueError`, and the state stays as it was.
+
+    Attributes
+    ----------
+    name : str
+    """
+
+    __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        """The state's name."""
-        return self._name
+        self.name = name
 
 
 class OperatorStateDescriptor(Declaration[H], ABC, Generic[H]):
@@ -57,13 +58,13 @@ class OperatorStateDescriptor(Declaration[H], ABC, Generic[H]):
         self.meta = meta
 
     @abstractmethod
-    def create_handle(self, meta: OperatorStateMeta, content: Any, side: BroadcastSide) -> H:
-        """Return the handle over a state's content.
+    def create_accessor(self, meta: OperatorStateMeta, content: Any, side: BroadcastSide) -> H:
+        """Return the accessor over a state's content.
 
         Parameters
         ----------
         meta : OperatorStateMeta
-            The registered one; a reconfigured serializer may stand in the place of a declared one.
+            Has the serializers in use: those declared, or reconfigured ones.
         content : list or dict
             Shared with the operator state backend, which writes it into checkpoints.
         side : BroadcastSide
@@ -71,7 +72,7 @@ class OperatorStateDescriptor(Declaration[H], ABC, Generic[H]):
 
 
 def declared_operator_states(function: object) -> list[OperatorStateDescriptor[Any]]:
-    """Return the operator states declared as class attributes, those of base classes first.
+    """Return the operator states that are class attributes, those of base classes first.
 
     Raises
     ------
@@ -81,11 +82,11 @@ def declared_operator_states(function: object) -> list[OperatorStateDescriptor[A
     return [state for state in declarations(function) if isinstance(state, OperatorStateDescriptor)]
 
 
-class OperatorListStateHandle(ElementChecks[T], OperatorStateHandle, Generic[T]):
+class OperatorListStateAccessor(ElementChecks[T], OperatorStateAccessor, Generic[T]):
     """The elements of one list that are on this task.
 
-    None is no element, also where the element type is nullable.  The list keeps the very objects that it is
-    given: changing a mutable one in place changes the state, as in Flink.
+    None is no element, also where the element type is nullable.  The list keeps the objects themselves:
+    changing a mutable one in place changes the state, as in Flink.
     """
 
     __slots__ = ("_element", "_elements", "_is_element")
@@ -97,39 +98,21 @@ class OperatorListStateHandle(ElementChecks[T], OperatorStateHandle, Generic[T])
         self._is_element = self._element.is_value
 
     def get(self) -> list[T]:
-        """Return the elements as a list of the caller's own; an empty one where there is none."""
+        """Return the elements as a new list, which may be changed."""
         return self._elements.copy()
 
     def add(self, value: T) -> None:
-        """Append one element.
-
-        Raises
-        ------
-        StateValueError
-            For None and where the element is not of the declared type; the state stays as it was.
-        """
+        """Append one element."""
         if not self._is_element(value):
             raise self._refusal([value])
         self._elements.append(value)
 
     def add_all(self, values: Iterable[T]) -> None:
-        """Append several elements: all of them or, where one is refused, none.
-
-        Raises
-        ------
-        StateValueError
-            For None instead of a list, and as `add`.
-        """
+        """Append several elements, all of them or, on an error, none."""
         self._elements.extend(self._checked(values))
 
     def update(self, values: Iterable[T]) -> None:
-        """Replace the list by other elements; no element is the same as `clear`.
-
-        Raises
-        ------
-        StateValueError
-            As `add_all`; the state stays as it was.
-        """
+        """Replace the list by other elements; without any it is the same as `clear`."""
         self._elements[:] = self._checked(values)
 
     def clear(self) -> None:
@@ -137,24 +120,24 @@ class OperatorListStateHandle(ElementChecks[T], OperatorStateHandle, Generic[T])
         self._elements.clear()
 
 
-class _ListDescriptor(OperatorStateDescriptor[OperatorListStateHandle[T]]):
+class _ListDescriptor(OperatorStateDescriptor[OperatorListStateAccessor[T]]):
     kind: OperatorStateKind
 
     def __init__(self, name: str, type: TypeSerializer[T]) -> None:
         check_type(name, "element type", type)
         super().__init__(OperatorStateMeta.of_list(name, self.kind, type))
 
-    def create_handle(
+    def create_accessor(
         self, meta: OperatorStateMeta, content: Any, side: BroadcastSide
-    ) -> OperatorListStateHandle[T]:
-        return OperatorListStateHandle(self.name, content, meta.value_serializer)
+    ) -> OperatorListStateAccessor[T]:
+        return OperatorListStateAccessor(self.name, content, meta.value_serializer)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.meta.value_serializer!r})"
 
 
 class OperatorListState(_ListDescriptor[T]):
-    """A list of which each task has a part; after a change of parallelism the elements are dealt out evenly.
+    """A list of which each task has a part; a change of parallelism redistributes the elements evenly.
 
     Parameters
     ----------
@@ -169,8 +152,8 @@ class OperatorListState(_ListDescriptor[T]):
 class UnionListState(_ListDescriptor[T]):
     """A list of which each task has a part; after every restart each task has the elements of all.
 
-    So a function that never calls `OperatorListStateHandle.update` with what is its task's own multiplies the
-    elements by the number of tasks at every restart.
+    A function that does not call `update` with the elements of its own task multiplies the elements by the
+    number of tasks at every restart.
 
     Parameters
     ----------

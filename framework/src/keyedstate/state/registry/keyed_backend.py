@@ -29,9 +29,8 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state.clock import Clock, system_clock
-from keyedstate.state.context import KeyContext, KeysInTurn
-from keyedstate.state.kinds import handles as state_base
-from keyedstate.state.kinds.handles import StateDescriptor
+from keyedstate.state.context import KeyContext, KeySequence
+from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor
 from keyedstate.state.registry.change_tracking import ChangeTracker, apply_changes
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.latency import LatencyTracker
@@ -42,7 +41,7 @@ from keyedstate.state.registry.running_snapshot import SnapshotTask
 from keyedstate.state.ttl.expiring_states import ExpiringStates
 from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer
 
-H = TypeVar("H", bound=state_base.StateHandle)
+H = TypeVar("H", bound=StateAccessor)
 
 
 class KeyedStateBackend:
@@ -173,25 +172,25 @@ class KeyedStateBackend:
 
     # -- rows of one key after the other ----------------------------------------------------------------
 
-    def hold_values(self, keys: KeysInTurn) -> None:
-        """Let states keep what the current key has at hand, until `write_held` is called.
+    def begin_write_behind(self, keys: KeySequence) -> None:
+        """Let states keep what the current key has at hand, until `end_write_behind` is called.
 
         For the time in which nothing but a function and its handles uses the state: tables do not have what
         handles hold.
 
         Parameters
         ----------
-        keys : KeysInTurn
+        keys : KeySequence
             From which the current key is taken meanwhile, with `KeyContext.turn`.
         """
-        self.current.in_turn = keys
+        self.current.sequence = keys
         for handle in self._states.cached:
-            handle._hold()
+            handle._begin_write_behind()
 
-    def write_held(self) -> None:
+    def end_write_behind(self) -> None:
         """Write what handles hold into the tables, and let them hold nothing from now on."""
         for handle in self._states.cached:
-            handle._stop_holding()
+            handle._end_write_behind()
 
     # -- the current key ------------------------------------------------------------------------------
 
@@ -299,11 +298,11 @@ class KeyedStateBackend:
 
     def registered_states(self) -> list[str]:
         """Return the names of the states that were registered in this run."""
-        return list(self._states.handles)
+        return list(self._states.accessors)
 
-    def handle_at(
+    def accessor_at(
         self, state: str, key: Any, key_group: int, namespace: object = VOID_NAMESPACE
-    ) -> state_base.StateHandle:
+    ) -> StateAccessor:
         """Return a handle that stays at one key and namespace, whatever the current key is.
 
         Parameters
@@ -323,7 +322,7 @@ class KeyedStateBackend:
         context = KeyContext(self._key_serializer, self._context.key_groups, self._context.max_parallelism)
         context.check_own(key, key_group)
         context.key, context.key_group = key, key_group
-        return self._states.handles[state].at(context, namespace)
+        return self._states.accessors[state].at(context, namespace)
 
     # -- over all keys ------------------------------------------------------------------------------------
 
@@ -360,7 +359,7 @@ class KeyedStateBackend:
         The keys are listed first, so the function may change and clear state.  The current key, and the
         namespace of a handle that was there before, are put back at the end.
         """
-        known = self._states.handles.get(descriptor.name)
+        known = self._states.accessors.get(descriptor.name)
         namespace_before = namespace if known is None else known.namespace
         handle = self.get_state(descriptor, namespace, namespace_serializer)
         current = self.current

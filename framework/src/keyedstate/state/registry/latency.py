@@ -21,7 +21,7 @@ from keyedstate.options import (
     METRICS_LATENCY_STATE_NAMES,
     Configuration,
 )
-from keyedstate.state.kinds.handles import StateHandle
+from keyedstate.state.kinds.accessor import StateAccessor
 from keyedstate.state.kinds.map_iterator import MapStateIterator
 
 #: What handles have beside their operations.
@@ -95,7 +95,7 @@ class LatencyTracker:
         #: Whether an operation is under way: what it does by way of others is not counted.
         self._inside = False
 
-    def track(self, handle: StateHandle, meta: StateMeta) -> None:
+    def track(self, handle: StateAccessor, meta: StateMeta) -> None:
         """Sample the accesses through a handle, and through those that it makes."""
         label = meta.name if self.sampling.by_state else meta.kind.value
         handle.__class__ = self._class_of(type(handle), label, _operations_of(type(handle)))

@@ -10,17 +10,16 @@ from keyedstate.errors import NullNamespaceError, StateKindMismatchError, StateM
 from keyedstate.ordered.object_cache import weight_of
 from keyedstate.state.clock import UNKNOWN_TIME
 from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds import handles as state_base
-from keyedstate.state.kinds.handles import StateDescriptor, check_value
+from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor, check_value
 from keyedstate.state.registry.change_tracking import ChangeTracker
 from keyedstate.state.registry.chosen_backend import ChosenBackend
 from keyedstate.state.registry.latency import LatencyTracker
 from keyedstate.state.registry.restored_tables import adapted, adopt
 from keyedstate.state.ttl.expiring_states import ExpiringStates
-from keyedstate.state.ttl_kinds.create import create_ttl_handle
+from keyedstate.state.ttl_kinds import create_ttl_accessor
 from keyedstate.types import VOID, TypeSerializer, refuse_generic
 
-H = TypeVar("H", bound=state_base.StateHandle)
+H = TypeVar("H", bound=StateAccessor)
 
 
 class RegisteredStates:
@@ -44,7 +43,7 @@ class RegisteredStates:
     ----------
     handles : dict
         The accessors by name.
-    cached : list of StateHandle
+    cached : list of StateAccessor
         The accessors with a write-behind cache.  The table gives them back the very values that were put, and
         only `update` changes those.
     """
@@ -74,8 +73,8 @@ class RegisteredStates:
         self._latency = latency
         self.current = current
         self._expiring = expiring
-        self.handles: dict[str, state_base.StateHandle] = {}
-        self.cached: list[state_base.StateHandle] = []
+        self.accessors: dict[str, StateAccessor] = {}
+        self.cached: list[StateAccessor] = []
         #: What was asked for at the first look-up; a reconfigured serializer may stand in its place.
         self._requested: dict[str, StateMeta] = {}
 
@@ -87,7 +86,7 @@ class RegisteredStates:
             raise NullNamespaceError(descriptor.name)
         if not namespace_serializer.is_value(namespace):
             check_value(descriptor.name, namespace_serializer, namespace, "the namespace")
-        handle = self.handles.get(descriptor.name)
+        handle = self.accessors.get(descriptor.name)
         meta = StateMeta(
             descriptor.name,
             descriptor.kind,
@@ -103,7 +102,7 @@ class RegisteredStates:
         handle.set_namespace(namespace)
         return cast(H, handle)
 
-    def _register(self, descriptor: StateDescriptor[Any], meta: StateMeta) -> state_base.StateHandle:
+    def _register(self, descriptor: StateDescriptor[Any], meta: StateMeta) -> StateAccessor:
         self._backend.require(meta.kind, meta.name)
         if not self._generic_types:
             refuse_generic(meta.name, meta.value_serializer)
@@ -112,18 +111,18 @@ class RegisteredStates:
             expiry = self._expiring.expiry_of(meta.name, descriptor.ttl, meta.kind)
             meta = replace(meta, expiry=expiry.for_backend())
         table, changed = self._table_for(meta, UNKNOWN_TIME if expiry is None else expiry.time.stamp)
-        handle: state_base.StateHandle
+        handle: StateAccessor
         if expiry is None:
-            handle = descriptor.create_handle(changed, self.current)
+            handle = descriptor.create_accessor(changed, self.current)
         else:
-            handle = create_ttl_handle(descriptor, changed, self.current, expiry)
+            handle = create_ttl_accessor(descriptor, changed, self.current, expiry)
             expiry.attach(changed, cleans_itself=isinstance(table, ExpiryCleanup))
         if self._latency is not None:
             self._latency.track(handle, meta)
         # Only now: a refused registration leaves everything as it was.
         self._tables[meta.name] = table
         self._changed[meta.name] = changed
-        self.handles[meta.name] = handle
+        self.accessors[meta.name] = handle
         self._requested[meta.name] = meta
         if expiry is not None:
             self._expiring.add(meta.name, expiry)

@@ -55,8 +55,13 @@ class StateExpiry:
         if self.time.now >= self.cleanup.due:
             self.cleanup.run()
 
+    def written(self, key_group: int, key: Any, namespace: Any) -> None:
+        """Note that an address was written, which may be new."""
+        if self.index is not None:
+            self.index.written(key_group, key, namespace)
+
     def moved(self, key_group: int, key: Any, namespace: Any, stored: Any) -> None:
-        """Take note of a written entry that has timestamps of before."""
+        """Note that an entry was written whose timestamps are older than the present."""
         oldest = self.layout.oldest(stored)
         self.cleanup.moved(oldest)
         if self.index is not None:

@@ -8,11 +8,12 @@ from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
 from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.aggregating import AggregatingState, AggregatingStateHandle
-from keyedstate.state.kinds.handles import check_value
-from keyedstate.state.kinds.merging import AccumulatingStateHandle
-from keyedstate.state.kinds.reducing import ReducingState, ReducingStateHandle
+from keyedstate.state.kinds.aggregating import AggregatingState, AggregatingStateAccessor
+from keyedstate.state.kinds.checks import check_value
+from keyedstate.state.kinds.merging import AccumulatingStateAccessor
+from keyedstate.state.kinds.reducing import ReducingState, ReducingStateAccessor
 from keyedstate.state.ttl.expiry import StateExpiry
+from keyedstate.state.ttl_kinds.expiring import ExpiringMergingStateAccessor
 
 T = TypeVar("T")
 IN = TypeVar("IN")
@@ -20,16 +21,14 @@ ACC = TypeVar("ACC")
 OUT = TypeVar("OUT")
 
 
-class _TimedAccumulation(AccumulatingStateHandle):
+class _TimedAccumulation(ExpiringMergingStateAccessor, AccumulatingStateAccessor):
     """What is stored expires as a whole; every addition and every merge gives it a new time.
 
-    An expired one counts as none, also where expired values are shown.
+    An expired value counts as none, also where expired values are shown.  When namespaces merge, a source
+    that meets no other stored value keeps its time.
     """
 
     __slots__ = ()
-
-    #: Slots of the subclasses: a class has but one base with slots of its own.
-    _expiry: StateExpiry
 
     def get_internal(self) -> Any:
         self._expiry.accessed()
@@ -37,21 +36,21 @@ class _TimedAccumulation(AccumulatingStateHandle):
         return self._shown(context.key_group, context.key)
 
     def _shown(self, group: int, key: Any) -> Any:
-        stored = self._table.get(group, key, self._namespace)
+        stored = self._table.get(group, key, self.namespace)
         if stored is None:
             return None
         if stored[0] <= self._expiry.limit:
-            self._table.remove(group, key, self._namespace)
+            self._table.remove(group, key, self.namespace)
             return stored[1] if self._expiry.shows_expired else None
         if self._expiry.refreshes:
             renewed = self._expiry.time.renewed(stored[0])
-            self._table.put(group, key, self._namespace, (renewed, stored[1]))
+            self._table.put(group, key, self.namespace, (renewed, stored[1]))
         return stored[1]
 
     def _shown_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None) -> list[Any]:
         self._expiry.accessed()
         keys, groups = self._context.locate(keys, key_groups)
-        found = self._table.get_many(groups, keys, self._namespace)
+        found = self._table.get_many(groups, keys, self.namespace)
         limit = self._expiry.limit
         if self._expiry.refreshes or any(stored is not None and stored[0] <= limit for stored in found):
             return list(map(self._shown, groups, keys))
@@ -61,38 +60,16 @@ class _TimedAccumulation(AccumulatingStateHandle):
         if stored is None:
             self.clear()
             return
-        check_value(self._name, self._serializer, stored)
+        check_value(self.name, self._serializer, stored)
         context = self._context
         self._write_many([context.key_group], [context.key], [(self._expiry.time.stamp, stored)])
 
     def add(self, value: Any) -> None:
         super().add(value)
-        if value is None:
-            return
-        self._expiry.accessed()
-        if self._expiry.index is not None:
+        if value is not None:
             context = self._context
-            self._expiry.index.written(context.key_group, context.key, self._namespace)
-
-    def _write_many(self, groups: list[int], keys: list[Any], values: list[Any]) -> None:
-        super()._write_many(groups, keys, values)
-        self._expiry.accessed()
-        if self._expiry.index is not None:
-            for key, group, value in zip(keys, groups, values, strict=True):
-                if value is not None:
-                    self._expiry.index.written(group, key, self._namespace)
-
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Fold what lives in the sources into the target, and remove them.
-
-        What comes of two stored values begins to live, also where one of them is expired.  A source that
-        meets no other stored value keeps its time.
-        """
-        super().merge_namespaces(target, sources)
-
-    def _put_merged(self, group: int, key: Any, target: Any, merged: Any) -> None:
-        super()._put_merged(group, key, target, merged)
-        self._expiry.moved(group, key, target, merged)
+            self._expiry.accessed()
+            self._expiry.written(context.key_group, context.key, self.namespace)
 
     def _merge(self, merged: Any, stored: Any) -> Any:
         limit = self._expiry.limit
@@ -108,7 +85,7 @@ class _TimedAccumulation(AccumulatingStateHandle):
         """Return two stored values without timestamps in one."""
 
 
-class TtlReducingStateHandle(_TimedAccumulation, ReducingStateHandle[T]):
+class TtlReducingStateAccessor(_TimedAccumulation, ReducingStateAccessor[T]):
     """The reduction of all values added while it lived."""
 
     __slots__ = ("_expiry", "_fold")
@@ -116,7 +93,7 @@ class TtlReducingStateHandle(_TimedAccumulation, ReducingStateHandle[T]):
     def __init__(
         self, descriptor: ReducingState[T], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
     ) -> None:
-        super().__init__(descriptor.name, table, context, descriptor.plain_serializer, descriptor.function)
+        super().__init__(descriptor, table, context)
         self._expiry = expiry
         self._fold, self._accumulate = self._accumulate, _timed(self._accumulate, expiry)
 
@@ -130,7 +107,7 @@ class TtlReducingStateHandle(_TimedAccumulation, ReducingStateHandle[T]):
         return cast(T, self._fold(merged, stored))
 
 
-class TtlAggregatingStateHandle(_TimedAccumulation, AggregatingStateHandle[IN, ACC, OUT]):
+class TtlAggregatingStateAccessor(_TimedAccumulation, AggregatingStateAccessor[IN, ACC, OUT]):
     """The aggregate of all values added while it lived."""
 
     __slots__ = ("_expiry",)
@@ -142,7 +119,7 @@ class TtlAggregatingStateHandle(_TimedAccumulation, AggregatingStateHandle[IN, A
         context: KeyContext,
         expiry: StateExpiry,
     ) -> None:
-        super().__init__(descriptor.name, table, context, descriptor.plain_serializer, descriptor.function)
+        super().__init__(descriptor, table, context)
         self._expiry = expiry
         self._accumulate = _timed(self._accumulate, expiry)
 
@@ -155,7 +132,7 @@ class TtlAggregatingStateHandle(_TimedAccumulation, AggregatingStateHandle[IN, A
         return [None if found is None else result(found) for found in self._shown_many(keys, key_groups)]
 
     def _merged(self, merged: ACC, stored: ACC) -> ACC:
-        return AggregatingStateHandle._merge(self, merged, stored)
+        return AggregatingStateAccessor._merge(self, merged, stored)
 
 
 def _timed(fold: Callable[[Any, Any], Any], expiry: StateExpiry) -> Callable[[Any, Any], tuple[int, Any]]:

@@ -7,18 +7,19 @@ from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
 from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.list import ListState, ListStateHandle
+from keyedstate.state.kinds.list import ListState, ListStateAccessor
 from keyedstate.state.ttl.expiry import StateExpiry
+from keyedstate.state.ttl_kinds.expiring import ExpiringMergingStateAccessor
 from keyedstate.types import TimedList
 
 T = TypeVar("T")
 
 
-class TtlListStateHandle(ListStateHandle[T]):
+class TtlListStateAccessor(ExpiringMergingStateAccessor, ListStateAccessor[T]):
     """A list per key and namespace; each element lives from when it was added.
 
-    Stored is a `TimedList`.  A read leaves expired elements among living ones where
-    they are; the last one that expires takes the list with it.
+    Stored is a `TimedList`.  A read leaves expired elements in it while others live; when the last one
+    expires it removes the list.  When namespaces merge, every element keeps its time.
     """
 
     __slots__ = ("_expiry",)
@@ -26,7 +27,7 @@ class TtlListStateHandle(ListStateHandle[T]):
     def __init__(
         self, descriptor: ListState[T], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
     ) -> None:
-        super().__init__(descriptor.name, table, context, descriptor.plain_serializer)
+        super().__init__(descriptor, table, context)
         self._expiry = expiry
 
     def get(self) -> list[T]:
@@ -44,12 +45,12 @@ class TtlListStateHandle(ListStateHandle[T]):
 
     @property
     def _all_live(self) -> bool:
-        """Whether it is known without looking that nothing is expired, and reads change nothing."""
+        """Whether no element can be expired, and reads change nothing."""
         expiry = self._expiry
         return not expiry.refreshes and expiry.time.now < expiry.cleanup.all_live_until
 
     def _shown(self, group: int, key: Any, stored: TimedList[T]) -> list[T]:
-        """Return what a read of a stored list shows, and do to it what a read does."""
+        """Return what a read of a stored list shows, and change the list as a read does."""
         limit = self._expiry.limit
         living = [element for element, stamp in zip(stored, stored.stamps, strict=True) if stamp > limit]
         if not living:
@@ -64,32 +65,26 @@ class TtlListStateHandle(ListStateHandle[T]):
     def add(self, value: T) -> None:
         if not self._is_element(value):
             raise self._refusal([value])
-        self._expiry.accessed()
-        context = self._context
+        expiry, context = self._expiry, self._context
+        expiry.accessed()
         stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if stored is None:
-            self._append(context.key_group, context.key, self._timed([value]))
+            self._table.put(context.key_group, context.key, self._namespace, self._timed([value]))
         else:
             stored.append(value)
-            stored.stamps.append(self._expiry.time.stamp)
-            self._written(context.key_group, context.key)
+            stored.stamps.append(expiry.time.stamp)
+        expiry.written(context.key_group, context.key, self._namespace)
 
-    def add_all(self, values: Iterable[T]) -> None:
-        new = self._checked(values)
-        if not new:
-            return
+    def _append(self, group: int, key: Any, new: list[T]) -> None:
         self._expiry.accessed()
-        context = self._context
-        self._append(context.key_group, context.key, self._timed(new))
-
-    def _append(self, group: int, key: Any, new: TimedList[T]) -> None:
+        timed = self._timed(new)
         stored = self._table.get_for_update(group, key, self._namespace)
         if stored is None:
-            self._table.put(group, key, self._namespace, new)
+            self._table.put(group, key, self._namespace, timed)
         else:
-            stored.extend(new)
-            stored.stamps.extend(new.stamps)
-        self._written(group, key)
+            stored.extend(timed)
+            stored.stamps.extend(timed.stamps)
+        self._expiry.written(group, key, self._namespace)
 
     def update(self, values: Iterable[T]) -> None:
         new = self._checked(values)
@@ -99,7 +94,7 @@ class TtlListStateHandle(ListStateHandle[T]):
         self._expiry.accessed()
         context = self._context
         self._table.put(context.key_group, context.key, self._namespace, self._timed(new))
-        self._written(context.key_group, context.key)
+        self._expiry.written(context.key_group, context.key, self._namespace)
 
     def update_internal(self, stored: list[T] | None) -> None:
         self.update(stored or [])
@@ -112,7 +107,7 @@ class TtlListStateHandle(ListStateHandle[T]):
             return [[] if stored is None else stored.copy() for stored in found]
         shown: list[list[T]] = []
         for group, key in zip(groups, keys, strict=True):
-            # Looked up anew: of a key that comes twice the first has removed or rewritten the list.
+            # Looked up again: the first of a repeated key has removed or rewritten the list.
             stored = self._table.get(group, key, self._namespace)
             shown.append([] if stored is None else self._shown(group, key, stored))
         return shown
@@ -122,26 +117,15 @@ class TtlListStateHandle(ListStateHandle[T]):
     ) -> None:
         keys, groups = self._context.locate(keys, key_groups)
         column = self._checked(self._column(values, keys))
-        self._expiry.accessed()
         for group, key, element in zip(groups, keys, column, strict=True):
-            self._append(group, key, self._timed([element]))
+            self._append(group, key, [element])
 
     def update_many(
         self, keys: Iterable[Any], lists: Iterable[Iterable[T]], key_groups: Sequence[int] | None = None
     ) -> None:
         keys, groups = self._context.locate(keys, key_groups)
         column = [self._checked(values) for values in self._column(lists, keys, "lists")]
-        self._expiry.accessed()
         self._write_many(groups, keys, [self._timed(values) if values else None for values in column])
-        for group, key, values in zip(groups, keys, column, strict=True):
-            if values:
-                self._written(group, key)
-
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Append the sources' lists to the target's; every element keeps its time."""
-        super().merge_namespaces(target, sources)
-
-    # -- within -------------------------------------------------------------------------------------------
 
     def _timed(self, values: list[T]) -> TimedList[T]:
         return TimedList.of(values, (self._expiry.time.stamp,) * len(values))
@@ -151,11 +135,3 @@ class TtlListStateHandle(ListStateHandle[T]):
         merged.extend(stored)
         merged.stamps.extend(stored.stamps)
         return merged
-
-    def _put_merged(self, group: int, key: Any, target: Any, merged: Any) -> None:
-        super()._put_merged(group, key, target, merged)
-        self._expiry.moved(group, key, target, merged)
-
-    def _written(self, group: int, key: Any) -> None:
-        if self._expiry.index is not None:
-            self._expiry.index.written(group, key, self._namespace)

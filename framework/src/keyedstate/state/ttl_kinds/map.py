@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
-from keyedstate.errors import NothingToRemoveError
 from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.map import MapState, MapStateHandle
+from keyedstate.state.kinds.accessor import StateAccessor
+from keyedstate.state.kinds.map import MapState, MapStateAccessor
 from keyedstate.state.kinds.map_iterator import MapStateEntry, MapStateIterator
 from keyedstate.state.ttl.expiry import StateExpiry
 from keyedstate.types import TimedDict
@@ -17,10 +17,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class TtlMapStateHandle(MapStateHandle[K, V]):
+class TtlMapStateAccessor(MapStateAccessor[K, V]):
     """A map per key and namespace; each entry lives from when it was put.
 
-    Stored is a `TimedDict`.  Whoever comes upon an expired entry removes it.
+    Stored is a `TimedDict`.  A read that meets an expired entry removes it.
     """
 
     __slots__ = ("_cleanup", "_expiry", "_refreshes", "_time", "_ttl_ms")
@@ -28,7 +28,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
     def __init__(
         self, descriptor: MapState[K, V], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
     ) -> None:
-        super().__init__(descriptor.name, table, context, descriptor.plain_serializer)
+        super().__init__(descriptor, table, context)
         self._expiry = expiry
         self._cleanup = expiry.cleanup
         self._time = expiry.time
@@ -38,7 +38,6 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
     # -- one entry ----------------------------------------------------------------------------------------
 
     def get(self, key: K) -> V | None:
-        """Return the value under a map key, or None; an expired one is removed."""
         now, cleanup = self._time.now, self._cleanup
         if now >= cleanup.due:
             cleanup.run()
@@ -69,7 +68,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         return value if self._expiry.shows_expired else None
 
     def contains(self, key: K) -> bool:
-        """Return whether a map key is there and lives; as any read, it may give the entry a new time."""
+        """Return whether the map has a key that lives; as any read, it may give the entry a new time."""
         if self._time.now >= self._cleanup.due:
             self._cleanup.run()
         context = self._context
@@ -111,7 +110,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         else:
             entries[key] = value
             entries.stamps[key] = time.stamp
-        self._written(context.key_group, context.key)
+        self._expiry.written(context.key_group, context.key, self._namespace)
 
     # -- several entries ----------------------------------------------------------------------------------
 
@@ -120,21 +119,16 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         entries = self._raw()
         return {} if entries is None else self._shown(entries, [key for key in wanted if key in entries])
 
-    def put_all(self, entries: Mapping[K, V | None]) -> None:
-        new = self._checked(entries)
-        if not new:
-            return
+    def _put_entries(self, group: int, key: Any, new: dict[K, V | None]) -> None:
         self._expiry.accessed()
         stamps = dict.fromkeys(new, self._time.stamp)
-        context = self._context
-        stored = self._table.get_for_update(context.key_group, context.key, self._namespace)
+        stored = self._table.get_for_update(group, key, self._namespace)
         if stored is None:
-            timed = TimedDict.of(new, stamps)
-            self._table.put(context.key_group, context.key, self._namespace, timed)
+            self._table.put(group, key, self._namespace, TimedDict.of(new, stamps))
         else:
             stored.update(new)
             stored.stamps.update(stamps)
-        self._written(context.key_group, context.key)
+        self._expiry.written(group, key, self._namespace)
 
     def size(self) -> int:
         """Return the number of entries that live; they get no new time."""
@@ -145,21 +139,15 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         return 0 if entries is None else sum(stamp > limit for stamp in entries.stamps.values())
 
     def is_empty(self) -> bool:
-        """Return whether no entry lives.
-
-        Flink's asks the map as it is stored, so there expired entries may count.
-        """
+        """Return whether no entry lives (Flink's also counts expired entries that are still stored)."""
         entries, limit = self._raw(), self._expiry.limit
         return entries is None or all(stamp <= limit for stamp in entries.stamps.values())
 
     # -- all entries --------------------------------------------------------------------------------------
 
     def entries(self) -> MapStateIterator[K, V]:
-        """Iterate over the entries that live; those that are shown are read, those expired are removed."""
         self._expiry.accessed()
-        context = self._context
-        address = context.key_group, context.key, self._namespace
-        return _TtlMapStateIterator(self._name, self._table, address, self._check_entry, self._expiry)
+        return _TtlMapStateIterator(self, self._check_entry, self._expiry)
 
     def items(self) -> Iterator[tuple[K, V | None]]:
         return iter(self._readable().items())
@@ -187,47 +175,27 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
             context.key, context.key_group = before
         return shown
 
-    def put_many(
-        self,
-        keys: Iterable[Any],
-        map_keys: Iterable[K],
-        values: Iterable[V | None],
-        key_groups: Sequence[int] | None = None,
+    def _put_columns(
+        self, groups: list[int], keys: list[Any], map_column: list[K], column: list[V | None]
     ) -> None:
-        keys, groups = self._context.locate(keys, key_groups)
-        map_column = self._column(map_keys, keys, "map keys")
-        column = self._column(values, keys)
-        for map_key, value in zip(map_column, column, strict=True):
-            if not self._is_key(map_key) or (value is not None and not self._is_value(value)):
-                self._check_entry(map_key, value)
-        if self._canonical is not None:
-            map_column = list(map(self._canonical, map_column))
-        self._expiry.accessed()
-        table, namespace, stamp = self._table, self._namespace, self._time.stamp
         for group, key, map_key, value in zip(groups, keys, map_column, column, strict=True):
-            entries = table.get_for_update(group, key, namespace)
-            if entries is None:
-                table.put(group, key, namespace, TimedDict.of({map_key: value}, {map_key: stamp}))
-            else:
-                entries[map_key] = value
-                entries.stamps[map_key] = stamp
-            self._written(group, key)
+            self._put_entries(group, key, {map_key: value})
 
     # -- within -------------------------------------------------------------------------------------------
 
     def _all_live(self) -> TimedDict[K, V | None] | None:
-        """Return the stored entries where all are known to live without a look, and reads change nothing."""
+        """Return the stored entries where none can be expired and reads change nothing, else None."""
         if self._refreshes or self._time.now >= self._cleanup.all_live_until:
             return None
         return self._raw()
 
     def _readable(self) -> dict[K, V | None]:
-        """Return the entries that live, to be looked at only."""
+        """Return the entries that live; they must not be changed."""
         entries = self._all_live()
         return self._entries() if entries is None else entries
 
     def _entries(self) -> dict[K, V | None]:
-        """Return the entries that live, as every read shows them, in a dict of the caller's own."""
+        """Return the entries that live in a new dict, and change the stored ones as a read does."""
         entries = self._raw()
         return {} if entries is None else self._shown(entries, entries)
 
@@ -240,7 +208,7 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         )
 
     def _shown(self, entries: TimedDict[K, V | None], keys: Collection[K]) -> dict[K, V | None]:
-        """Return what a read of some keys shows, and do to the stored entries what a read does."""
+        """Return what a read of some keys shows, and change the stored entries as a read does."""
         limit, stamps = self._expiry.limit, entries.stamps
         expired = [key for key in keys if stamps[key] <= limit]
         gone = set() if self._expiry.shows_expired else set(expired)
@@ -254,45 +222,28 @@ class TtlMapStateHandle(MapStateHandle[K, V]):
         return shown
 
     def _for_update(self) -> TimedDict[K, V | None]:
-        """Return the stored map, which is there, to be changed."""
+        """Return the stored map, which exists, to change it."""
         context = self._context
         return cast(
             "TimedDict[K, V | None]",
             self._table.get_for_update(context.key_group, context.key, self._namespace),
         )
 
-    def _drop(self, keys: list[K]) -> None:
-        entries = self._for_update()
-        for key in keys:
-            del entries[key]
-        if not entries:
-            self.clear()
-
-    def _written(self, group: int, key: Any) -> None:
-        if self._expiry.index is not None:
-            self._expiry.index.written(group, key, self._namespace)
-
 
 class _TtlMapStateIterator(MapStateIterator[K, V]):
-    """Looks for the next living entry in `has_next`, so there is nothing to remove afterwards (TTL-19)."""
+    """Looks for the next living entry in `has_next`, so that nothing can be removed after that (TTL-19)."""
 
     __slots__ = ("_all_live", "_expiry")
 
     def __init__(
-        self,
-        name: str,
-        table: AnyStateTable,
-        address: tuple[int, Any, Any],
-        check: Callable[[K, V | None], None],
-        expiry: StateExpiry,
+        self, accessor: StateAccessor, check: Callable[[K, V | None], None], expiry: StateExpiry
     ) -> None:
-        super().__init__(name, table, address, check)
+        super().__init__(accessor, check)
         self._expiry = expiry
-        #: Whether all entries live, and to be shown changes none; time stands still within a record.
+        #: Whether all entries live and reads change none; time does not move within a record.
         self._all_live = not expiry.refreshes and expiry.time.now < expiry.cleanup.all_live_until
 
     def has_next(self) -> bool:
-        """Return whether there is another entry; expired ones on the way are removed."""
         self._shown = []
         if self._all_live or self._expiry.shows_expired:
             return super().has_next()
@@ -319,25 +270,12 @@ class _TtlMapStateIterator(MapStateIterator[K, V]):
             stored.stamps[entry.key] = renewed
         return entry
 
-    def remove(self) -> None:
-        """Remove the entry that was shown last, directly after it was shown.
-
-        Raises
-        ------
-        NothingToRemoveError
-            Also after `has_next`, and where the entry was expired and so is removed already.
-        """
-        if not self._shown:
-            raise NothingToRemoveError(self._name)
-        super().remove()
-
     def _store(self, key: K, value: V | None) -> None:
         stamp = self._expiry.time.stamp
         entries: Any = self._table.get_for_update(*self._address)
         if entries is None:
             self._table.put(*self._address, TimedDict.of({key: value}, {key: stamp}))
-            if self._expiry.index is not None:
-                self._expiry.index.written(*self._address)
+            self._expiry.written(*self._address)
         else:
             entries[key] = value
             entries.stamps[key] = stamp

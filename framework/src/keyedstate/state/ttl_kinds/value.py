@@ -6,22 +6,24 @@ from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
 from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.handles import check_value
-from keyedstate.state.kinds.value import ValueState, ValueStateHandle
+from keyedstate.state.kinds.checks import check_value
+from keyedstate.state.kinds.value import ValueState, ValueStateAccessor
 from keyedstate.state.ttl.expiry import StateExpiry
+from keyedstate.state.ttl_kinds.expiring import ExpiringStateAccessor
 
 T = TypeVar("T")
 
 
-class TtlValueStateHandle(ValueStateHandle[T]):
-    """One value per key and namespace, which expires as a whole; expired, the default is there again."""
+class TtlValueStateAccessor(ExpiringStateAccessor, ValueStateAccessor[T]):
+    """One value per key and namespace, which expires as a whole; an expired one gives way to the default."""
 
-    __slots__ = ("_cleanup", "_index", "_refreshes", "_shows_expired", "_time", "_ttl_ms")
+    __slots__ = ("_cleanup", "_expiry", "_index", "_refreshes", "_shows_expired", "_time", "_ttl_ms")
 
     def __init__(
         self, descriptor: ValueState[T], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
     ) -> None:
-        super().__init__(descriptor.name, table, context, descriptor.plain_serializer, descriptor.default)
+        super().__init__(descriptor, table, context)
+        self._expiry = expiry
         self._time = expiry.time
         self._ttl_ms = expiry.ttl.ms
         self._cleanup = expiry.cleanup
@@ -30,21 +32,18 @@ class TtlValueStateHandle(ValueStateHandle[T]):
         self._shows_expired = expiry.shows_expired
 
     def value(self) -> T:
-        """Return the value, or a copy of the default where there is none or it is expired.
-
-        An expired one is removed.
-        """
+        """Return the value, or a copy of the default where there is none; an expired one is removed."""
         now = self._time.now
         if now >= self._cleanup.due:
             self._cleanup.run()
         context = self._context
-        stored = self._table.get(context.key_group, context.key, self._namespace)
+        stored = self._table.get(context.key_group, context.key, self.namespace)
         if stored is not None:
             if stored[0] + self._ttl_ms > now:
                 if self._refreshes:
                     self._renew(context.key_group, context.key, stored)
                 return cast(T, stored[1])
-            self._table.remove(context.key_group, context.key, self._namespace)
+            self._table.remove(context.key_group, context.key, self.namespace)
             if self._shows_expired:
                 return cast(T, stored[1])
         default = self._default
@@ -55,18 +54,18 @@ class TtlValueStateHandle(ValueStateHandle[T]):
             self.clear()
             return
         if not self._is_value(value):
-            check_value(self._name, self._serializer, value)
+            check_value(self.name, self._serializer, value)
         time = self._time
         if time.now >= self._cleanup.due:
             self._cleanup.run()
         context = self._context
-        self._table.put(context.key_group, context.key, self._namespace, (time.stamp, value))
+        self._table.put(context.key_group, context.key, self.namespace, (time.stamp, value))
         if self._index is not None:
-            self._index.written(context.key_group, context.key, self._namespace)
+            self._index.written(context.key_group, context.key, self.namespace)
 
     def _found(self, groups: list[int], keys: list[Any]) -> list[T]:
         now, ttl_ms = self._time.now, self._ttl_ms
-        found = self._table.get_many(groups, keys, self._namespace)
+        found = self._table.get_many(groups, keys, self.namespace)
         living = [stored is not None and stored[0] + ttl_ms > now for stored in found]
         shown = [None if stored is None else stored[1] for stored in found]
         if not all(living):
@@ -76,8 +75,8 @@ class TtlValueStateHandle(ValueStateHandle[T]):
                 if stored is not None and not lives
             }
             if expired:
-                self._table.remove_many(list(expired.values()), list(expired), self._namespace)
-            # A key that comes twice is shown expired once.
+                self._table.remove_many(list(expired.values()), list(expired), self.namespace)
+            # Of a repeated key an expired value is shown once.
             unseen = set(expired) if self._shows_expired else set[Any]()
             for row, lives in enumerate(living):
                 if not lives:
@@ -96,12 +95,6 @@ class TtlValueStateHandle(ValueStateHandle[T]):
     def _write_many(self, groups: list[int], keys: list[Any], values: list[Any]) -> None:
         stamp = self._time.stamp
         super()._write_many(groups, keys, [None if value is None else (stamp, value) for value in values])
-        if self._index is not None:
-            for key, group, value in zip(keys, groups, values, strict=True):
-                if value is not None:
-                    self._index.written(group, key, self._namespace)
-        if self._time.now >= self._cleanup.due:
-            self._cleanup.run()
 
     def _renew(self, group: int, key: Any, stored: Any) -> None:
-        self._table.put(group, key, self._namespace, (self._time.renewed(stored[0]), stored[1]))
+        self._table.put(group, key, self.namespace, (self._time.renewed(stored[0]), stored[1]))

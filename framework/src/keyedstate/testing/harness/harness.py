@@ -17,7 +17,7 @@ from keyedstate.durations import Duration
 from keyedstate.errors import HarnessSettingError, StateNotRegisteredError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
-from keyedstate.state import KeyContext, StateDescriptor, StateHandle
+from keyedstate.state import KeyContext, StateAccessor, StateDescriptor
 from keyedstate.state.clock import Clock
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.instances import RunningInstances
@@ -30,7 +30,7 @@ from keyedstate.testing.harness.two_inputs import ConnectedInputRows, SecondInpu
 from keyedstate.time import EventTime
 from keyedstate.types import VOID_NAMESPACE
 
-H = TypeVar("H", bound=StateHandle)
+H = TypeVar("H", bound=StateAccessor)
 
 #: Flink's and Spark's default for an operator of modest parallelism.
 DEFAULT_MAX_PARALLELISM = 128
@@ -416,7 +416,7 @@ class Harness(HarnessOutputs):
 
         Returns
         -------
-        StateHandle
+        StateAccessor
             It stays at this key, and is of use until the next `restore` or `rescale`.  Its reads and writes
             are what those of the function are, for a time to live too.
 
@@ -434,7 +434,7 @@ class Harness(HarnessOutputs):
         if name not in registered:
             restored = name in instance.backend.entries_by_state()
             raise StateNotRegisteredError(name, sorted(registered), restored)
-        return instance.backend.handle_at(name, key, key_group, namespace)
+        return instance.backend.accessor_at(name, key, key_group, namespace)
 
     def keys(self, state: str | StateDescriptor[Any], namespace: object = VOID_NAMESPACE) -> list[Any]:
         """Return the keys that have an entry in one namespace of a state, in no order.

@@ -8,7 +8,7 @@ from typing import Any
 
 from keyedstate.durations import Duration
 from keyedstate.errors import InvalidWindowError, forgotten_call
-from keyedstate.state import ReducingState, StateDescriptor, StateHandle, ValueState
+from keyedstate.state import ReducingState, StateAccessor, StateDescriptor, ValueState
 from keyedstate.types import INT64, TypeSerializer
 from keyedstate.windows.declaration.checks import check_delta, positive
 from keyedstate.windows.declaration.triggers import (
@@ -363,7 +363,7 @@ class _OwnOnMerge(_Own, OnMergeContext):
 
     _ctx: OnMergeContext
 
-    def merge_state(self, descriptor: StateDescriptor[Any] | StateHandle) -> None:
+    def merge_state(self, descriptor: StateDescriptor[Any] | StateAccessor) -> None:
         self._ctx.merge_state(named_within(self._prefix, descriptor))
 
 

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from keyedstate.state import StateDescriptor, StateHandle
+from keyedstate.state import StateAccessor, StateDescriptor
 
-H = TypeVar("H", bound=StateHandle)
+H = TypeVar("H", bound=StateAccessor)
 
 
 class WindowContext(ABC):

@@ -14,13 +14,13 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from keyedstate.errors import InvalidWindowError
-from keyedstate.state import ReducingState, StateDescriptor, StateHandle
+from keyedstate.state import ReducingState, StateAccessor, StateDescriptor
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.types import INT64, TypeSerializer
 from keyedstate.windows.declaration.checks import whole
 
 W = TypeVar("W")
-H = TypeVar("H", bound=StateHandle)
+H = TypeVar("H", bound=StateAccessor)
 
 
 class TriggerResult(enum.Enum):
@@ -98,7 +98,7 @@ class OnMergeContext(TriggerContext):
     """A `TriggerContext` of a window that others have become."""
 
     @abstractmethod
-    def merge_state(self, descriptor: StateDescriptor[Any] | StateHandle) -> None:
+    def merge_state(self, descriptor: StateDescriptor[Any] | StateAccessor) -> None:
         """Add the state of the windows that were merged to that of the present one.
 
         Only for list, reducing and aggregating state.

@@ -14,9 +14,9 @@ from keyedstate.state import (
     END_OF_TIME,
     KeyedStateBackend,
     ListState,
-    MergingStateHandle,
+    MergingStateAccessor,
+    StateAccessor,
     StateDescriptor,
-    StateHandle,
     ValueState,
 )
 from keyedstate.time import Timer, TimerService, TimerServices
@@ -29,7 +29,7 @@ from keyedstate.windows.declaration.function import ProcessWindowFunction, Windo
 from keyedstate.windows.declaration.triggers import OnMergeContext, Trigger, TriggerResult, named_within
 from keyedstate.windows.row.merging import MergingWindowSet
 
-H = TypeVar("H", bound=StateHandle)
+H = TypeVar("H", bound=StateAccessor)
 
 #: The names of timers and states in checkpoints, Flink's where it has them.
 TIMERS = "window-timers"
@@ -381,9 +381,9 @@ class _OperatorContext(OnMergeContext, WindowContext):
         handle.set_namespace(self.window)
         return handle
 
-    def merge_state(self, descriptor: StateDescriptor[Any] | StateHandle) -> None:
+    def merge_state(self, descriptor: StateDescriptor[Any] | StateAccessor) -> None:
         handle = self.state(descriptor)
-        if not isinstance(handle, MergingStateHandle):
+        if not isinstance(handle, MergingStateAccessor):
             raise InvalidWindowError(
                 f"the trigger's state {descriptor.name!r}",
                 "its kind does not merge",
@@ -393,7 +393,7 @@ class _OperatorContext(OnMergeContext, WindowContext):
 
     def window_state(self, descriptor: StateDescriptor[H]) -> H:
         check_state_name(descriptor.name)
-        if isinstance(descriptor, StateHandle):
+        if isinstance(descriptor, StateAccessor):
             raise InvalidWindowError(
                 f"the state {descriptor.name!r}",
                 "as a class attribute of the function it belongs to the key",
@@ -404,7 +404,7 @@ class _OperatorContext(OnMergeContext, WindowContext):
         return self.at(descriptor, self.window)
 
     def global_state(self, descriptor: StateDescriptor[H] | H) -> H:
-        if isinstance(descriptor, StateHandle):
+        if isinstance(descriptor, StateAccessor):
             return descriptor
         check_state_name(descriptor.name)
         return self._backend.get_state(descriptor)

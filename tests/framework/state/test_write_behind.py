@@ -1,4 +1,4 @@
-"""States that hold what the current key has do what they do where the table has every change at once."""
+"""A write-behind cache gives the results of a table that has every change at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keyedstate.state import (
     AggregatingState,
     ChosenBackend,
     KeyedStateBackend,
-    KeysInTurn,
+    KeySequence,
     KeySpace,
     LatencySampling,
     ManualClock,
@@ -68,24 +68,24 @@ class Side:
             track_changes=True,
             clock=ManualClock(0),
         )
-        self.handles: dict[str, Any] = {state.name: self.backend.get_state(state) for state in STATES}
+        self.accessors: dict[str, Any] = {state.name: self.backend.get_state(state) for state in STATES}
         self.backend.begin_epoch(1)
 
-    def hold(self, keys: list[str]) -> None:
+    def begin(self, keys: list[str]) -> None:
         """Begin with keys in turn, at the first of them."""
         keys, groups = self.backend.current.locate(keys)
-        self.backend.hold_values(KeysInTurn(keys, groups, len(set(keys)) == len(keys)))
+        self.backend.begin_write_behind(KeySequence(keys, groups, len(set(keys)) == len(keys)))
         self.turn_to(0)
 
     def turn_to(self, turn: int) -> None:
         current = self.backend.current
         current.turn = turn
-        current.key, current.key_group = current.in_turn.keys[turn], current.in_turn.key_groups[turn]
+        current.key, current.key_group = current.sequence.keys[turn], current.sequence.key_groups[turn]
 
     def do(self, state: str, method: str, args: tuple[Any, ...]) -> Any:
         """Return what a method gives, or how it fails."""
         try:
-            return getattr(self.handles[state], method)(*args)
+            return getattr(self.accessors[state], method)(*args)
         except (StateValueError, ZeroDivisionError, ValueError) as error:
             return repr(error)
 
@@ -110,7 +110,7 @@ class Side:
             changes.release()
         there = {
             (name, key): handle.get_many([key]) if hasattr(handle, "get_many") else None
-            for name, handle in self.handles.items()
+            for name, handle in self.accessors.items()
             for key in self.backend.get_keys(name)
         }
         return written, removed, there
@@ -147,48 +147,48 @@ def _operations(state: str) -> st.SearchStrategy[tuple[str, str, tuple[Any, ...]
     )
 
 
-def _stretch(states: list[str]) -> st.SearchStrategy[Any]:
+def _sequence(states: list[str]) -> st.SearchStrategy[Any]:
     """Keys in turn, and what is done with each."""
     operations = st.lists(st.one_of(*map(_operations, states)), max_size=5)
     return st.lists(st.tuples(st.sampled_from(KEYS), operations), min_size=1, max_size=5)
 
 
 #: Few states in one example, so that most keys are asked for.
-_STRETCHES = st.lists(
+_SEQUENCES = st.lists(
     st.sampled_from([state.name for state in STATES]), min_size=1, max_size=2, unique=True
-).flatmap(lambda states: st.lists(_stretch(states), min_size=1, max_size=5))
+).flatmap(lambda states: st.lists(_sequence(states), min_size=1, max_size=5))
 
 
 @pytest.mark.parametrize(
     ("name", "sampled", "examples"),
     [("heap-cow", False, 60), ("heap-cow", True, 20), ("nested-map", False, 20), ("rocksdb", False, 6)],
 )
-def test_holding_changes_nothing_that_anybody_sees(name, sampled, examples, tmp_path):
+def test_a_write_behind_cache_changes_no_result_and_no_state(name, sampled, examples, tmp_path):
     @settings(max_examples=examples, deadline=None)
-    @given(stretches=_STRETCHES)
-    def both_do_the_same(stretches: list[Any]) -> None:
-        held = Side(name, tmp_path, LatencySampling(interval=2) if sampled else None)
+    @given(sequences=_SEQUENCES)
+    def both_return_the_same(sequences: list[Any]) -> None:
+        cached = Side(name, tmp_path, LatencySampling(interval=2) if sampled else None)
         plain = Side(name, tmp_path)
         try:
-            _compare(held, plain, stretches)
+            _compare(cached, plain, sequences)
         finally:
-            held.backend.close()
+            cached.backend.close()
             plain.backend.close()
 
-    both_do_the_same()
+    both_return_the_same()
 
 
-def _compare(held: Side, plain: Side, stretches: list[Any]) -> None:
-    for stretch in stretches:
+def _compare(cached: Side, plain: Side, sequences: list[Any]) -> None:
+    for sequence in sequences:
         # Equal keys are not the same object.
-        held.hold(["".join(list(key)) for key, _ in stretch])
-        for turn, (key, operations) in enumerate(stretch):
-            held.turn_to(turn)
+        cached.begin(["".join(list(key)) for key, _ in sequence])
+        for turn, (key, operations) in enumerate(sequence):
+            cached.turn_to(turn)
             plain.backend.set_current_key(key)
             for state, method, args in operations:
-                assert held.do(state, method, args) == plain.do(state, method, args), (state, method, args)
-        held.backend.write_held()
-        assert held.entries() == plain.entries()
+                assert cached.do(state, method, args) == plain.do(state, method, args), (state, method, args)
+        cached.backend.end_write_behind()
+        assert cached.entries() == plain.entries()
 
 
 @pytest.fixture
@@ -198,9 +198,9 @@ def side(tmp_path):
     made.backend.close()
 
 
-def test_a_held_value_reaches_the_table_with_the_next_key_and_at_the_end(side):
-    side.hold(KEYS)
-    count = side.handles["count"]
+def test_a_cached_value_reaches_the_table_with_the_next_key_and_at_the_end(side):
+    side.begin(KEYS)
+    count = side.accessors["count"]
     table = count._table
     for number in range(1, 4):
         count.update((number, "a"))
@@ -208,16 +208,16 @@ def test_a_held_value_reaches_the_table_with_the_next_key_and_at_the_end(side):
     side.turn_to(1)
     assert count.value() == (0, "") and len(table) == 1
     count.update((9, "b"))
-    side.backend.write_held()
+    side.backend.end_write_behind()
     assert len(table) == 2
     assert count.get_many(KEYS) == [(3, "a"), (9, "b"), (0, "")]
 
 
-def test_a_state_that_is_asked_for_most_keys_is_read_ahead_and_written_in_one_go(side):
-    count = side.handles["count"]
+def test_a_state_that_is_asked_for_most_keys_is_read_and_written_at_once(side):
+    count = side.accessors["count"]
     for _ in range(3):
-        side.hold(KEYS)
-        ahead, entries = count._ahead is not None, len(count._table)
+        side.begin(KEYS)
+        prefetched, entries = count._prefetched is not None, len(count._table)
         for turn in range(len(KEYS)):
             side.turn_to(turn)
             number, text = count.value()
@@ -226,64 +226,64 @@ def test_a_state_that_is_asked_for_most_keys_is_read_ahead_and_written_in_one_go
                 assert count.value() == (0, "")
             else:
                 count.update((number + 1, text + "x"))
-        assert len(count._table) == entries or not ahead
-        side.backend.write_held()
-    assert ahead and count.get_many(KEYS) == [(3, "xxx"), (0, ""), (3, "xxx")]
+        assert len(count._table) == entries or not prefetched
+        side.backend.end_write_behind()
+    assert prefetched and count.get_many(KEYS) == [(3, "xxx"), (0, ""), (3, "xxx")]
     assert sorted(side.backend.get_keys("count")) == ["key-a", "key-c"]
 
 
 def test_a_key_that_is_cleared_first_leaves_what_the_key_before_it_has(side):
-    count = side.handles["count"]
+    count = side.accessors["count"]
     for round_ in range(2):
-        side.hold(KEYS)
+        side.begin(KEYS)
         for turn in range(len(KEYS)):
             side.turn_to(turn)
             if round_ and turn == 1:
                 count.clear()
             count.update((count.value()[0] + 1, ""))
-        side.backend.write_held()
+        side.backend.end_write_behind()
     assert count.get_many(KEYS) == [(2, ""), (1, ""), (2, "")]
 
 
-def test_keys_that_may_come_twice_are_not_read_ahead(side):
-    count = side.handles["count"]
+def test_keys_that_may_come_twice_are_not_prefetched(side):
+    count = side.accessors["count"]
     for _ in range(3):
-        side.hold([*KEYS, *KEYS])
+        side.begin([*KEYS, *KEYS])
         for turn in range(2 * len(KEYS)):
             side.turn_to(turn)
             count.update((count.value()[0] + 1, ""))
-        side.backend.write_held()
+        side.backend.end_write_behind()
     assert count.get_many(KEYS) == [(6, "")] * 3
 
 
-def test_a_state_that_is_asked_for_few_keys_is_not_read_ahead(side):
-    word = side.handles["word"]
+def test_a_state_that_is_asked_for_few_keys_is_not_prefetched(side):
+    word = side.accessors["word"]
     for _ in range(2):
-        side.hold(KEYS)
-        assert word._ahead is None
+        side.begin(KEYS)
+        assert word._prefetched is None
         word.value()
-        side.backend.write_held()
+        side.backend.end_write_behind()
 
 
-def test_a_second_handle_of_a_state_sees_what_the_first_one_writes(side):
-    side.hold(KEYS)
-    count = side.handles["count"]
-    count.update((1, "held"))
-    other = side.backend.handle_at("count", "key-a", side.backend.current.key_group)
-    assert other.value() == (1, "held")
+def test_a_second_accessor_of_a_state_sees_what_the_first_one_writes(side):
+    side.begin(KEYS)
+    count = side.accessors["count"]
+    count.update((1, "cached"))
+    other = side.backend.accessor_at("count", "key-a", side.backend.current.key_group)
+    assert other.value() == (1, "cached")
     count.update((2, "again"))
     assert other.value() == (2, "again")
-    side.backend.write_held()
-    side.hold(KEYS)
+    side.backend.end_write_behind()
+    side.begin(KEYS)
     count.update((3, "later"))
     assert other.value() == (3, "later")
 
 
-def test_an_equal_key_of_another_object_sees_and_removes_what_the_first_one_held(side):
-    word = side.handles["word"]
+def test_an_equal_key_of_another_object_sees_and_removes_what_the_first_one_cached(side):
+    word = side.accessors["word"]
     keys = ["".join(["k", "ey"]) for _ in range(4)]
     assert len(set(map(id, keys))) == 4
-    side.hold(keys)
+    side.begin(keys)
     word.update("one")
     side.turn_to(1)
     assert word.value() == "one"
@@ -291,5 +291,5 @@ def test_an_equal_key_of_another_object_sees_and_removes_what_the_first_one_held
     word.update("two")
     side.turn_to(3)
     word.clear()
-    side.backend.write_held()
+    side.backend.end_write_behind()
     assert list(side.backend.get_keys("word")) == []
