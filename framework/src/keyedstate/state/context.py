@@ -1,4 +1,4 @@
-"""The current key, and the keys of bulk calls: what the state handles of one keyed backend share."""
+"""The current key, and the keys of bulk calls: what the accessors of one keyed backend share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from keyedstate.types import TypeSerializer
 
 
 class _NoKey:
-    """Stands for key and key group before the first key; whatever a table does with it is refused.
+    """Key and key group before the first key: it refuses whatever a table does with it.
 
-    So no access has to ask whether there is a key.
+    So no access has to check whether there is a key.
     """
 
     def _refuse(self, *_: object) -> Any:
@@ -31,7 +31,7 @@ class _NoKey:
 
 
 class KeySequence(NamedTuple):
-    """The keys that become current ones, one after the other.
+    """The keys of some rows, in the order in which each becomes the current one.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class KeySequence(NamedTuple):
     key_groups : list of int
         Of each key.
     distinct : bool
-        Whether no key comes twice.
+        Whether no key is repeated.
     """
 
     keys: list[Any]
@@ -48,30 +48,32 @@ class KeySequence(NamedTuple):
 
 
 class KeyContext:
-    """The current key of one keyed backend, shared by all of its handles.
+    """The current key of one keyed backend, shared by all of its accessors.
 
     Attributes
     ----------
+    serializer : TypeSerializer
+        Of the key.
     key : object
         None is a key.
     key_group : int
-        The key group of `key`; whoever sets one sets both.
+        The key group of `key`; always set together with it.
     timestamp : int or None
-        The event time of the record that is handled, in milliseconds since 1970 UTC.
+        The event time of the current record, in milliseconds since 1970 UTC.
     sequence : KeySequence
-        While handles hold values, the keys from which `key` is taken.
+        With a write-behind cache, the keys from which `key` is taken.
     turn : int
-        Which of them it is, from 0.
+        The position of `key` in it.
     """
 
     __slots__ = (
         "_key_groups",
         "_max_parallelism",
         "_own",
-        "_serializer",
         "key",
         "key_group",
         "sequence",
+        "serializer",
         "timestamp",
         "turn",
     )
@@ -79,7 +81,7 @@ class KeyContext:
     def __init__(
         self, serializer: TypeSerializer[Any], key_groups: KeyGroupRange, max_parallelism: int
     ) -> None:
-        self._serializer = serializer
+        self.serializer = serializer
         self._key_groups = key_groups
         self._own = frozenset(key_groups)
         self._max_parallelism = max_parallelism
@@ -88,19 +90,19 @@ class KeyContext:
         self.clear()
 
     def clear(self) -> None:
-        """Leave no current key: whatever uses state of one is refused until there is one again."""
+        """Set no current key: every use of the state of a key is refused."""
         self.key: Any = _NoKey()
         self.key_group: Any = self.key
         self.timestamp: int | None = None
 
     def key_group_of(self, key: object) -> int:
         """Return the key group that Spark's ``hash`` gives a key in canonical form."""
-        arrow_type = self._serializer.arrow_type
+        arrow_type = self.serializer.arrow_type
         try:
             key_hash = hash_value(key, arrow_type)
         except InvalidKeyValueError:
-            # Constants, UUIDs and records are hashed as what they are in columns.
-            [key] = self._serializer.to_arrow([key]).to_pylist()
+            # Constants, UUIDs and records have the hash of their form in columns.
+            [key] = self.serializer.to_arrow([key]).to_pylist()
             key_hash = hash_value(key, arrow_type)
         return key_group_for_hash(key_hash, self._max_parallelism)
 
@@ -113,7 +115,7 @@ class KeyContext:
         ----------
         keys : iterable
         key_groups : sequence of int or ndarray of integers, optional
-            The key group of each key where the caller knows it; otherwise all are computed at once, as Spark
+            The key group of each key where the caller knows it; otherwise all are computed at once as Spark
             does.
 
         Raises
@@ -123,7 +125,7 @@ class KeyContext:
         ValueError
             Where a key belongs to another instance, or there are not as many key groups as keys.
         """
-        serializer = self._serializer
+        serializer = self.serializer
         found = list(keys)
         if not serializer.are_values(found):
             for key in found:
@@ -143,9 +145,9 @@ class KeyContext:
         return found, groups
 
     def refuse(self, key: object) -> None:
-        """Raise ValueTypeError with the key's place, unless it is of the key type."""
+        """Raise `ValueTypeError` unless a key is of the key type."""
         try:
-            self._serializer.check(key)
+            self.serializer.check(key)
         except ValueTypeError as error:
             raise error.within("the key") from None
 

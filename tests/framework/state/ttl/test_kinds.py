@@ -417,12 +417,11 @@ def _read(handle):
 
 
 def _write(one, singles, bulk, keys, rng, numbers):
-    strings = "STRING" in repr(singles._serializer)
+    is_map = hasattr(singles, "put_many")
+    strings = "STRING" in repr(singles._value_type if is_map else singles._serializer)
     values = [str(next(numbers)) if strings else next(numbers) for _ in keys]
-    if hasattr(singles, "put_many"):
-        map_keys = ["k" if "STRING" in repr(singles._serializer.key_serializer) else 3 for _ in keys]
-        text = "STRING" in repr(singles._serializer.value_serializer)
-        values = [str(value) if text else int(value) for value in values]
+    if is_map:
+        map_keys = ["k" if singles._key_type is types.STRING else 3 for _ in keys]
         for key, map_key, value in zip(keys, map_keys, values, strict=True):
             one.backend.set_current_key(key)
             singles.put(map_key, value)

@@ -1,7 +1,7 @@
 """The keyed backend: the states of one operator over one key-group range, registered by name.
 
-It sits between the state handles, which know a current key, and the tables of a state backend plugin,
-which do not (Flink's ``AbstractKeyedStateBackend``).
+It connects accessors, which know a current key, and the tables of a state backend plugin, which do not
+(Flink's ``AbstractKeyedStateBackend``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from keyedstate.errors import (
     NullNamespaceError,
     WorkingFolderError,
 )
-from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state.clock import Clock, system_clock
 from keyedstate.state.context import KeyContext, KeySequence
 from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor
@@ -41,13 +40,37 @@ from keyedstate.state.registry.running_snapshot import SnapshotTask
 from keyedstate.state.ttl.expiring_states import ExpiringStates
 from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer
 
-H = TypeVar("H", bound=StateAccessor)
+A = TypeVar("A", bound=StateAccessor)
 
 
 class KeyedStateBackend:
     """The states of one operator over one key-group range.
 
     Use `open`.  Everything but `SnapshotTask.run` belongs to one owner thread.
+
+    Attributes
+    ----------
+    backend_name : str
+    key_groups : KeyGroupRange
+    max_parallelism : int
+        The number of key groups of the operator.
+    clock : callable
+        Returns processing time in milliseconds since 1970 UTC.
+    has_event_time : bool
+        Whether the operator knows the event time of its rows.
+    current : KeyContext
+    on_record : callable or None
+        See `ExpiringStates.on_record`.
+    latency : LatencyTracker or None
+        None where accesses are not sampled.
+    orders_timers : bool
+        Whether tables of timers keep them in the order of time.
+    timer_queue : {"auto", "heap", "ordered"}
+        The option ``timers.queue``.
+    snapshots_asynchronously : bool
+        Whether another thread may write a snapshot while the state changes.
+    write_back : callable
+        Writes what timer queues cache into their tables; called before anything reads all tables.
     """
 
     def __init__(
@@ -60,27 +83,28 @@ class KeyedStateBackend:
         clock: Clock,
         event_time: bool,
     ) -> None:
-        backend = self._backend = chosen.backend
-        self._context = context
-        self._key_serializer = key_serializer
-        #: Every table, also of restored states that nobody has registered in this run: they are kept and
-        #: written into each snapshot, so that a state survives a program that does not use it.
-        self._tables = tables
-        self._tracker: ChangeTracker | None = None
-        if track_changes:
-            self._tracker = ChangeTracker()
-        #: None where accesses are not sampled.
-        self.latency = None if chosen.latency is None else LatencyTracker(chosen.latency)
-        #: Where the order of timers is to be kept: the option ``timers.queue``.
+        backend = chosen.backend
+        self.backend_name = backend.name
+        self.key_groups = context.key_groups
+        self.max_parallelism = context.max_parallelism
+        self.clock = clock
+        self.has_event_time = event_time
+        self.orders_timers = backend.description.level(Capability.TIMERS_IN_ORDER).usable
+        self.snapshots_asynchronously = backend.description.level(Capability.ASYNC_SNAPSHOT).usable
         self.timer_queue = chosen.timer_queue
-        self.current = KeyContext(key_serializer, context.key_groups, context.max_parallelism)
+        self.write_back: Callable[[], None] = lambda: None
+        self.current = KeyContext(key_serializer, self.key_groups, self.max_parallelism)
+        self.latency = None if chosen.latency is None else LatencyTracker(chosen.latency)
+        self._context = context
+        #: Every table, also of restored states that the program has not registered: each snapshot has them,
+        #: so that a state survives a program that does not use it.
+        self._tables = tables
+        self._tracker = ChangeTracker() if track_changes else None
         self._expiring = ExpiringStates(clock, event_time, self.current)
-        #: See `ExpiringStates.on_record`.
         self.on_record = self._expiring.on_record
         self._states = RegisteredStates(
             chosen,
             context,
-            key_serializer,
             tables,
             tracker=self._tracker,
             latency=self.latency,
@@ -92,9 +116,6 @@ class KeyedStateBackend:
         if self._spill_manager is not None:
             context.closing.callback(self._spill_manager.close)
         self._snapshots: list[SnapshotTask] = []
-        #: Writes into tables what somebody, as the timer queues, keeps beside them; called before anything
-        #: looks at all tables.
-        self.write_back: Callable[[], None] = lambda: None
 
     @classmethod
     def open(
@@ -119,19 +140,18 @@ class KeyedStateBackend:
         local_base : Path, optional
             Where the instance may make its private folder; the system's temporary folder by default.
         track_changes : bool, default False
-            Whether `begin_epoch` and `changes_since` may be called: the restored state is what changes are
-            changes of.
+            Whether `begin_epoch` and `changes_since` may be called; the restored state is no change.
         clock : callable, optional
             Returns processing time in milliseconds since 1970 UTC; the machine's by default.
         event_time : bool, default True
-            Whether states that expire in event time may be registered, because `advance_watermark` is called.
+            Whether the caller calls `advance_watermark`, so that states may expire in event time.
 
         Raises
         ------
         StateMigrationError
             Where the restored state has keys of another type.
         WorkingFolderError
-            Where the backend's folder on the local disk cannot be made or written.
+            Where the backend's local folder cannot be made or written.
         """
         base = Path(tempfile.gettempdir()) if local_base is None else local_base
         context = BackendContext(keys.key_groups, keys.max_parallelism, chosen.options, base)
@@ -150,47 +170,26 @@ class KeyedStateBackend:
             context.closing.close()
             raise
 
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        """The key groups of this instance."""
-        return self._context.key_groups
-
-    @property
-    def max_parallelism(self) -> int:
-        """The number of key groups of the operator."""
-        return self._context.max_parallelism
-
-    @property
-    def backend_name(self) -> str:
-        """The name of the state backend."""
-        return self._backend.name
-
-    @property
-    def orders_timers(self) -> bool:
-        """Whether tables of timers keep them in the order of time."""
-        return self._backend.description.level(Capability.TIMERS_IN_ORDER).usable
-
-    # -- rows of one key after the other ----------------------------------------------------------------
+    # -- write-behind cache -----------------------------------------------------------------------------
 
     def begin_write_behind(self, keys: KeySequence) -> None:
-        """Let states keep what the current key has at hand, until `end_write_behind` is called.
+        """Let accessors cache what is stored under the current key, until `end_write_behind`.
 
-        For the time in which nothing but a function and its handles uses the state: tables do not have what
-        handles hold.
+        Meanwhile only accessors may use the state: tables do not have what these cache.
 
         Parameters
         ----------
         keys : KeySequence
-            From which the current key is taken meanwhile, with `KeyContext.turn`.
+            From which the caller takes each current key, with its position in `KeyContext.turn`.
         """
         self.current.sequence = keys
-        for handle in self._states.cached:
-            handle._begin_write_behind()
+        for accessor in self._states.cached:
+            accessor._begin_write_behind()
 
     def end_write_behind(self) -> None:
-        """Write what handles hold into the tables, and let them hold nothing from now on."""
-        for handle in self._states.cached:
-            handle._end_write_behind()
+        """Write what accessors cache into the tables."""
+        for accessor in self._states.cached:
+            accessor._end_write_behind()
 
     # -- the current key ------------------------------------------------------------------------------
 
@@ -210,34 +209,25 @@ class KeyedStateBackend:
         ValueError
             Where it belongs to another instance.
         """
-        serializer = self._key_serializer
+        current = self.current
+        serializer = current.serializer
         if not serializer.is_value(key):
-            self.current.refuse(key)
+            current.refuse(key)
         if serializer.needs_canonical:
             key = serializer.canonical(key)
         if key_group is None:
-            key_group = self.current.key_group_of(key)
-        self.current.check_own(key, key_group)
-        self.current.key = key
-        self.current.key_group = key_group
+            key_group = current.key_group_of(key)
+        current.check_own(key, key_group)
+        current.key = key
+        current.key_group = key_group
         if self.on_record is not None:
             self.on_record()
 
     # -- time -----------------------------------------------------------------------------------------
 
     @property
-    def clock(self) -> Clock:
-        """What gives processing time."""
-        return self._expiring.clock
-
-    @property
-    def has_event_time(self) -> bool:
-        """Whether the operator knows the event time of its rows."""
-        return self._expiring.has_event_time
-
-    @property
     def watermark(self) -> int:
-        """The event time in milliseconds up to which all rows have come; `BEFORE_TIME` at first."""
+        """The watermark in milliseconds since 1970 UTC; `BEFORE_TIME` at first."""
         return self._expiring.watermark
 
     def advance_watermark(self, watermark: int) -> None:
@@ -248,45 +238,45 @@ class KeyedStateBackend:
 
     def get_state(
         self,
-        descriptor: StateDescriptor[H],
+        descriptor: StateDescriptor[A],
         namespace: object = VOID_NAMESPACE,
         namespace_serializer: TypeSerializer[Any] = VOID,
-    ) -> H:
-        """Return the handle of a state, set to a namespace; registers the state at its first look-up.
+    ) -> A:
+        """Return the accessor of a state, set to a namespace; the first look-up registers the state.
 
         Raises
         ------
         StateKindMismatchError
-            Where the name holds another kind of state, restored or registered.
+            Where the name is that of another kind of state, restored or registered.
         StateMigrationError
-            Where its types do not fit.
+            Where its types are not compatible.
         StateConversionError
-            Where restored values cannot be given to the program, although their types fit.
+            Where a restored value cannot be converted, although the types are compatible.
         MissingCapabilityError
             Where the backend lacks this kind of state.
         GenericTypeForbiddenError
-            Where its values are pickled and `open` was told to forbid that.
+            Where its values are pickled and ``types.generic`` forbids that.
         MissingEventTimeError
-            Where it expires in event time and `open` was told that there is none.
+            Where it expires in event time and the operator has none.
         InvalidDescriptorError
             Where an earlier look-up in this run had another time to live.
         NullNamespaceError
         StateValueError
             Where the namespace is not of its type.
         """
-        handle = self._states.get(descriptor, namespace, namespace_serializer)
+        accessor = self._states.get(descriptor, namespace, namespace_serializer)
         self.on_record = self._expiring.on_record
-        return handle
+        return accessor
 
     def internal_table(self, name: str, namespace_serializer: TypeSerializer[Any]) -> AnyStateTable:
         """Return the table of a set of (key, namespace) that the framework keeps: entries without values.
 
-        It is in every snapshot and delta as the tables of states are, and belongs to no handle.
+        Snapshots and deltas have it as they have the tables of states; no accessor uses it.
 
         Parameters
         ----------
         name : str
-            EpochStart with `TIMER_TABLES`, so that no declared state has it.
+            Begins with `TIMER_TABLES`, so that no declared state has it.
         namespace_serializer : TypeSerializer
 
         Raises
@@ -303,7 +293,7 @@ class KeyedStateBackend:
     def accessor_at(
         self, state: str, key: Any, key_group: int, namespace: object = VOID_NAMESPACE
     ) -> StateAccessor:
-        """Return a handle that stays at one key and namespace, whatever the current key is.
+        """Return an accessor that stays at one key and namespace, whatever the current key is.
 
         Parameters
         ----------
@@ -316,10 +306,10 @@ class KeyedStateBackend:
         Raises
         ------
         KeyError
-            Where no state of that name was registered.
+            Where no state of that name is registered.
         NullNamespaceError
         """
-        context = KeyContext(self._key_serializer, self._context.key_groups, self._context.max_parallelism)
+        context = KeyContext(self.current.serializer, self.key_groups, self.max_parallelism)
         context.check_own(key, key_group)
         context.key, context.key_group = key, key_group
         return self._states.accessors[state].at(context, namespace)
@@ -327,9 +317,9 @@ class KeyedStateBackend:
     # -- over all keys ------------------------------------------------------------------------------------
 
     def get_keys(self, state: str, namespace: object = VOID_NAMESPACE) -> Iterator[Any]:
-        """Yield each key that has an entry in one namespace of a state; nothing for an unknown state.
+        """Yield each key that has an entry in one namespace of a state, registered or only restored.
 
-        Works on restored states before they are registered.
+        An unknown state has none.
 
         Raises
         ------
@@ -337,75 +327,66 @@ class KeyedStateBackend:
         """
         if namespace is None:
             raise NullNamespaceError(state)
-        self.write_back()
-        table = self._tables.get(state)
+        table = self._written_tables().get(state)
         return iter(()) if table is None else table.keys(namespace)
 
     def get_keys_and_namespaces(self, state: str) -> Iterator[tuple[Any, Any]]:
-        """Yield each (key, namespace) of a state once; nothing for an unknown state."""
-        self.write_back()
-        table = self._tables.get(state)
+        """Yield each (key, namespace) of a state once; an unknown state has none."""
+        table = self._written_tables().get(state)
         return iter(()) if table is None else table.keys_and_namespaces()
 
     def apply_to_all_keys(
         self,
-        descriptor: StateDescriptor[H],
-        function: Callable[[Any, H], None],
+        descriptor: StateDescriptor[A],
+        function: Callable[[Any, A], None],
         namespace: object = VOID_NAMESPACE,
         namespace_serializer: TypeSerializer[Any] = VOID,
     ) -> None:
-        """Call ``function(key, handle)`` with each key of one namespace as the current key.
+        """Call ``function(key, accessor)`` with each key of one namespace as the current key.
 
-        The keys are listed first, so the function may change and clear state.  The current key, and the
-        namespace of a handle that was there before, are put back at the end.
+        The keys are listed first, so the function may change and clear state.  At the end the current key,
+        and the namespace of a state that was registered before, are restored.
         """
         known = self._states.accessors.get(descriptor.name)
         namespace_before = namespace if known is None else known.namespace
-        handle = self.get_state(descriptor, namespace, namespace_serializer)
+        accessor = self.get_state(descriptor, namespace, namespace_serializer)
         current = self.current
         before = current.key, current.key_group
         keys, key_groups = current.locate(self.get_keys(descriptor.name, namespace))
         self._expiring.move_time()
         try:
             for current.key, current.key_group in zip(keys, key_groups, strict=True):
-                # The function may have gone to another namespace.
-                handle.set_namespace(namespace)
-                function(current.key, handle)
+                # The function may have set another namespace.
+                accessor.set_namespace(namespace)
+                function(current.key, accessor)
         finally:
             current.key, current.key_group = before
-            handle.set_namespace(namespace_before)
+            accessor.set_namespace(namespace_before)
 
     def num_entries(self) -> int:
         """Return the number of entries over all states."""
-        self.write_back()
-        return sum(len(table) for table in self._tables.values())
+        return sum(map(len, self._written_tables().values()))
 
     def entries_by_state(self) -> dict[str, int]:
         """Return the number of entries of each state."""
-        self.write_back()
-        return {name: len(table) for name, table in self._tables.items()}
+        return {name: len(table) for name, table in self._written_tables().items()}
 
     def metas(self) -> list[StateMeta]:
-        """Return what is known of each state, restored ones included."""
+        """Return the meta of each state, restored ones included."""
         return [table.meta for table in self._tables.values()]
 
     # -- epochs -------------------------------------------------------------------------------------------
 
-    @property
-    def snapshots_asynchronously(self) -> bool:
-        """Whether a snapshot may be written in another thread while the state goes on changing."""
-        return self._backend.description.level(Capability.ASYNC_SNAPSHOT).usable
-
     def snapshot(self, checkpoint_id: int) -> SnapshotTask:
         """Run the synchronous part of a snapshot and return the rest as a task.
 
-        The task must be run or cancelled; until then it may hold on to memory.  Where the backend does
-        not claim asynchronous snapshots, run it before the next change.
+        The task must be run or cancelled; until then it may occupy memory.  Unless
+        `snapshots_asynchronously`, run it before the next change.
         """
-        self.write_back()
+        tables = self._written_tables()
         filters = self._expiring.snapshot_filters()
         started = time.perf_counter()
-        captured = self._strategy.prepare(checkpoint_id, self._tables)
+        captured = self._strategy.prepare(checkpoint_id, tables)
         synchronous_ms = (time.perf_counter() - started) * 1000.0
         task = SnapshotTask(checkpoint_id, captured, synchronous_ms, self.snapshots_asynchronously, filters)
         self._snapshots = [other for other in self._snapshots if not other.done]
@@ -413,21 +394,20 @@ class KeyedStateBackend:
         return task
 
     def metrics(self) -> Mapping[str, int]:
-        """Return what the backend's own engine says of itself, where the user has asked for it."""
+        """Return the metrics of the backend's own engine, where an option asks for them."""
         return self._strategy.metrics()
 
     def native_snapshot(self, checkpoint_id: int) -> NativeSnapshot | None:
-        """Capture the backend's own files, or return None where it has none, or is not to hand them over.
+        """Capture the backend's own files, or return None where it has none to upload.
 
-        To be released by the caller.
+        The caller releases the snapshot.
         """
         if not isinstance(self._strategy, NativeSnapshotStrategy):
             return None
-        self.write_back()
-        return self._strategy.prepare_native(checkpoint_id, self._tables)
+        return self._strategy.prepare_native(checkpoint_id, self._written_tables())
 
     def begin_epoch(self, epoch: int) -> None:
-        """Count every change from now on to an epoch; epochs ascend.
+        """Track every change from now on as one of an epoch; epochs ascend.
 
         Raises
         ------
@@ -438,9 +418,9 @@ class KeyedStateBackend:
         self._tracked().begin_epoch(epoch)
 
     def changes_since(self, epoch: int) -> dict[str, TableChanges[Any, Any, Any]]:
-        """Capture what changed in each state after an epoch; release each when it is written.
+        """Capture what changed in each state after an epoch; the caller releases each.
 
-        Where the backend claims no asynchronous snapshots, read them before the next change.
+        Unless `snapshots_asynchronously`, read them before the next change.
 
         Raises
         ------
@@ -451,23 +431,23 @@ class KeyedStateBackend:
         return self._tracked().changes_since(epoch)
 
     def forget_changes(self, epoch: int) -> None:
-        """Free what is known of the changes up to and including an epoch that a checkpoint holds."""
+        """Forget the changes up to and including an epoch that a checkpoint has."""
         self._tracked().forget_changes(epoch)
 
     def can_apply_changes(self, states: Sequence[StateMeta]) -> bool:
-        """Return whether `apply_changes` may be called for what another instance changed of these states.
+        """Return whether `apply_changes` may be called with another instance's changes of these states.
 
-        It may where all are here, with the same types, and none has a time to live: what cleans those up
-        knows only the changes that were made through handles.
+        It may where all exist here with the same types, and none has a time to live: clean-up knows only of
+        changes that accessors made.
         """
         mine = {meta.name: meta.to_json() for meta in self.metas()}
         same = all(mine.get(meta.name) == meta.to_json() for meta in states)
         return same and not self._expiring
 
     def apply_changes(self, state: str, changes: Iterable[EntryChange]) -> None:
-        """Write entries of a state, or remove them, between two epochs; of one entry the last change counts.
+        """Write or remove entries of a state between two epochs; of one entry the last change counts.
 
-        They count to the state before the next epoch.
+        The next epoch's changes do not include them.
         """
         apply_changes(self._tables[state], changes)
 
@@ -477,11 +457,15 @@ class KeyedStateBackend:
         return self._tracker
 
     def end_epoch(self) -> None:
-        """Remove what expiry indexes and the backend know to be expired; let key groups be spilled."""
-        self.write_back()
-        self._expiring.drop_expired(self._tables)
+        """Remove what expiry indexes and the backend know to be expired, and spill key groups."""
+        self._expiring.drop_expired(self._written_tables())
         if self._spill_manager is not None:
             self._spill_manager.balance(self._tables)
+
+    def _written_tables(self) -> dict[str, AnyStateTable]:
+        """Return all tables, which have every change."""
+        self.write_back()
+        return self._tables
 
     def close(self) -> None:
         """Cancel running snapshots and free everything; calling it again does nothing."""

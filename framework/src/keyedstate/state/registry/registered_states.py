@@ -1,4 +1,4 @@
-"""The states of one keyed backend by name: their tables, and the accessors that functions have of them."""
+"""The states of one keyed backend by name: their tables and their accessors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from keyedstate.errors import NullNamespaceError, StateKindMismatchError, StateM
 from keyedstate.ordered.object_cache import weight_of
 from keyedstate.state.clock import UNKNOWN_TIME
 from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor, check_value
+from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor
+from keyedstate.state.kinds.checks import check_value
 from keyedstate.state.registry.change_tracking import ChangeTracker
 from keyedstate.state.registry.chosen_backend import ChosenBackend
 from keyedstate.state.registry.latency import LatencyTracker
@@ -19,7 +20,7 @@ from keyedstate.state.ttl.expiring_states import ExpiringStates
 from keyedstate.state.ttl_kinds import create_ttl_accessor
 from keyedstate.types import VOID, TypeSerializer, refuse_generic
 
-H = TypeVar("H", bound=StateAccessor)
+A = TypeVar("A", bound=StateAccessor)
 
 
 class RegisteredStates:
@@ -29,11 +30,10 @@ class RegisteredStates:
     ----------
     chosen : ChosenBackend
     context : BackendContext
-    key_serializer : TypeSerializer
     tables : dict
         Every table by the name of its state; those of newly registered states are added.
     tracker : ChangeTracker or None
-        What notes the changes of tables, where that is asked for.
+        Tracks the changes of tables, where the caller wants that.
     latency : LatencyTracker or None
     current : KeyContext
         Whose key the accessors read and write.
@@ -41,18 +41,17 @@ class RegisteredStates:
 
     Attributes
     ----------
-    handles : dict
-        The accessors by name.
+    accessors : dict
+        By the name of the state.
     cached : list of StateAccessor
-        The accessors with a write-behind cache.  The table gives them back the very values that were put, and
-        only `update` changes those.
+        Those with a write-behind cache: the table returns the very values that were put, and only `update`
+        changes them.
     """
 
     def __init__(
         self,
         chosen: ChosenBackend,
         context: BackendContext,
-        key_serializer: TypeSerializer[Any],
         tables: dict[str, AnyStateTable],
         *,
         tracker: ChangeTracker | None,
@@ -61,46 +60,45 @@ class RegisteredStates:
         expiring: ExpiringStates,
     ) -> None:
         self._backend = chosen.backend
+        self._generic_types = chosen.generic_types
         self._context = context
-        self._key_serializer = key_serializer
         self._tables = tables
         self._tracker = tracker
-        #: The tables through which accessors change state: those above, or what notes their changes.
+        #: The tables through which accessors change state: those above, or wrappers that note the changes.
         self._changed = tables
         if tracker is not None:
             self._changed = {name: tracker.track(table) for name, table in tables.items()}
-        self._generic_types = chosen.generic_types
         self._latency = latency
-        self.current = current
+        self._current = current
         self._expiring = expiring
         self.accessors: dict[str, StateAccessor] = {}
         self.cached: list[StateAccessor] = []
-        #: What was asked for at the first look-up; a reconfigured serializer may stand in its place.
+        #: The meta of the first look-up; a table may have reconfigured serializers instead.
         self._requested: dict[str, StateMeta] = {}
 
     def get(
-        self, descriptor: StateDescriptor[H], namespace: object, namespace_serializer: TypeSerializer[Any]
-    ) -> H:
+        self, descriptor: StateDescriptor[A], namespace: object, namespace_serializer: TypeSerializer[Any]
+    ) -> A:
         """Return the accessor of a state; see `KeyedStateBackend.get_state`."""
         if namespace is None or namespace_serializer is None:
             raise NullNamespaceError(descriptor.name)
         if not namespace_serializer.is_value(namespace):
             check_value(descriptor.name, namespace_serializer, namespace, "the namespace")
-        handle = self.accessors.get(descriptor.name)
+        accessor = self.accessors.get(descriptor.name)
         meta = StateMeta(
             descriptor.name,
             descriptor.kind,
-            self._key_serializer,
+            self._current.serializer,
             namespace_serializer,
             descriptor.serializer,
         )
-        if handle is None:
-            handle = self._register(descriptor, meta)
+        if accessor is None:
+            accessor = self._register(descriptor, meta)
         else:
             _check_same_state(self._requested[descriptor.name], meta)
             self._expiring.check_same(descriptor.name, descriptor.ttl)
-        handle.set_namespace(namespace)
-        return cast(H, handle)
+        accessor.set_namespace(namespace)
+        return cast(A, accessor)
 
     def _register(self, descriptor: StateDescriptor[Any], meta: StateMeta) -> StateAccessor:
         self._backend.require(meta.kind, meta.name)
@@ -111,66 +109,63 @@ class RegisteredStates:
             expiry = self._expiring.expiry_of(meta.name, descriptor.ttl, meta.kind)
             meta = replace(meta, expiry=expiry.for_backend())
         table, changed = self._table_for(meta, UNKNOWN_TIME if expiry is None else expiry.time.stamp)
-        handle: StateAccessor
+        accessor: StateAccessor
         if expiry is None:
-            handle = descriptor.create_accessor(changed, self.current)
+            accessor = descriptor.create_accessor(changed, self._current)
         else:
-            handle = create_ttl_accessor(descriptor, changed, self.current, expiry)
+            accessor = create_ttl_accessor(descriptor, changed, self._current, expiry)
             expiry.attach(changed, cleans_itself=isinstance(table, ExpiryCleanup))
         if self._latency is not None:
-            self._latency.track(handle, meta)
-        # Only now: a refused registration leaves everything as it was.
+            self._latency.track(accessor, meta)
+        # Only now: a refused registration changes nothing.
         self._tables[meta.name] = table
         self._changed[meta.name] = changed
-        self.accessors[meta.name] = handle
+        self.accessors[meta.name] = accessor
         self._requested[meta.name] = meta
         if expiry is not None:
             self._expiring.add(meta.name, expiry)
-        elif self._comes_back(meta.value_serializer):
-            self.cached.append(handle)
-        return handle
+        elif self._can_be_cached(meta.value_serializer):
+            self.cached.append(accessor)
+        return accessor
 
     def internal_table(self, name: str, namespace_serializer: TypeSerializer[Any]) -> AnyStateTable:
         """Return the table of a set that the framework keeps; see `KeyedStateBackend.internal_table`."""
-        meta = StateMeta(name, StateKind.VALUE, self._key_serializer, namespace_serializer, VOID)
+        meta = StateMeta(name, StateKind.VALUE, self._current.serializer, namespace_serializer, VOID)
         self._backend.require(meta.kind, name)
         self._tables[name], self._changed[name] = self._table_for(meta, UNKNOWN_TIME)
         return self._changed[name]
 
     def _table_for(self, meta: StateMeta, stamp: int) -> tuple[AnyStateTable, AnyStateTable]:
-        """Return the table of a state, new or as it was restored, and the one through which it is changed."""
+        """Return the table of a state, new or restored, and the one through which it is changed."""
         table = self._tables.get(meta.name)
         if table is None:
             table = self._backend.create_state_table(meta, self._context)
         else:
-            table = self._adopted(table, meta, stamp)
+            new = adapted(table.meta, meta)
+            table = adopt(table, new, stamp, lambda: self._backend.create_state_table(new, self._context))
         changed = self._changed.get(meta.name)
         if changed is None or table is not self._tables[meta.name]:
             changed = table if self._tracker is None else self._tracker.track(table)
         return table, changed
 
-    def _comes_back(self, serializer: TypeSerializer[Any]) -> bool:
-        """Return whether a table gives back the very values that were put, which nobody can have changed."""
+    def _can_be_cached(self, serializer: TypeSerializer[Any]) -> bool:
+        """Return whether a table returns the very values that were put, and they cannot change in place."""
         by_reference = self._backend.description.level(Capability.OBJECTS_BY_REFERENCE).usable
         return serializer.immutable if by_reference else weight_of(serializer) is not None
 
-    def _adopted(self, restored: AnyStateTable, meta: StateMeta, stamp: int) -> AnyStateTable:
-        """Return the table under which a restored state goes on."""
-        new = adapted(restored.meta, meta)
-        return adopt(restored, new, stamp, lambda: self._backend.create_state_table(new, self._context))
-
 
 def _check_same_state(registered: StateMeta, requested: StateMeta) -> None:
-    """Refuse a second look-up that asks for something else than the first registered."""
+    """Refuse a second look-up that asks for something else than the first one registered."""
     if registered.kind is not requested.kind:
         raise StateKindMismatchError(
             requested.name, registered.kind.value, requested.kind.value, restored=False
         )
-    parts = (
-        ("namespace", registered.namespace_serializer, requested.namespace_serializer),
-        ("value", registered.value_serializer, requested.value_serializer),
-    )
-    for part, old, new in parts:
-        if old != new:
-            reason = "one state has one type within a run"
-            raise StateMigrationError(requested.name, part, old, new, reason)
+    old, new = registered, requested
+    check_same_type(new.name, "namespace", old.namespace_serializer, new.namespace_serializer)
+    check_same_type(new.name, "value", old.value_serializer, new.value_serializer)
+
+
+def check_same_type(state: str, part: str, old: TypeSerializer[Any], new: TypeSerializer[Any]) -> None:
+    """Refuse a second look-up of a state that declares another type than the first one."""
+    if old != new:
+        raise StateMigrationError(state, part, old, new, "one state has one type within a run")
