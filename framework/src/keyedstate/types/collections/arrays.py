@@ -5,7 +5,7 @@ A 32-bit count, then the elements as their own types write them (``LongPrimitive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -15,9 +15,8 @@ import pyarrow as pa
 from keyedstate.errors import CorruptDataError, UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import offsets_of
-from keyedstate.types.contract.composite import ContainerSerializer, restore_inner, slots_of
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import TypeSerializer
+from keyedstate.types.contract.composite import ContainerSerializer, slots_of
+from keyedstate.types.contract.serializer import TypeSerializer, restorable
 from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -34,6 +33,7 @@ ELEMENT_DTYPES: dict[TypeSerializer[Any], np.dtype[Any]] = {
 }
 
 
+@restorable
 class ArraySerializer(ContainerSerializer[Array]):
     """``numpy.ndarray`` of one dimension and exactly one dtype; an Arrow list column.
 
@@ -45,6 +45,7 @@ class ArraySerializer(ContainerSerializer[Array]):
     """
 
     type_name = "array"
+    inner_names = ("element",)
     python_type = np.ndarray
     immutable = False
 
@@ -55,20 +56,10 @@ class ArraySerializer(ContainerSerializer[Array]):
                 "its elements are no numbers of a fixed width",
                 f"Use list_of({element!r}).",
             )
+        self.inners = (element,)
         self.element_serializer = element
         self.dtype = ELEMENT_DTYPES[element]
         self._big_endian = self.dtype.newbyteorder(">")
-
-    @property
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        return (self.element_serializer,)
-
-    @property
-    def inner_names(self) -> tuple[str, ...]:
-        return ("element",)
-
-    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> ArraySerializer:
-        return ArraySerializer(inners[0])
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -154,10 +145,3 @@ def array_of(element: TypeSerializer[Any]) -> ArraySerializer:
         For other elements.
     """
     return ArraySerializer(element)
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    return ArraySerializer(restore_inner(document, "element"))
-
-
-register_serializer_type(ArraySerializer.type_name, _restore, ArraySerializer.snapshot_version)

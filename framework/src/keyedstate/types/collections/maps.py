@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, pairwise
 from typing import Any, Generic, TypeVar
 
@@ -19,27 +19,22 @@ from keyedstate.types.contract.composite import (
     converted,
     read_inner,
     require_immutable,
-    restore_inner,
     slots_of,
     write_inner,
 )
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import TypeSerializer
+from keyedstate.types.contract.serializer import TypeSerializer, restorable
 from keyedstate.types.scalars.void import VoidSerializer
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
+@restorable
 class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
-    """Python dicts, whose order is kept; an Arrow map column.  Values may be None, keys may not.
-
-    Attributes
-    ----------
-    key_serializer, value_serializer : TypeSerializer
-    """
+    """Python dicts, whose order is kept; an Arrow map column.  Values may be None, keys may not."""
 
     type_name = "map"
+    inner_names = ("key", "value")
     python_type = dict
     immutable = False
 
@@ -53,20 +48,10 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
             raise UnsupportedTypeError(
                 "a map without values", "None would be one of them", f"Use set_of({key!r})."
             )
+        self.inners = (key, value)
         self.key_serializer = key
         self.value_serializer = value
         self.needs_canonical = key.needs_canonical or value.needs_canonical
-
-    @property
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        return self.key_serializer, self.value_serializer
-
-    @property
-    def inner_names(self) -> tuple[str, ...]:
-        return "key", "value"
-
-    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> MapSerializer[K, V]:
-        return MapSerializer(*inners)
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -171,10 +156,3 @@ def map_of(key: TypeSerializer[K], value: TypeSerializer[V]) -> MapSerializer[K,
         For keys that can change in place, such as lists, and for nullable keys.
     """
     return MapSerializer(key, value)
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    return MapSerializer(restore_inner(document, "key"), restore_inner(document, "value"))
-
-
-register_serializer_type(MapSerializer.type_name, _restore, MapSerializer.snapshot_version)

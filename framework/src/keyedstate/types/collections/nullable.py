@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.composite import CompositeSerializer, compose, restore_inner
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.composite import CompositeSerializer, compose
+from keyedstate.types.contract.serializer import (
+    Compatibility,
+    SerializerSnapshot,
+    TypeSerializer,
+    restorable,
+)
 
 T = TypeVar("T")
 
 
+@restorable
 class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
     """A byte 1 for None; a byte 0 and the value otherwise.  In columns None is null.
 
@@ -23,6 +28,7 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
     """
 
     type_name = "nullable"
+    inner_names = ("inner",)
     null_is_value = True
 
     def __init__(self, inner: TypeSerializer[T]) -> None:
@@ -30,24 +36,13 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
             raise UnsupportedTypeError(
                 f"nullable({inner!r})", "a null is a value of that type already", f"Use {inner!r} itself."
             )
+        self.inners = (inner,)
         self.inner_serializer = inner
         self.immutable = inner.immutable
         self.needs_canonical = inner.needs_canonical
 
-    @property
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        return (self.inner_serializer,)
-
-    @property
-    def inner_names(self) -> tuple[str, ...]:
-        return ("inner",)
-
-    @property
-    def factory_name(self) -> str:
-        return "nullable"
-
-    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> NullableSerializer[T]:
-        return NullableSerializer(inners[0])
+    def __repr__(self) -> str:
+        return f"nullable({self.inner_serializer!r})"
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -136,10 +131,3 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
 def nullable(inner: TypeSerializer[T]) -> NullableSerializer[T]:
     """Return the type of values that may be None; a type that is nullable already is returned as it is."""
     return inner if isinstance(inner, NullableSerializer) else NullableSerializer(inner)
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    return NullableSerializer(restore_inner(document, "inner"))
-
-
-register_serializer_type(NullableSerializer.type_name, _restore, NullableSerializer.snapshot_version)

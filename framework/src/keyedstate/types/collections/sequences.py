@@ -6,7 +6,7 @@ then for each element a null flag byte and the element).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, pairwise
 from typing import Any, Generic, TypeVar
 
@@ -21,12 +21,10 @@ from keyedstate.types.contract.composite import (
     Conversion,
     read_inner,
     require_immutable,
-    restore_inner,
     slots_of,
     write_inner,
 )
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import TypeSerializer
+from keyedstate.types.contract.serializer import TypeSerializer, restorable
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Collection[Any])
@@ -35,22 +33,13 @@ C = TypeVar("C", bound=Collection[Any])
 class _ElementsSerializer(ContainerSerializer[C], Generic[C]):
     """What lists and sets share: one element type, Arrow's list type."""
 
+    inner_names = ("element",)
     immutable = False
 
     def __init__(self, element: TypeSerializer[Any]) -> None:
+        self.inners = (element,)
         self.element_serializer = element
         self.needs_canonical = element.needs_canonical
-
-    @property
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        return (self.element_serializer,)
-
-    @property
-    def inner_names(self) -> tuple[str, ...]:
-        return ("element",)
-
-    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> _ElementsSerializer[C]:
-        return type(self)(inners[0])
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -77,6 +66,7 @@ class _ElementsSerializer(ContainerSerializer[C], Generic[C]):
         )
 
 
+@restorable
 class ListSerializer(_ElementsSerializer["list[T]"], Generic[T]):
     """Python lists; an Arrow list column."""
 
@@ -122,6 +112,7 @@ class ListSerializer(_ElementsSerializer["list[T]"], Generic[T]):
         return list(map(self.element_serializer.canonical, value)) if self.needs_canonical else value
 
 
+@restorable
 class SetSerializer(_ElementsSerializer["set[T]"], Generic[T]):
     """Python sets; an Arrow list column.  Elements, and so the bytes, are in the order of iteration."""
 
@@ -196,15 +187,3 @@ def set_of(element: TypeSerializer[T]) -> SetSerializer[T]:
         For elements that can change in place, such as lists.
     """
     return SetSerializer(element)
-
-
-def _restore_list(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    return ListSerializer(restore_inner(document, "element"))
-
-
-def _restore_set(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    return SetSerializer(restore_inner(document, "element"))
-
-
-register_serializer_type(ListSerializer.type_name, _restore_list, ListSerializer.snapshot_version)
-register_serializer_type(SetSerializer.type_name, _restore_set, SetSerializer.snapshot_version)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from operator import add, itemgetter
 from struct import Struct
@@ -28,10 +28,10 @@ from keyedstate.types.contract.composite import (
     slots_of,
     write_inner,
 )
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import TypeSerializer
+from keyedstate.types.contract.serializer import TypeSerializer, restorable
 
 T = TypeVar("T")
+C = TypeVar("C", bound="_TimedSerializer[Any]")
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -40,24 +40,52 @@ _LONG = range(-(2**63), 2**63)
 _STAMP_BYTES = Struct(">q").pack
 
 
-class TtlSerializer(ContainerSerializer["tuple[int, T]"], Generic[T]):
-    """Pairs of a timestamp in milliseconds and a value; as bytes a 64-bit long and then the value.
-
-    The column is a struct of ``timestamp`` and ``value``, so that any Arrow tool shows how old an entry is.
+class _TimedSerializer(ContainerSerializer[T], Generic[T]):
+    """What the serializers of values with timestamps share: the plain parts, and the name of the clock.
 
     Parameters
     ----------
-    value : TypeSerializer
+    *parts : TypeSerializer
+        Of the plain value.
     clock : str
-        The name of the clock that the timestamps are of; snapshots carry it.
+        The name of the clock of the timestamps; snapshots have it.
+    """
+
+    clock: str
+
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> TypeSerializer[Any]:
+        return cls._of([restore_inner(document[name]) for name in cls.inner_names], str(document["clock"]))
+
+    @classmethod
+    def _of(cls: type[C], inners: Sequence[TypeSerializer[Any]], clock: str) -> C:
+        make: Callable[..., C] = cls
+        return make(*inners, clock)
+
+    def rebuild(self: C, inners: Sequence[TypeSerializer[Any]]) -> C:
+        return self._of(inners, self.clock)
+
+    def parts(self) -> tuple[object, ...]:
+        return *self.inners, self.clock
+
+    def snapshot_content(self) -> dict[str, Any]:
+        return {"clock": self.clock, **super().snapshot_content()}
+
+
+@restorable
+class TtlSerializer(_TimedSerializer["tuple[int, T]"], Generic[T]):
+    """Pairs of a timestamp in milliseconds and a value; as bytes a 64-bit long and then the value.
+
+    The column is a struct of ``timestamp`` and ``value``, so that any Arrow tool shows the age of an entry.
 
     Raises
     ------
     UnsupportedTypeError
-        Where the value has timestamps of its own (SER-09).
+        Where the value has timestamps already (SER-09).
     """
 
     type_name = "ttl"
+    inner_names = ("value",)
     python_type = tuple
 
     def __init__(self, value: TypeSerializer[T], clock: str) -> None:
@@ -67,30 +95,14 @@ class TtlSerializer(ContainerSerializer["tuple[int, T]"], Generic[T]):
                 "the value has a time to live already",
                 "Give the state one time to live.",
             )
+        self.inners = (value,)
         self.value_serializer = value
         self.clock = clock
         self.immutable = value.immutable
         self.needs_canonical = value.needs_canonical
 
-    @property
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        return (self.value_serializer,)
-
-    @property
-    def inner_names(self) -> tuple[str, ...]:
-        return ("value",)
-
-    def parts(self) -> tuple[object, ...]:
-        return self.value_serializer, self.clock
-
     def __repr__(self) -> str:
         return f"{self.value_serializer!r} with a time to live in {self.clock}"
-
-    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> TtlSerializer[T]:
-        return TtlSerializer(inners[0], self.clock)
-
-    def snapshot_content(self) -> dict[str, Any]:
-        return {"clock": self.clock, **super().snapshot_content()}
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -181,7 +193,7 @@ class TtlSerializer(ContainerSerializer["tuple[int, T]"], Generic[T]):
 class TimedList(list[T]):
     """A list with the timestamp of each element in `stamps`.
 
-    Beside each other and not in pairs: a read is then a copy of the list, and a timestamp takes 8 bytes.
+    They are no pairs, so that a read is a copy of the list and a timestamp takes 8 bytes.
     """
 
     __slots__ = ("stamps",)
@@ -200,7 +212,7 @@ class TimedList(list[T]):
 class TimedDict(dict[K, V]):
     """A dict with the timestamp of each entry, by its key, in `stamps`; both have the same order.
 
-    Beside each other and not in pairs: to iterate over the map is then to iterate over a dict.
+    They are no pairs, so that to iterate over the map is to iterate over a dict.
     """
 
     __slots__ = ("stamps",)
@@ -225,49 +237,40 @@ class TimedDict(dict[K, V]):
         return super().pop(key, *default)
 
 
-class TtlListSerializer(ContainerSerializer[TimedList[T]], Generic[T]):
-    """Lists whose elements have timestamps: written as the list of what `TtlSerializer` writes.
+class _TimedCollectionSerializer(_TimedSerializer[T], Generic[T]):
+    """A list or map whose parts have timestamps: written as the list or map of `TtlSerializer`'s pairs."""
 
-    Parameters
-    ----------
-    element : TypeSerializer
-    clock : str
-    """
-
-    type_name = "ttl-list"
-    python_type = TimedList
     immutable = False
-
-    def __init__(self, element: TypeSerializer[T], clock: str) -> None:
-        self._timed = TtlSerializer(element, clock)
-        self._pairs = list_of(self._timed)
-        self.element_serializer = element
-        self.clock = clock
-        self.needs_canonical = element.needs_canonical
-
-    @property
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        return (self.element_serializer,)
-
-    @property
-    def inner_names(self) -> tuple[str, ...]:
-        return ("element",)
-
-    def parts(self) -> tuple[object, ...]:
-        return self.element_serializer, self.clock
-
-    def __repr__(self) -> str:
-        return f"list_of({self._timed!r})"
-
-    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> TtlListSerializer[T]:
-        return TtlListSerializer(inners[0], self.clock)
-
-    def snapshot_content(self) -> dict[str, Any]:
-        return {"clock": self.clock, **super().snapshot_content()}
+    #: The serializer of the pairs, and that of the list or map of them.
+    _timed: TtlSerializer[Any]
+    _pairs: ContainerSerializer[Any]
 
     @property
     def arrow_type(self) -> pa.DataType:
         return self._pairs.arrow_type
+
+    def reads(self, arrow_type: pa.DataType) -> bool:
+        return self._pairs.reads(arrow_type)
+
+
+@restorable
+class TtlListSerializer(_TimedCollectionSerializer[TimedList[T]], Generic[T]):
+    """Lists whose elements have timestamps."""
+
+    type_name = "ttl-list"
+    inner_names = ("element",)
+    python_type = TimedList
+
+    def __init__(self, element: TypeSerializer[T], clock: str) -> None:
+        self._timed = TtlSerializer(element, clock)
+        self._pairs = list_of(self._timed)
+        self.inners = (element,)
+        self.element_serializer = element
+        self.clock = clock
+        self.needs_canonical = element.needs_canonical
+
+    def __repr__(self) -> str:
+        return f"list_of({self._timed!r})"
 
     def serialize(self, value: TimedList[T], out: DataOutputView) -> None:
         if value.__class__ is not TimedList:
@@ -277,9 +280,6 @@ class TtlListSerializer(ContainerSerializer[TimedList[T]], Generic[T]):
     def deserialize(self, source: DataInputView) -> TimedList[T]:
         pairs = self._pairs.deserialize(source)
         return TimedList.of(map(_VALUE, pairs), map(_STAMP, pairs))
-
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return self._pairs.reads(arrow_type)
 
     def read_dense(self, array: pa.Array) -> list[TimedList[T]]:
         child, bounds = slots_of(array)
@@ -317,54 +317,29 @@ class TtlListSerializer(ContainerSerializer[TimedList[T]], Generic[T]):
         return TimedList.of([converted(conversions[0], element) for element in value], value.stamps)
 
 
-class TtlMapSerializer(ContainerSerializer[TimedDict[K, "V | None"]], Generic[K, V]):
-    """Maps whose entries have timestamps: written as the map of what `TtlSerializer` writes.
+@restorable
+class TtlMapSerializer(_TimedCollectionSerializer[TimedDict[K, "V | None"]], Generic[K, V]):
+    """Maps whose entries have timestamps.
 
-    Values may be None, which the map's own null flag cannot say where a timestamp comes first: as bytes they
-    are nullable.
-
-    Parameters
-    ----------
-    key, value : TypeSerializer
-    clock : str
+    Values may be None.  The null flag of the map marks a missing pair, so as bytes the values are nullable.
     """
 
     type_name = "ttl-map"
+    inner_names = ("key", "value")
     python_type = TimedDict
-    immutable = False
 
     def __init__(self, key: TypeSerializer[K], value: TypeSerializer[V], clock: str) -> None:
         values: TypeSerializer[Any] = value if value.null_is_value else nullable(value)
         self._timed = TtlSerializer(values, clock)
         self._pairs = map_of(key, self._timed)
+        self.inners = (key, value)
         self.key_serializer = key
         self.value_serializer = value
         self.clock = clock
         self.needs_canonical = self._pairs.needs_canonical
 
-    @property
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        return self.key_serializer, self.value_serializer
-
-    @property
-    def inner_names(self) -> tuple[str, ...]:
-        return "key", "value"
-
-    def parts(self) -> tuple[object, ...]:
-        return self.key_serializer, self.value_serializer, self.clock
-
     def __repr__(self) -> str:
         return f"map_of({self.key_serializer!r}, {self._timed!r})"
-
-    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> TtlMapSerializer[K, V]:
-        return TtlMapSerializer(inners[0], inners[1], self.clock)
-
-    def snapshot_content(self) -> dict[str, Any]:
-        return {"clock": self.clock, **super().snapshot_content()}
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return self._pairs.arrow_type
 
     def serialize(self, value: TimedDict[K, V | None], out: DataOutputView) -> None:
         if value.__class__ is not TimedDict:
@@ -377,9 +352,6 @@ class TtlMapSerializer(ContainerSerializer[TimedDict[K, "V | None"]], Generic[K,
         return TimedDict.of(
             {key: pair[1] for key, pair in pairs if pair}, {key: pair[0] for key, pair in pairs if pair}
         )
-
-    def reads(self, arrow_type: pa.DataType) -> bool:
-        return self._pairs.reads(arrow_type)
 
     def read_dense(self, array: pa.Array) -> list[TimedDict[K, V | None]]:
         entries, bounds = slots_of(array)
@@ -442,24 +414,6 @@ class TtlMapSerializer(ContainerSerializer[TimedDict[K, "V | None"]], Generic[K,
 
 
 def _is_timed(serializer: TypeSerializer[Any]) -> bool:
-    if isinstance(serializer, (TtlSerializer, TtlListSerializer, TtlMapSerializer)):
+    if isinstance(serializer, _TimedSerializer):
         return True
     return isinstance(serializer, CompositeSerializer) and any(map(_is_timed, serializer.inners))
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    return TtlSerializer(restore_inner(document, "value"), str(document["clock"]))
-
-
-def _restore_list(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    return TtlListSerializer(restore_inner(document, "element"), str(document["clock"]))
-
-
-def _restore_map(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    key, value = restore_inner(document, "key"), restore_inner(document, "value")
-    return TtlMapSerializer(key, value, str(document["clock"]))
-
-
-register_serializer_type(TtlSerializer.type_name, _restore, TtlSerializer.snapshot_version)
-register_serializer_type(TtlListSerializer.type_name, _restore_list, TtlListSerializer.snapshot_version)
-register_serializer_type(TtlMapSerializer.type_name, _restore_map, TtlMapSerializer.snapshot_version)

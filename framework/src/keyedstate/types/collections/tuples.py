@@ -15,13 +15,14 @@ from keyedstate.types.contract.composite import (
     Conversion,
     converted,
     read_inner,
+    restore_inner,
     write_inner,
 )
 from keyedstate.types.contract.record_code import all_of, value_checker
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.serializer import SerializerSnapshot, TypeSerializer, restorable
 
 
+@restorable
 class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
     """Python tuples of a fixed length; an Arrow struct column with the fields f0, f1 and so on.
 
@@ -36,7 +37,8 @@ class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
             raise UnsupportedTypeError(
                 "a tuple without fields", "it has no columns", "Use VOID for no value."
             )
-        self.field_serializers = fields
+        self.inners = self.field_serializers = fields
+        self.inner_names = tuple(f"f{index}" for index in range(len(fields)))
         self.immutable = all(field.immutable for field in fields)
         self.needs_canonical = any(field.needs_canonical for field in fields)
         self._is_value = value_checker(self)
@@ -44,16 +46,9 @@ class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
     def __reduce__(self) -> tuple[Any, ...]:
         return TupleSerializer, self.field_serializers
 
-    @property
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        return self.field_serializers
-
-    @property
-    def inner_names(self) -> tuple[str, ...]:
-        return tuple(f"f{index}" for index in range(len(self.field_serializers)))
-
-    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> TupleSerializer:
-        return TupleSerializer(*inners)
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> TupleSerializer:
+        return cls(*map(restore_inner, document["fields"]))
 
     def snapshot_content(self) -> dict[str, Any]:
         return {"fields": [field.snapshot().to_json() for field in self.field_serializers]}
@@ -155,11 +150,3 @@ def tuple_of(*fields: TypeSerializer[Any]) -> TupleSerializer:
         Without any field.
     """
     return TupleSerializer(*fields)
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    fields = [SerializerSnapshot.from_json(field).restore_serializer() for field in document["fields"]]
-    return TupleSerializer(*fields)
-
-
-register_serializer_type(TupleSerializer.type_name, _restore, TupleSerializer.snapshot_version)

@@ -1,4 +1,4 @@
-"""The columnar face that the built-in serializers share: chunks, dictionaries, nulls and errors."""
+"""Columns of the built-in serializers: chunks, dictionaries, nulls and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ColumnarSerializer(TypeSerializer[T], Generic[T]):
 
     @abstractmethod
     def reads(self, arrow_type: pa.DataType) -> bool:
-        """Return whether `read_column` can read plain arrays of that type; parts are not looked at."""
+        """Return whether `read_column` can read plain arrays of that type, parts aside."""
 
     @abstractmethod
     def read_column(self, array: pa.Array) -> list[T | None]:
@@ -42,7 +42,7 @@ class ColumnarSerializer(TypeSerializer[T], Generic[T]):
         try:
             array = self.write_column(values)
         except _CONVERSION_ERRORS:
-            # Conversion errors name no row and no reason that a user would understand; check does.
+            # Conversion errors name no row and no reason that a user understands; check does.
             for row, value in enumerate(values):
                 if value is not None:
                     try:
@@ -130,7 +130,7 @@ def plain_numbers(array: pa.Array, fill: object) -> np.ndarray[Any, Any]:
 
 
 def put_nones(values: list[Any], array: pa.Array) -> list[Any]:
-    """Put None where `array` has nulls, into values that were read from it with some filling."""
+    """Put None where `array` has nulls, into values that were read from it with some fill value."""
     if array.null_count:
         for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
             values[row] = None

@@ -22,7 +22,7 @@ from keyedstate.types.contract.serializer import Compatibility, Outcome, Seriali
 T = TypeVar("T")
 C = TypeVar("C", bound="CompositeSerializer[Any]")
 
-#: From so many parts on it pays to judge them as a whole column (`TypeSerializer.are_values`).
+#: From this number of parts on it pays to check them as a column (`TypeSerializer.are_values`).
 FEW = 10
 #: What `TypeSerializer.conversion_from` returns.
 Conversion: TypeAlias = "Callable[[Any], Any] | None"
@@ -34,18 +34,14 @@ def compose(
     rebuild: Callable[[list[TypeSerializer[Any]]], TypeSerializer[Any]],
     outer: Compatibility = Compatibility.AS_IS,
 ) -> Compatibility:
-    """Add up the verdicts on the parts of a composite (SER-01).
-
-    Incompatible outranks migration, migration outranks reconfiguration, reconfiguration outranks as is; the
-    composite's own verdict `outer` takes part.
+    """Return the worst of the verdicts on a composite and its parts (SER-01).
 
     Parameters
     ----------
     nested : sequence of (name, new serializer, verdict on it)
-        In the order in which `rebuild` wants the serializers.
+        In the order in which `rebuild` takes the serializers.
     rebuild : callable
-        Makes the composite from its parts; called for a reconfigured outcome, with the reconfigured parts in
-        their places and the new ones elsewhere.
+        Makes the composite from its parts, reconfigured or new; called for a reconfigured outcome.
     outer : Compatibility
         The verdict on the composite itself, parts aside; never reconfigured.
     """
@@ -63,30 +59,29 @@ def compose(
 class CompositeSerializer(ColumnarSerializer[T], Generic[T]):
     """A serializer made of others.
 
-    A subclass lists them in `inners`, names them in `inner_names`, and is made from them by `rebuild`.
+    Attributes
+    ----------
+    inners : tuple of TypeSerializer
+        The parts, in a fixed order.
+    inner_names : tuple of str
+        The role of each part, as snapshots and verdicts name it.
     """
 
-    @property
-    @abstractmethod
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        """The parts, in a fixed order."""
+    inners: tuple[TypeSerializer[Any], ...]
+    inner_names: tuple[str, ...]
 
-    @property
-    @abstractmethod
-    def inner_names(self) -> tuple[str, ...]:
-        """What each part is to the whole, as snapshots and verdicts name it."""
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> TypeSerializer[Any]:
+        make: Callable[..., TypeSerializer[Any]] = cls
+        return make(*(restore_inner(document[name]) for name in cls.inner_names))
 
-    @abstractmethod
     def rebuild(self: C, inners: Sequence[TypeSerializer[Any]]) -> C:
         """Return the same composite of other parts."""
-
-    @property
-    def factory_name(self) -> str:
-        """Name of the function by which users make the type."""
-        return f"{self.type_name}_of"
+        make: Callable[..., C] = type(self)
+        return make(*inners)
 
     def __repr__(self) -> str:
-        return f"{self.factory_name}({', '.join(map(repr, self.inners))})"
+        return f"{self.type_name}_of({', '.join(map(repr, self.inners))})"
 
     def parts(self) -> tuple[object, ...]:
         return self.inners
@@ -141,7 +136,7 @@ def converted(conversion: Conversion, value: Any) -> Any:
 class ContainerSerializer(CompositeSerializer[T], Generic[T]):
     """A composite whose values are Python containers of exactly one class.
 
-    A subclass reads and writes columns without nulls; nulls are handled here.
+    A subclass reads and writes columns without nulls; this class adds the nulls.
 
     Attributes
     ----------
@@ -212,6 +207,6 @@ def require_immutable(inner: TypeSerializer[Any], role: str) -> None:
         )
 
 
-def restore_inner(document: Mapping[str, Any], name: str) -> TypeSerializer[Any]:
-    """Return the serializer of a part of a snapshot's JSON face."""
-    return SerializerSnapshot.from_json(document[name]).restore_serializer()
+def restore_inner(document: Mapping[str, Any]) -> TypeSerializer[Any]:
+    """Return the serializer of a part from the JSON representation of its snapshot."""
+    return SerializerSnapshot.from_json(document).restore_serializer()

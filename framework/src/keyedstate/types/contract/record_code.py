@@ -1,7 +1,7 @@
-"""Functions written out for one dataclass or kind of tuple, as the dataclass decorator writes ``__init__``.
+"""Functions generated for one dataclass or kind of tuple, as the dataclass decorator generates ``__init__``.
 
-A loop over the fields costs several times what the fields themselves do, and a record is looked at on every
-write, copied for a snapshot and made anew on every restore.
+A loop over the fields costs several times as much as the fields themselves, and each record is checked on
+every write, copied for a snapshot and made on every restore.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def record_maker(cls: type[Any], names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
-    """Return what makes an instance of its fields' values, without ``__init__`` and ``__post_init__``."""
+    """Return a function from fields' values to an instance, without ``__init__`` and ``__post_init__``."""
     values = [f"v{index}" for index in range(len(names))]
     lines = [f"{', '.join(values)}, = values"] if values else []
     return _function("make", ["values"], [*lines, *_construction(cls, names, values)], {"cls": cls})
@@ -23,7 +23,7 @@ def record_maker(cls: type[Any], names: Sequence[str]) -> Callable[[Sequence[Any
 def record_copier(
     cls: type[Any], names: Sequence[str], copies: Sequence[Callable[[Any], Any] | None]
 ) -> Callable[[Any], Any]:
-    """Return what makes another instance, each field copied where it has a function for that."""
+    """Return a function that copies an instance; fields with a function are copied by it."""
     values = [
         f"value.{name}" if copy is None else f"c{index}(value.{name})"
         for index, (name, copy) in enumerate(zip(names, copies, strict=True))
@@ -35,9 +35,9 @@ def record_copier(
 def record_checker(
     cls: type[Any], fields: Sequence[tuple[str, TypeSerializer[Any]]]
 ) -> Callable[[Any], bool]:
-    """Return what says True of most instances that have nothing but fields, each of which has its type.
+    """Return a quick check, which is True for most instances with nothing but fields of the right types.
 
-    Where it does not, or raises KeyError or AttributeError, somebody else has to look closer.
+    Where it is False, or raises KeyError or AttributeError, the caller checks the instance in full.
     """
     conditions = ["value.__class__ is cls"]
     read = "value.{}"
@@ -51,7 +51,7 @@ def record_checker(
 
 
 def value_checker(serializer: TypeSerializer[Any]) -> Callable[[Any], bool]:
-    """Return a function that says what the `is_value` of a serializer does."""
+    """Return a function that does the same as the `is_value` of a serializer."""
     given: dict[str, Any] = {}
     condition = serializer.condition("value", "value", given)
     if condition == "is_value0(value)":
@@ -62,15 +62,9 @@ def value_checker(serializer: TypeSerializer[Any]) -> Callable[[Any], bool]:
 def all_of(
     conditions: Sequence[str], parts: Sequence[tuple[str, TypeSerializer[Any]]], given: dict[str, Any]
 ) -> str:
-    """Return the condition that some conditions hold, and that parts of a value have their types.
+    """Return an expression for some conditions, and for the types of parts of a value.
 
-    Parameters
-    ----------
-    conditions : sequence of str
-    parts : sequence of (str, TypeSerializer)
-        Expressions, and what their values shall be.
-    given : dict
-        As of `TypeSerializer.condition`.
+    `given` is that of `TypeSerializer.condition`.
     """
     every = list(conditions)
     for expression, serializer in parts:
@@ -81,7 +75,7 @@ def all_of(
 
 
 def _construction(cls: type[Any], names: Sequence[str], values: Sequence[str]) -> list[str]:
-    # A frozen class forbids to set attributes, another one may do more than that.
+    # A frozen class forbids to set attributes, another class may do more than that.
     setter: object = cls.__setattr__
     plain = setter is object.__setattr__
     lines = [

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from keyedstate.errors import DuplicateSerializerError, InvalidSnapshotError, UnknownSerializerError
 
-#: Makes a `TypeSerializer`, which knows this module, from a snapshot's JSON representation.
+#: Makes a `TypeSerializer`, whose module imports this one, from a snapshot's JSON representation.
 SerializerFactory: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 #: How deep types may be nested in a snapshot: far beyond any real type, far below Python's recursion limit.
@@ -17,7 +17,7 @@ _MAX_DEPTH = 50
 
 @dataclass(frozen=True)
 class Registration:
-    """How one type of a snapshot is read; without a newest version the factory judges the version."""
+    """How one type of a snapshot is read; without a newest version the factory checks the version."""
 
     factory: SerializerFactory
     newest_version: int | None
@@ -37,15 +37,15 @@ def register_serializer_type(
     name : str
         The `TypeSerializer.type_name`.
     factory : callable
-        Takes the JSON face of a snapshot and returns a serializer.  It may raise any of KeyError, TypeError,
-        ValueError and AttributeError for malformed content.
+        Takes the JSON representation of a snapshot and returns a serializer.  It may raise KeyError,
+        TypeError, ValueError and AttributeError for malformed content.
     newest_version : int, optional
-        The newest snapshot version that the factory reads; without it the factory judges the version itself.
+        The newest snapshot version that the factory reads; without it the factory checks the version.
 
     Raises
     ------
     DuplicateSerializerError
-        Where the name belongs to another factory.  Registering the same one again changes nothing.
+        Where the name is that of another factory.  Registering the same one again changes nothing.
     """
     known = _registrations.get(name)
     if known is not None and _identity(known.factory) != _identity(factory):
@@ -54,17 +54,19 @@ def register_serializer_type(
 
 
 def find_unknown_types_with(finder: Callable[[], Iterable[str]]) -> None:
-    """Have a function called for a type that is not known here, before it is refused.
+    """Set the function that is called before an unknown type is refused.
 
-    It may register types, and returns who could not be asked for more, and why.
+    It may register types; it returns the plugins that could not be asked, and why.
     """
     global _finder
     _finder = finder
 
 
 def _identity(factory: SerializerFactory) -> str:
-    # A plugin's module may be executed anew, which makes equal factories of distinct identity.
-    return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', repr(factory))}"
+    # A plugin's module may be executed again, which makes equal factories of distinct identity.
+    owner = getattr(factory, "__self__", None)
+    named = owner if isinstance(owner, type) else factory
+    return f"{getattr(named, '__module__', '?')}.{getattr(named, '__qualname__', repr(named))}"
 
 
 def registration_of(name: str, version: int) -> Registration:

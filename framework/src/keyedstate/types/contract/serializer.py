@@ -1,9 +1,9 @@
-"""The contract of serializers, and the snapshots by which they are known in checkpoints.
+"""The contract of serializers, and of their snapshots, which checkpoints have.
 
-A serializer has three faces: bytes in Flink's layouts (keys and ordered stores), Arrow columns (segment
-files) and copies (heap backends).  Its snapshot is a small JSON document; on restore the snapshot of the new
-serializer is asked what it can do with values that the old one wrote.  Counterparts of Flink's
-``TypeSerializer`` and ``TypeSerializerSnapshot``.
+A serializer has three representations of a value: bytes in Flink's layouts (keys and ordered stores), Arrow
+columns (segment files) and copies (heap backends).  Its snapshot is a small JSON document; on restore the new
+serializer checks whether it can read what the old one wrote.  Counterparts of Flink's ``TypeSerializer`` and
+``TypeSerializerSnapshot``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from keyedstate.errors import (
     ValueTypeError,
 )
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.registry import check_document, registration_of
+from keyedstate.types.contract.registry import check_document, register_serializer_type, registration_of
 
 T = TypeVar("T")
+C = TypeVar("C", bound="TypeSerializer[Any]")
 
 #: What code that reads a snapshot's content may raise where the content is not of its form.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, UnsupportedTypeError)
 
 
 class Outcome(enum.Enum):
-    """The four verdicts, the mildest first; of several nested ones the last wins."""
+    """The four verdicts, the mildest first; of several nested ones the last one wins."""
 
     AS_IS = "as is"
     RECONFIGURED = "reconfigured"
@@ -50,14 +51,9 @@ class Compatibility:
     ----------
     outcome : Outcome
     serializer : TypeSerializer or None
-        The serializer to use instead of the new one; set for a reconfigured outcome and for no other.
+        The serializer to use instead of the new one; set for a reconfigured outcome and no other (SER-02).
     reason : str
-        For people; two verdicts that differ only here are equal.
-
-    Raises
-    ------
-    ValueError
-        For a reconfigured outcome without a serializer, or another one with it (SER-02).
+        For people; verdicts that differ only here are equal.
     """
 
     outcome: Outcome
@@ -82,7 +78,7 @@ class Compatibility:
 
     @classmethod
     def after_migration(cls, reason: str) -> Compatibility:
-        """Return the verdict that old values must be read with the old serializer and written anew."""
+        """Return the verdict that old values must be read with the old serializer and rewritten."""
         return cls(Outcome.AFTER_MIGRATION, reason=reason)
 
     @classmethod
@@ -92,7 +88,7 @@ class Compatibility:
 
     @property
     def is_as_is(self) -> bool:
-        """Whether old bytes can be read and new ones written without further ado."""
+        """Whether the new serializer reads old bytes as they are."""
         return self.outcome is Outcome.AS_IS
 
     @property
@@ -102,12 +98,12 @@ class Compatibility:
 
     @property
     def is_reconfigured(self) -> bool:
-        """Whether `serializer` takes the new serializer's place."""
+        """Whether `serializer` replaces the new serializer."""
         return self.outcome is Outcome.RECONFIGURED
 
     @property
     def is_incompatible(self) -> bool:
-        """Whether the old values are lost to the new serializer."""
+        """Whether the new serializer cannot use old values."""
         return self.outcome is Outcome.INCOMPATIBLE
 
 
@@ -119,28 +115,29 @@ Compatibility.INCOMPATIBLE = Compatibility(Outcome.INCOMPATIBLE)
 class TypeSerializer(ABC, Generic[T]):
     """How the values of one type are written, read, copied, checked and described.
 
-    A subclass sets the attributes, implements the abstract methods, returns its constructor's arguments from
-    `parts` and what its snapshot needs from `snapshot_content`, and registers a factory for its `type_name`.
+    A subclass sets the attributes, implements the abstract methods, and returns its constructor's arguments
+    from `parts` and what its snapshot needs from `snapshot_content`.  It registers a factory for its
+    `type_name`.
 
     Attributes
     ----------
     type_name : str
-        Name of the type in snapshots; never changes once a checkpoint carries it.
+        Name of the type in snapshots; never changes once a checkpoint has it.
     snapshot_version : int
         Version of the snapshot's content, from 1.
     immutable : bool
         Whether a value can never change in place; `copy` then returns the same object.
     needs_canonical : bool
-        Whether `canonical` can return anything but its argument, so that hot paths may skip it.
+        Whether `canonical` can return anything but its argument; hot paths skip it otherwise.
     null_is_value : bool
         Whether a null slot of an Arrow column is a value of the type.  Inside lists, tuples, sets and keys
         other types refuse null slots.
     tells_null : bool
-        Whether no value's bytes begin with a byte 1, so that it can stand for None: `nullable` then adds no
-        flag of its own (Flink's ``NullableSerializer.wrapIfNullIsNotSupported``).
+        Whether no value's bytes begin with a byte 1, which can then stand for None without a flag (Flink's
+        ``NullableSerializer.wrapIfNullIsNotSupported``).
     fixed_code : str or None
-        The code of module ``struct`` for what every value's bytes are, with the highest byte first, so that
-        many can be read and written at once; None where they are no single number.
+        Where the bytes of every value are one big-endian number, its code of module ``struct``, so that many
+        can be read and written at once.
     """
 
     type_name: str
@@ -185,8 +182,8 @@ class TypeSerializer(ABC, Generic[T]):
     def to_arrow(self, values: Sequence[T | None]) -> pa.Array:
         """Return a column of `arrow_type`, with a null for every None.
 
-        Values are expected to have passed `check`; what is found without looking at each of them is
-        refused nevertheless, and nothing is truncated or rounded that `check` would refuse.
+        The caller has passed the values to `check`.  A wrong one that is found without a look at each is
+        refused nevertheless; none is truncated or rounded.
 
         Raises
         ------
@@ -200,8 +197,8 @@ class TypeSerializer(ABC, Generic[T]):
     def from_arrow(self, array: pa.Array | pa.ChunkedArray) -> list[T | None]:
         """Return the values of a column, with None for every null.
 
-        The column may be sliced, chunked or dictionary-encoded, and is expected to be valid: validate
-        columns that come from untrusted bytes first (``Array.validate(full=True)``).
+        The column may be sliced, chunked or dictionary-encoded.  Validate columns from untrusted bytes first
+        (``Array.validate(full=True)``).
 
         Raises
         ------
@@ -225,17 +222,16 @@ class TypeSerializer(ABC, Generic[T]):
         return True
 
     def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
-        """Return a Python expression that says what `is_value` does, to be compiled into a function.
+        """Return a Python expression for `is_value`, which is compiled into a function and costs no call.
 
-        Within that function it costs no call.  A class that overrides `is_value` alone has this one, which
-        calls it.
+        A class that overrides `is_value` alone gets this one, which calls it.
 
         Parameters
         ----------
         first, value : str
-            Expressions for the value: the first one is to be evaluated before the other, and once.
+            Expressions for the value: the first is evaluated before the other, and once.
         given : dict
-            What names in the expression mean; new ones are added.
+            The objects that names in the expression mean; new ones are added.
         """
         name = f"is_value{len(given)}"
         given[name] = self.is_value
@@ -244,7 +240,7 @@ class TypeSerializer(ABC, Generic[T]):
     def are_values(self, values: Collection[object]) -> bool:
         """Return whether `is_value` is true of all values.
 
-        For bulk calls: types whose values can be told by their class override it with something faster.
+        For bulk calls; a type that its values' class decides overrides it with something faster.
         """
         return all(map(self.is_value, values))
 
@@ -253,14 +249,14 @@ class TypeSerializer(ABC, Generic[T]):
         return value if self.immutable else copy.deepcopy(value)
 
     def canonical(self, value: T) -> T:
-        """Return the value that stands for all those which Spark's ``GROUP BY`` holds equal to it.
+        """Return the one value of all those that are equal in Spark's ``GROUP BY``, for keys of hash maps.
 
-        For keys of hash maps: every NaN becomes one object, and -0.0 becomes 0.0.
+        Every NaN becomes one object, and -0.0 becomes 0.0.
         """
         return value
 
     def duplicate(self) -> TypeSerializer[T]:
-        """Return a serializer for another thread: itself where stateless, else with all parts duplicated."""
+        """Return a serializer for another thread: itself where it has no state."""
         return self
 
     def to_bytes(self, value: T) -> bytes:
@@ -284,9 +280,9 @@ class TypeSerializer(ABC, Generic[T]):
         return value
 
     def to_bytes_many(self, values: Sequence[T]) -> list[bytes]:
-        """Return what `to_bytes` returns for each of several values, which have passed `check`.
+        """Return the bytes of each of several values, which have passed `check`.
 
-        For bulk calls: types whose bytes can be made faster at once override it.
+        For bulk calls; types that can make many at once faster override it.
         """
         out, serialize, made = DataOutputView(), self.serialize, []
         for value in values:
@@ -296,7 +292,7 @@ class TypeSerializer(ABC, Generic[T]):
         return made
 
     def from_bytes_many(self, data: Sequence[bytes]) -> list[T]:
-        """Return what `from_bytes` returns for the bytes of each of several values."""
+        """Return the values of the bytes of several; the inverse of `to_bytes_many`."""
         return list(map(self.from_bytes, data))
 
     def snapshot(self) -> SerializerSnapshot:
@@ -304,26 +300,33 @@ class TypeSerializer(ABC, Generic[T]):
         return SerializerSnapshot(self.type_name, self.snapshot_version, self.snapshot_content())
 
     def snapshot_content(self) -> dict[str, Any]:
-        """Return what the snapshot holds beside type and version: JSON values; parts as their JSON faces."""
+        """Return the snapshot's JSON values beside type and version; parts as the JSON of their snapshots."""
         return {}
 
-    def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
-        """Return what this serializer can do with values that the serializer of `old` wrote.
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> TypeSerializer[Any]:
+        """Return the serializer of a snapshot's JSON representation, without any class of the user.
 
-        Ask the serializer that the program declared: it knows the user's classes, which its snapshot does
-        not.  Where the verdict is reconfigured, `Compatibility.serializer` knows them too.
+        It may raise KeyError, TypeError, ValueError and AttributeError for malformed content.
+        """
+        return cls()
+
+    def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
+        """Return whether and how this serializer can use values that the serializer of `old` wrote.
+
+        Call it on the serializer that the program declared: it has the user's classes, which its snapshot has
+        not.  A reconfigured `Compatibility.serializer` has them, too.
         """
         if old == self.snapshot():
             return Compatibility.AS_IS
         return Compatibility.incompatible(f"{old} cannot be read as {self!r}")
 
     def conversion_from(self, old: TypeSerializer[Any]) -> Callable[[Any], T] | None:
-        """Return what turns a value that `old` reads into a value of this type; None where nothing has to.
+        """Return the function that converts a value of `old` to this type; None where they are the same.
 
-        A serializer out of a snapshot knows no classes: it reads records as named tuples, enum constants as
-        their names and generic values as bytes, so that state can be kept, moved and inspected without the
-        program that made it.  Whoever goes on with restored values converts each of them once, also where
-        the verdict is as is.
+        A serializer from a snapshot has no classes: it reads records as named tuples, enum constants as their
+        names and generic values as bytes, so that state can be kept, moved and inspected without the program
+        that made it.  Convert each restored value once, also where the verdict is as is.
 
         Parameters
         ----------
@@ -350,10 +353,10 @@ class TypeSerializer(ABC, Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class SerializerSnapshot:
-    """A serializer as a checkpoint knows it.
+    """The description of a serializer in a checkpoint.
 
-    The JSON face is ``{"type": name, "version": number, ...content}``.  In the content, an object with the
-    key ``type`` is the snapshot of a part; so are the objects of a list.
+    The JSON representation is ``{"type": name, "version": number, ...content}``.  In the content, an object
+    with the key ``type`` is the snapshot of a part; so are the objects of a list.
 
     Attributes
     ----------
@@ -368,19 +371,19 @@ class SerializerSnapshot:
     content: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON face, the caller's own."""
+        """Return the JSON representation, which the caller may change."""
         return {"type": self.type_name, "version": self.version, **copy.deepcopy(dict(self.content))}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SerializerSnapshot:
-        """Read the JSON face; types and versions of all parts are checked, classes are not loaded.
+        """Read the JSON representation; all types and versions are checked, no classes are loaded.
 
         Raises
         ------
         UnknownSerializerError
             For a type that is not registered, or a version newer than the registered one.
         InvalidSnapshotError
-            For a document that is not of the form.
+            For a malformed document.
         """
         check_document(document, document)
         content = {name: value for name, value in document.items() if name not in ("type", "version")}
@@ -389,7 +392,7 @@ class SerializerSnapshot:
     def restore_serializer(self) -> TypeSerializer[Any]:
         """Return a serializer that reads what the snapshot's serializer wrote.
 
-        No class of the user is loaded; see `TypeSerializer.conversion_from`.
+        It loads no class of the user; see `TypeSerializer.conversion_from`.
 
         Raises
         ------
@@ -405,7 +408,7 @@ class SerializerSnapshot:
             raise InvalidSnapshotError(document, f"{type(error).__name__}: {error}") from error
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
-        """Ask this snapshot, the new one, about values that the serializer of `old` wrote.
+        """Return the verdict of this snapshot, the new one, on values of the serializer of `old`.
 
         Raises
         ------
@@ -430,8 +433,14 @@ class SerializerSnapshot:
         return hash(self._canonical_json())
 
     def __str__(self) -> str:
-        """Return the serializer's repr, or the JSON face where the type is not known here."""
+        """Return the serializer's repr, or the JSON representation where the type is unknown."""
         try:
             return repr(self.restore_serializer())
         except (UnknownSerializerError, InvalidSnapshotError):
             return self._canonical_json()
+
+
+def restorable(cls: type[C]) -> type[C]:
+    """Register a class of serializers with its `TypeSerializer.restore` as the factory; a decorator."""
+    register_serializer_type(cls.type_name, cls.restore, cls.snapshot_version)
+    return cls

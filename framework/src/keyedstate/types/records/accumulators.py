@@ -1,7 +1,7 @@
 """Accumulators of several aggregates of one key: plain tuples whose fields have names.
 
-The binary layout and the evolution are those of rows.  The values are no named tuples: they are made for each
-key in each epoch, and Python's cycle collector lets go of plain tuples of numbers, never of named ones.
+The binary layout and the evolution are those of rows.  The values are no named tuples: each epoch makes one
+for each key, and Python's cycle collector untracks plain tuples of numbers, never named ones.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from operator import itemgetter
 from typing import Any
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.composite import restore_inner
+from keyedstate.types.contract.serializer import TypeSerializer, restorable
 from keyedstate.types.records.rows import RowSerializer
 
 
+@restorable
 class AccumulatorsSerializer(RowSerializer):
     """Plain tuples with one accumulator each, in columns an Arrow struct with the accumulators' names.
 
-    A name that is added later has no accumulator in older values, so that each of them may be None.
+    Each of them may be None: older values lack an accumulator that is added later.
     """
 
     type_name = "accumulators"
@@ -29,11 +30,10 @@ class AccumulatorsSerializer(RowSerializer):
         self.python_type = tuple
         self.make = tuple
 
-    def __repr__(self) -> str:
-        return f"accumulators_of({dict(zip(self.names, self.field_serializers, strict=True))!r})"
-
-    def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> AccumulatorsSerializer:
-        return AccumulatorsSerializer(self.names, inners)
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> TypeSerializer[Any]:
+        fields = map(restore_inner, document["fields"])
+        return accumulators_of(dict(zip(document["names"], fields, strict=True)))
 
     def mismatch(self, value: object) -> ValueTypeError:
         if value.__class__ is tuple:
@@ -85,11 +85,3 @@ def accumulators_of(fields: Mapping[str, TypeSerializer[Any]]) -> AccumulatorsSe
                 f"the accumulator {name!r}", "older values may lack it", "Make its type nullable(...)."
             )
     return serializer
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    fields = [SerializerSnapshot.from_json(field).restore_serializer() for field in document["fields"]]
-    return accumulators_of(dict(zip(document["names"], fields, strict=True)))
-
-
-register_serializer_type(AccumulatorsSerializer.type_name, _restore, AccumulatorsSerializer.snapshot_version)

@@ -1,7 +1,7 @@
 """Records of a class or one of its declared subclasses.
 
-Flink's ``PojoSerializer`` finds unregistered subclasses as it meets them; here they are declared, so that a
-checkpoint has the fields of every class in it before the first value is written.
+Flink's ``PojoSerializer`` finds unregistered subclasses as it meets them.  Here they are declared, so that a
+checkpoint has the fields of every class before the first value is written.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ import pyarrow as pa
 from keyedstate.errors import CorruptDataError, UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.composite import CompositeSerializer, compose
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.serializer import (
+    Compatibility,
+    SerializerSnapshot,
+    TypeSerializer,
+    restorable,
+)
 from keyedstate.types.records.records import (
     NO_SUBCLASS,
     SUBCLASS,
@@ -30,6 +34,7 @@ from keyedstate.types.records.records import (
 _MAX_TAGS = 256
 
 
+@restorable
 class HierarchySerializer(CompositeSerializer[Any]):
     """Records of one class and its subclasses; in columns a struct with one nullable struct per class.
 
@@ -37,7 +42,7 @@ class HierarchySerializer(CompositeSerializer[Any]):
     ----------
     base : RecordSerializer
     tagged : tuple of RecordSerializer
-        Subclasses whose tag is their position here; a checkpoint's tags never change.
+        Subclasses whose tag is their position here; tags that a checkpoint has never change.
     named : tuple of RecordSerializer
         Subclasses that are written with their names.
     """
@@ -54,8 +59,9 @@ class HierarchySerializer(CompositeSerializer[Any]):
         self.base = base
         self.tagged = tuple(tagged)
         self.named = tuple(named)
-        self.records = (base, *self.tagged, *self.named)
-        names = [record.name for record in self.records]
+        self.inners = self.records = (base, *self.tagged, *self.named)
+        self.inner_names = tuple(record.name for record in self.records)
+        names = list(self.inner_names)
         if len(set(names)) < len(names) or len(self.tagged) > _MAX_TAGS:
             raise UnsupportedTypeError(
                 f"{base!r} with the subclasses {', '.join(names[1:])}",
@@ -65,7 +71,7 @@ class HierarchySerializer(CompositeSerializer[Any]):
         self.immutable = all(record.immutable for record in self.records)
         self.needs_canonical = any(record.needs_canonical for record in self.records)
         self._by_class = {record.python_type: record for record in self.records}
-        #: Also of tagged ones: they may have been written with their names before they had a tag.
+        #: Tagged ones, too: they may have been written with their names before they had a tag.
         self._by_name = {record.name: record for record in self.records[1:]}
         self._headers = {base.python_type: b""}
         for tag, record in enumerate(self.tagged):
@@ -92,13 +98,14 @@ class HierarchySerializer(CompositeSerializer[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self.parts()
 
-    @property
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        return self.records
-
-    @property
-    def inner_names(self) -> tuple[str, ...]:
-        return tuple(record.name for record in self.records)
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> TypeSerializer[Any]:
+        """Return the serializer of a class, or of a class and its subclasses."""
+        base = RestoredRecordSerializer.restore(document)
+        if "tagged" not in document and "subclasses" not in document:
+            return base
+        tagged = list(map(RestoredRecordSerializer.restore, document.get("tagged", ())))
+        return cls(base, tagged, list(map(RestoredRecordSerializer.restore, document.get("subclasses", ()))))
 
     def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> HierarchySerializer:
         records: Any = tuple(inners)
@@ -259,25 +266,3 @@ def _records_of(serializer: TypeSerializer[Any]) -> Iterator[tuple[str, RecordSe
     for record in records:
         assert isinstance(record, RecordSerializer)
         yield record.name, record
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    base = _restore_record(document)
-    if "tagged" not in document and "subclasses" not in document:
-        return base
-    tagged = [_restore_record(subclass) for subclass in document.get("tagged", ())]
-    named = [_restore_record(subclass) for subclass in document.get("subclasses", ())]
-    return HierarchySerializer(base, tagged, named)
-
-
-def _restore_record(document: Mapping[str, Any]) -> RestoredRecordSerializer:
-    fields = [SerializerSnapshot.from_json(field).restore_serializer() for field in document["fields"]]
-    name, names, defaults = document["class"], document["names"], document["defaults"]
-    if document["type"] != RecordSerializer.type_name or not all(
-        isinstance(word, str) for word in (name, *names, *defaults)
-    ):
-        raise TypeError("a record has names that are strings")
-    return RestoredRecordSerializer(name, names, fields, defaults)
-
-
-register_serializer_type(RecordSerializer.type_name, _restore, RecordSerializer.snapshot_version)

@@ -1,8 +1,9 @@
 """Records: the fields of a dataclass, in the layout of Flink's ``PojoSerializer``.
 
-A header byte says what follows: 1 None, 2 a record of the declared class, 4 one of a subclass, whose name and
-own bytes follow, 8 the same with a tag of one byte instead of the name (SER-04).  The fields follow in the
-order of their names, each behind a byte that is 1 for None.  So the order of declaration does not matter.
+A header byte comes first: 1 for None, 2 for a record of the declared class, 4 for one of a subclass, whose
+name and own bytes follow, 8 for the same with a tag of one byte instead of the name (SER-04).  The fields
+follow in the order of their names, each behind a byte that is 1 for None: the order of declaration does not
+matter.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any, Generic, TypeVar
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.contract.composite import restore_inner
 from keyedstate.types.contract.record_code import record_checker, record_copier, record_maker
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.records.rows import record_row_type
-from keyedstate.types.records.structs import Default, StructSerializer
+from keyedstate.types.records.structs import Default, StructSerializer, none_default
 from keyedstate.types.scalars.enums import class_name
 
 T = TypeVar("T")
@@ -39,7 +41,7 @@ class RecordSerializer(StructSerializer[T], Generic[T]):
     name : str
         Of the class in snapshots.
     defaults : frozenset of str
-        The fields that old values may lack, since the class has a default for them.
+        The fields that old values may lack: the class has a default for them.
     """
 
     type_name = "record"
@@ -90,7 +92,7 @@ class RecordSerializer(StructSerializer[T], Generic[T]):
         return self.deserialize_fields(source)
 
     def deserialize_fields(self, source: DataInputView) -> T:
-        """Read a record whose header, 2, was read already."""
+        """Read a record behind its header, 2."""
         values: list[Any] = [None] * len(self.names)
         for index, serializer, may_be_null in self._layout:
             if not source.read_boolean():
@@ -115,11 +117,11 @@ class RecordSerializer(StructSerializer[T], Generic[T]):
 class DataclassSerializer(RecordSerializer[T], Generic[T]):
     """Records as instances of a dataclass.
 
-    An instance is made without calling ``__init__`` and ``__post_init__``, as unpickling does it: the fields
-    are the state, and each of them comes back as it was.
+    An instance is made without ``__init__`` and ``__post_init__``, as by unpickling: the fields are the
+    state, and each is restored as it was.
 
-    As keys, records are equal as their class says it: from Python 3.13 on, one that holds a NaN equals no
-    other, since the ``__eq__`` that dataclasses get then compares field by field.
+    As keys, records are equal where their class's ``__eq__`` is true: from Python 3.13 on, one with a NaN
+    equals no other, since the generated ``__eq__`` compares field by field.
 
     Attributes
     ----------
@@ -134,9 +136,9 @@ class DataclassSerializer(RecordSerializer[T], Generic[T]):
         self._field_defaults = _defaults_of(cls, names, fields)
         super().__init__(name, names, fields, self._field_defaults.keys())
         params = cls.__dataclass_params__  # type: ignore[attr-defined]
-        # Without its own __eq__ a record is found by identity, which no restart keeps.
+        # Without an __eq__ a record is found by identity, which no restart keeps.
         self.immutable = self.immutable and params.frozen and params.eq and cls.__hash__ is not None
-        #: What instances may have: the fields, and what comes back by itself.
+        #: What instances may have: the fields, and cached properties, which are computed again.
         self._allowed = frozenset(names).union(
             attribute
             for owner in cls.__mro__
@@ -192,7 +194,7 @@ class DataclassSerializer(RecordSerializer[T], Generic[T]):
     def default_of(self, name: str) -> Default | None:
         if name in self._field_defaults:
             return self._field_defaults[name]
-        return _none if self.may_be_null[self.names.index(name)] else None
+        return none_default if self.may_be_null[self.names.index(name)] else None
 
     def is_value(self, value: object) -> bool:
         try:
@@ -212,7 +214,7 @@ class DataclassSerializer(RecordSerializer[T], Generic[T]):
         super().serialize(value, out)
 
     def _stranger(self, value: object) -> str | None:
-        """Return the name of an attribute that is neither a field nor comes back by itself."""
+        """Return the name of an attribute that is neither a field nor a cached property."""
         attributes: dict[str, Any] | None = getattr(value, "__dict__", None)
         if attributes and not attributes.keys() <= self._allowed:
             return min(attributes.keys() - self._allowed)
@@ -240,7 +242,7 @@ class DataclassSerializer(RecordSerializer[T], Generic[T]):
 
 
 class RestoredRecordSerializer(RecordSerializer[tuple[Any, ...]]):
-    """Records as named tuples: what is read where the class is not known, or has changed since."""
+    """Records as named tuples: without the class, or where it has changed."""
 
     def __init__(
         self,
@@ -252,6 +254,15 @@ class RestoredRecordSerializer(RecordSerializer[tuple[Any, ...]]):
         super().__init__(name, names, fields, defaults)
         self.python_type = record_row_type(self.names, name)
         self.make = partial(tuple.__new__, self.python_type)
+
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> RestoredRecordSerializer:
+        name, names, defaults = document["class"], document["names"], document["defaults"]
+        if document["type"] != cls.type_name or not all(
+            isinstance(word, str) for word in (name, *names, *defaults)
+        ):
+            raise TypeError("a record has names that are strings")
+        return cls(name, names, list(map(restore_inner, document["fields"])), defaults)
 
     def parts(self) -> tuple[object, ...]:
         return self.name, self.names, self.field_serializers, self.defaults
@@ -267,8 +278,8 @@ class RestoredRecordSerializer(RecordSerializer[tuple[Any, ...]]):
 
     def default_of(self, name: str) -> Default | None:
         if name in self.defaults:
-            return self._unknown_default  # for a verdict it is enough that there is one
-        return _none if self.may_be_null[self.names.index(name)] else None
+            return self._unknown_default  # a verdict needs to know only that it exists
+        return none_default if self.may_be_null[self.names.index(name)] else None
 
     def _unknown_default(self) -> Any:
         raise UnsupportedTypeError(
@@ -289,7 +300,7 @@ def refuse_other_class(serializer: RecordSerializer[Any], old: SerializerSnapsho
 
 
 def subclasses_of(snapshot: SerializerSnapshot) -> tuple[list[str], list[str]]:
-    """Return the names of the subclasses in the snapshot of a record: those with a tag, and the others."""
+    """Return the names of the subclasses in the snapshot of a record: those with a tag, then the others."""
     content = snapshot.content
     tagged = [document["class"] for document in content.get("tagged", ())]
     return tagged, [document["class"] for document in content.get("subclasses", ())]
@@ -326,7 +337,7 @@ def dataclass_record(
 def _defaults_of(
     cls: type, names: Iterable[str], serializers: Iterable[TypeSerializer[Any]]
 ) -> dict[str, Default]:
-    """Return what makes the default of each field that has one of the field's type."""
+    """Return what makes the default of each field whose default has the field's type."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
     found: dict[str, Default] = {}
     for name, serializer in zip(names, serializers, strict=True):
@@ -357,7 +368,3 @@ def _default_of(field: dataclasses.Field[Any]) -> Default | None:
 
 def _always(value: Any) -> Default:
     return lambda: value
-
-
-def _none() -> None:
-    return None

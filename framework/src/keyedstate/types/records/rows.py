@@ -18,10 +18,14 @@ import numpy as np
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.composite import compose
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
-from keyedstate.types.records.structs import Default, StructSerializer
+from keyedstate.types.contract.composite import compose, restore_inner
+from keyedstate.types.contract.serializer import (
+    Compatibility,
+    SerializerSnapshot,
+    TypeSerializer,
+    restorable,
+)
+from keyedstate.types.records.structs import Default, StructSerializer, none_default
 
 _KIND_BITS = 2
 #: What NumPy calls the numbers of `TypeSerializer.fixed_code`.
@@ -30,15 +34,15 @@ _CLASSES = {"b": int, "h": int, "i": int, "q": int, "d": float}
 
 
 def row_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
-    """Return the class of rows with these column names.
+    """Return the class of rows with these column names, a named tuple.
 
-    A named tuple; a column whose name is no Python identifier is read by position (``row[2]``) or with
-    ``row.as_dict()``, which has every column under its real name.
+    A column whose name is no Python identifier is read by position (``row[2]``) or with ``row.as_dict()``,
+    which has every column under its own name.
     """
     return record_row_type(names, "")
 
 
-@cache  # never evicted: a row of an evicted class would be no value any more
+@cache  # never evicted: a row of an evicted class would no longer be a value
 def record_row_type(names: tuple[str, ...], of: str) -> type[tuple[Any, ...]]:
     """Return the class of rows that stand for the records of one class, whose name is `of`."""
     base = namedtuple("Row", names, rename=True)  # type: ignore[misc]
@@ -57,10 +61,11 @@ def _row(names: tuple[str, ...], of: str, values: tuple[Any, ...]) -> tuple[Any,
     return tuple.__new__(record_row_type(names, of), values)
 
 
+@restorable
 class RowSerializer(StructSerializer[tuple[Any, ...]]):
     """Rows, in columns an Arrow struct with the fields' own names.
 
-    Make a row with ``serializer.python_type(1, "a")``, or keep one that a process function was given.
+    Make a row with ``serializer.python_type(1, "a")``, or keep one that a process function received.
     """
 
     type_name = "row"
@@ -84,16 +89,23 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
         return self.names, self.field_serializers
 
     def __repr__(self) -> str:
-        return f"row_of({dict(zip(self.names, self.field_serializers, strict=True))!r})"
+        return f"{self.type_name}_of({dict(zip(self.names, self.field_serializers, strict=True))!r})"
+
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> TypeSerializer[Any]:
+        names = document["names"]
+        if not names or not all(isinstance(name, str) for name in names):
+            raise TypeError("the names of fields are strings, and a row has some")
+        return cls(names, [restore_inner(field) for field in document["fields"]])
 
     def rebuild(self, inners: Sequence[TypeSerializer[Any]]) -> RowSerializer:
-        return RowSerializer(self.names, inners)
+        return type(self)(self.names, inners)
 
     def values_of(self, value: tuple[Any, ...]) -> Sequence[Any]:
         return value
 
     def default_of(self, name: str) -> Default | None:
-        return _none if self.may_be_null[self.names.index(name)] else None
+        return none_default if self.may_be_null[self.names.index(name)] else None
 
     def mismatch(self, value: object) -> ValueTypeError:
         if isinstance(value, tuple):
@@ -179,18 +191,3 @@ def row_of(fields: Mapping[str, TypeSerializer[Any]]) -> RowSerializer:
     if not fields:
         raise UnsupportedTypeError("a row without fields", "it has no columns", "Use VOID for no value.")
     return RowSerializer(tuple(fields), tuple(fields.values()))
-
-
-def _none() -> None:
-    return None
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    fields = [SerializerSnapshot.from_json(field).restore_serializer() for field in document["fields"]]
-    names = document["names"]
-    if not names or not all(isinstance(name, str) for name in names):
-        raise TypeError("the names of fields are strings, and a row has some")
-    return RowSerializer(names, fields)
-
-
-register_serializer_type(RowSerializer.type_name, _restore, RowSerializer.snapshot_version)

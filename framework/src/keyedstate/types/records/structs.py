@@ -25,10 +25,14 @@ T = TypeVar("T")
 Default = Callable[[], Any]
 
 
+def none_default() -> None:
+    """Return None, the default of a field that may be None."""
+
+
 class StructSerializer(ContainerSerializer[T], Generic[T]):
     """Values with named fields, each of which may be None where its type is ``nullable(...)``.
 
-    The binary layouts mark a None by themselves, so that `bare_serializers` write the other values.
+    The binary layouts mark a None themselves; `bare_serializers` write the other values.
 
     Attributes
     ----------
@@ -39,15 +43,15 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
         The same without ``nullable``.
     may_be_null : tuple of bool
     make : callable
-        Returns the value that has the given values of its fields, in the order of `names`; the subclass sets
-        it, as a plain function, since it is called for every value that is read.
+        Returns the value with the given fields, in the order of `names`.  The subclass sets a plain function,
+        since every value that is read calls it.
     """
 
     make: Callable[[Sequence[Any]], T]
 
     def __init__(self, names: Sequence[str], fields: Sequence[TypeSerializer[Any]]) -> None:
-        self.names = tuple(names)
-        self.field_serializers = tuple(fields)
+        self.inner_names = self.names = tuple(names)
+        self.inners = self.field_serializers = tuple(fields)
         if len(self.names) != len(self.field_serializers) or len(set(self.names)) != len(self.names):
             raise ValueError("every field needs a name of its own")
         self.may_be_null = tuple(isinstance(field, NullableSerializer) for field in fields)
@@ -69,19 +73,11 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
 
     @abstractmethod
     def default_of(self, name: str) -> Default | None:
-        """Return what makes a field that old values lack, or None where such values cannot be used."""
+        """Return what makes a field that old values lack, or None where the field has no default."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What a subclass derives from its parts, such as a class of named tuples, cannot be pickled.
+        # A class of named tuples, which subclasses derive from their parts, cannot be pickled.
         return type(self), self.parts()
-
-    @property
-    def inners(self) -> tuple[TypeSerializer[Any], ...]:
-        return self.field_serializers
-
-    @property
-    def inner_names(self) -> tuple[str, ...]:
-        return self.names
 
     def snapshot_content(self) -> dict[str, Any]:
         fields = [field.snapshot().to_json() for field in self.field_serializers]
@@ -124,13 +120,7 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
         return pa.StructArray.from_arrays(arrays, names=list(self.names))
 
     def columns_of(self, values: Sequence[T]) -> Iterable[Sequence[Any]]:
-        """Return the values of each field, in the order of `names`.
-
-        Raises
-        ------
-        ValueTypeError
-            Where a value lacks a field.
-        """
+        """Return the values of each field, in the order of `names`; raises as `values_of`."""
         rows = list(map(self.values_of, values))
         return zip(*rows, strict=True) if rows else [()] * len(self.names)
 
@@ -178,7 +168,7 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
     # -- evolution ----------------------------------------------------------------------------------
 
     def resolve_fields(self, old: SerializerSnapshot) -> Compatibility:
-        """Return the verdict on the fields, found by name: added, removed, of another type."""
+        """Return the verdict on the fields, which are matched by name: added, removed, of another type."""
         old_fields = dict(zip(old.content["names"], self.old_inners(old), strict=True))
         nested = []
         for name, declared, bare in zip(
@@ -220,7 +210,7 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
                 picks.append((len(old.names) + len(defaults), None))
                 defaults.append(default)
         if picks == [(index, None) for index in range(len(old.names))]:
-            # What is read without the class is a named tuple: the values of the fields in their order.
+            # Without the class a value is a named tuple: the fields in their order.
             return None if old.python_type is self.python_type else self.make
 
         def convert(value: Any) -> T:
@@ -233,7 +223,7 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
 def _field_verdict(
     declared: TypeSerializer[Any], bare: TypeSerializer[Any], old: SerializerSnapshot
 ) -> Compatibility:
-    """Return the verdict on a field that was there before; a None needs no other layout."""
+    """Return the verdict on a field that existed before; a None needs no other layout."""
     if old.type_name == NullableSerializer.type_name:
         if declared is bare:
             return Compatibility.incompatible(f"it was {old}, and may not be None any more as {declared!r}")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from keyedstate.errors import UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import drop_none, require_types, spread_column
-from keyedstate.types.contract.registry import register_serializer_type
+from keyedstate.types.contract.serializer import restorable
 from keyedstate.types.scalars.scalar import ScalarSerializer
 
 Decimal = pydecimal.Decimal
@@ -23,12 +23,13 @@ MAX_PRECISION = 38
 _COMPACT_PRECISION = 18
 
 
+@restorable
 class DecimalSerializer(ScalarSerializer[Decimal]):
     """Finite ``decimal.Decimal`` of at most `precision` digits, `scale` of them after the point.
 
     The unscaled value is a 64-bit number up to precision 18, beyond that a 32-bit length and the fewest bytes
     of its two's complement (Java's ``BigInteger.toByteArray``).  The exponent is not kept: with scale 2, 1.5
-    comes back as 1.50, which is equal and hashes alike.
+    is restored as 1.50, which is equal and has the same hash.
     """
 
     type_name = "decimal"
@@ -48,8 +49,8 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
             f"a finite Decimal of up to {precision - scale} digits before the point, {scale} after"
         )
         self._unit = Decimal((0, (1,), -scale))
-        #: Quantizing in it fails exactly for the numbers that do not fit.  Threads may share it, for nobody
-        #: looks at its flags.
+        #: Quantizing in it fails exactly for the numbers that do not fit.  Threads may share it: its flags
+        #: are not read.
         self._context = pydecimal.Context(
             prec=precision, traps=[pydecimal.Inexact, pydecimal.InvalidOperation, pydecimal.Overflow]
         )
@@ -62,6 +63,10 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
 
     def snapshot_content(self) -> dict[str, Any]:
         return {"precision": self.precision, "scale": self.scale}
+
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> DecimalSerializer:
+        return cls(document["precision"], document["scale"])
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -128,10 +133,3 @@ def decimal(precision: int, scale: int) -> DecimalSerializer:
         Unless 1 <= precision <= 38 and 0 <= scale <= precision.
     """
     return DecimalSerializer(precision, scale)
-
-
-def _restore(document: Mapping[str, Any]) -> DecimalSerializer:
-    return DecimalSerializer(document["precision"], document["scale"])
-
-
-register_serializer_type(DecimalSerializer.type_name, _restore, DecimalSerializer.snapshot_version)

@@ -11,8 +11,12 @@ import pyarrow as pa
 from keyedstate.errors import UnknownEnumConstantError, UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import require_types
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.serializer import (
+    Compatibility,
+    SerializerSnapshot,
+    TypeSerializer,
+    restorable,
+)
 from keyedstate.types.scalars.scalar import ScalarSerializer
 
 
@@ -21,10 +25,11 @@ def class_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
+@restorable
 class EnumSerializer(ScalarSerializer[Any]):
     """The constants of one enum; in columns their names.
 
-    Out of a snapshot it has no class, and its values are the names.
+    From a snapshot it has no class, and its values are the names.
 
     Attributes
     ----------
@@ -32,7 +37,7 @@ class EnumSerializer(ScalarSerializer[Any]):
         Of the enum in snapshots.
     constants : tuple of str
         The names of the constants; a constant is written as its position here.  Positions that a checkpoint
-        knows never change: new constants are appended (SER-08).
+        has never change: new constants are appended (SER-08).
     enum_class : type or None
     """
 
@@ -60,6 +65,13 @@ class EnumSerializer(ScalarSerializer[Any]):
 
     def snapshot_content(self) -> dict[str, Any]:
         return {"enum": self.name, "constants": list(self.constants)}
+
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> EnumSerializer:
+        name, constants = document["enum"], document["constants"]
+        if not isinstance(name, str) or not all(isinstance(constant, str) for constant in constants):
+            raise TypeError("the names of an enum and its constants are strings")
+        return cls(None, name, constants)
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -161,13 +173,3 @@ def enum_of(cls: Any, *, name: str | None = None) -> EnumSerializer:
     if not constants:
         raise UnsupportedTypeError(f"enum_of({class_name(cls)})", "it has no constants", "Add some.")
     return EnumSerializer(cls, class_name(cls) if name is None else name, constants)
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    name, constants = document["enum"], document["constants"]
-    if not isinstance(name, str) or not all(isinstance(constant, str) for constant in constants):
-        raise TypeError("the names of an enum and its constants are strings")
-    return EnumSerializer(None, name, constants)
-
-
-register_serializer_type(EnumSerializer.type_name, _restore, EnumSerializer.snapshot_version)

@@ -1,7 +1,7 @@
-"""Generic values: any object that can be pickled, as bytes (what Flink gives to Kryo).
+"""Generic values: any object that can be pickled, as bytes (Flink's are written by Kryo).
 
-They cannot evolve, no other tool reads them, and they are slow: a dataclass is better wherever one will do.
-The option ``types.generic`` forbids them.
+They cannot evolve, no other tool reads them, and they are slow: prefer a dataclass.  The option
+``types.generic`` forbids them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from keyedstate.errors import GenericTypeForbiddenError, UnreadableGenericValueE
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import ColumnarSerializer
 from keyedstate.types.contract.composite import CompositeSerializer
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import TypeSerializer
+from keyedstate.types.contract.serializer import TypeSerializer, restorable
 
 #: Of pickles: what every supported Python reads.
 _PROTOCOL = 5
 
 
+@restorable
 class PickledSerializer(ColumnarSerializer[Any]):
     """Any object but None: a 32-bit length and its pickle; in columns binary.
 
-    Out of a snapshot it unpickles nothing: its values are the pickles.  So a program that does not use a
-    generic state keeps it without having its classes.
+    From a snapshot it unpickles nothing: its values are the pickles, so that a program keeps a generic state
+    without having its classes.
 
     Parameters
     ----------
@@ -48,6 +48,10 @@ class PickledSerializer(ColumnarSerializer[Any]):
     def __repr__(self) -> str:
         return "pickled()"
 
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> PickledSerializer:
+        return cls(opaque=True)
+
     @property
     def arrow_type(self) -> pa.DataType:
         return pa.binary()
@@ -56,7 +60,7 @@ class PickledSerializer(ColumnarSerializer[Any]):
         self._dumps(value)
 
     def copy(self, value: Any) -> Any:
-        # What a restart would give; copy.deepcopy ends earlier on nested values, and may share.
+        # As a restart copies it; copy.deepcopy fails earlier on nested values, and may share.
         return value if self.opaque else _loads(self._dumps(value))
 
     def serialize(self, value: Any, out: DataOutputView) -> None:
@@ -104,15 +108,15 @@ class PickledSerializer(ColumnarSerializer[Any]):
 def pickled() -> PickledSerializer:
     """Return the generic type: any object that cloudpickle can pickle, None aside.
 
-    An object is pickled whenever it is given to a state, so that one which cannot be is refused at once.
-    Classes and functions of the main script are pickled whole, with their code: they come back as they were
-    then, and in another version of Python they may not come back at all.
+    A state pickles an object when it gets it, and refuses at once one that cannot be pickled.  Classes and
+    functions of the main script are pickled with their code: they are restored as they were then, and another
+    version of Python may not read them.
     """
     return PickledSerializer()
 
 
 def generic_parts(serializer: TypeSerializer[Any], path: str = "") -> Iterator[str]:
-    """Yield where a type has generic parts: an empty string for itself, ``value.element`` for a part."""
+    """Yield the paths of a type's generic parts: ``value.element``, or an empty string for itself."""
     if isinstance(serializer, PickledSerializer):
         yield path
     elif isinstance(serializer, CompositeSerializer):
@@ -136,10 +140,3 @@ def _loads(data: bytes) -> Any:
         return pickle.loads(data)
     except Exception as error:  # whatever the classes' own methods raise
         raise UnreadableGenericValueError(f"{type(error).__name__}: {error}") from error
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    return PickledSerializer(opaque=True)
-
-
-register_serializer_type(PickledSerializer.type_name, _restore, PickledSerializer.snapshot_version)

@@ -11,8 +11,12 @@ import pyarrow as pa
 from keyedstate.errors import UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.serializer import (
+    Compatibility,
+    SerializerSnapshot,
+    TypeSerializer,
+    restorable,
+)
 from keyedstate.types.scalars.scalar import ScalarSerializer
 
 _NAMES = (
@@ -20,6 +24,7 @@ _NAMES = (
 )  # fmt: skip
 
 
+@restorable
 class NumpyScalarSerializer(ScalarSerializer[Any]):
     """NumPy's own numbers, such as ``numpy.float32(0.5)``.
 
@@ -38,7 +43,7 @@ class NumpyScalarSerializer(ScalarSerializer[Any]):
         self.constraint = f"a numpy.{self.dtype.type.__name__}"
         self.needs_canonical = self.dtype.kind == "f"
         self._big_endian = self.dtype.newbyteorder(">")
-        #: The one that stands for all others in keys: dicts find a NaN by identity only.
+        #: The only NaN in keys: dicts find a NaN by identity.
         self._nan = self.python_type("nan") if self.needs_canonical else None
 
     def parts(self) -> tuple[object, ...]:
@@ -52,6 +57,12 @@ class NumpyScalarSerializer(ScalarSerializer[Any]):
 
     def snapshot_content(self) -> dict[str, Any]:
         return {"dtype": self.dtype.name}
+
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> NumpyScalarSerializer:
+        if document["dtype"] not in _NAMES:
+            raise ValueError(f"no dtype of a NumPy number: {document['dtype']!r}")
+        return cls(document["dtype"])
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -125,12 +136,3 @@ def numpy_scalar(dtype: object) -> NumpyScalarSerializer:
             "Convert the values with .item() and declare the state with the type of the result.",
         )
     return NumpyScalarSerializer(found.name)
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    if document["dtype"] not in _NAMES:
-        raise ValueError(f"no dtype of a NumPy number: {document['dtype']!r}")
-    return NumpyScalarSerializer(document["dtype"])
-
-
-register_serializer_type(NumpyScalarSerializer.type_name, _restore, NumpyScalarSerializer.snapshot_version)

@@ -17,8 +17,12 @@ import pyarrow as pa
 from keyedstate.errors import CorruptDataError, UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
-from keyedstate.types.contract.registry import register_serializer_type
-from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.serializer import (
+    Compatibility,
+    SerializerSnapshot,
+    TypeSerializer,
+    restorable,
+)
 from keyedstate.types.scalars.scalar import ScalarSerializer
 
 _MILLISECOND_NS = 1_000_000
@@ -26,6 +30,7 @@ _MILLISECOND_NS = 1_000_000
 _FIRST_NS, _LAST_NS = -(2**63) + 1, 2**63 - 1
 
 
+@restorable
 class PandasTimestampSerializer(ScalarSerializer[Any]):
     """``pandas.Timestamp`` of the years 1677 to 2262 in one zone, or without a zone.
 
@@ -49,6 +54,13 @@ class PandasTimestampSerializer(ScalarSerializer[Any]):
 
     def snapshot_content(self) -> dict[str, Any]:
         return {"tz": self.tz}
+
+    @classmethod
+    def restore(cls, document: Mapping[str, Any]) -> PandasTimestampSerializer:
+        tz = document["tz"]
+        if not (tz is None or isinstance(tz, str)):
+            raise TypeError("a time zone is a name")
+        return cls(tz)
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -169,15 +181,3 @@ def pandas_timestamp(tz: str | None = "UTC") -> PandasTimestampSerializer:
                 "Give a name of the IANA database such as 'Europe/Berlin', or install the package tzdata.",
             ) from None
     return PandasTimestampSerializer(tz)
-
-
-def _restore(document: Mapping[str, Any]) -> TypeSerializer[Any]:
-    tz = document["tz"]
-    if not (tz is None or isinstance(tz, str)):
-        raise TypeError("a time zone is a name")
-    return PandasTimestampSerializer(tz)
-
-
-register_serializer_type(
-    PandasTimestampSerializer.type_name, _restore, PandasTimestampSerializer.snapshot_version
-)
