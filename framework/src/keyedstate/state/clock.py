@@ -1,7 +1,7 @@
 """The time that states see: processing time from a clock that is passed in, event time from the watermark.
 
-Times are whole milliseconds since 1970 UTC.  A time is read once per record and held, so that everything that
-happens to a record happens at one time, and a state that expires asks no clock.
+Times are whole milliseconds since 1970 UTC.  A time is read once per record, so that all states of a record
+see the same one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Clock: TypeAlias = Callable[[], int]
 BEFORE_TIME = -(2**63)
 #: The watermark of an input that has ended (Flink's ``Long.MAX_VALUE``).
 END_OF_TIME = 2**63 - 1
-#: What is written at an unknown time: it lives until it is given one.
+#: The timestamp of what is written at an unknown time: it lives until it gets a known one.
 UNKNOWN_TIME = END_OF_TIME
 #: A time that never comes.
 NEVER = 2**65
-#: Later than every timestamp with every time to live added: sums saturate in Flink, here they need not.
+#: Later than every timestamp plus every time to live; in Flink such sums saturate.
 _AFTER_EVERYTHING = 2**64
 
 
@@ -31,13 +31,7 @@ def system_clock() -> int:
 
 
 class CorrectedClock:
-    """The machine's clock, corrected.
-
-    Attributes
-    ----------
-    correction_ms : int
-        Added to what the machine says; may be set.
-    """
+    """The machine's clock plus a correction, which may be set."""
 
     __slots__ = ("correction_ms",)
 
@@ -50,13 +44,7 @@ class CorrectedClock:
 
 
 class ManualClock:
-    """A clock that moves only when it is told to; for tests.
-
-    Attributes
-    ----------
-    now : int
-        May be set, also backwards.
-    """
+    """A clock for tests: `now` may be set, also backwards."""
 
     __slots__ = ("now",)
 
@@ -68,7 +56,7 @@ class ManualClock:
         return self.now
 
     def advance(self, ms: int) -> None:
-        """Move by some milliseconds."""
+        """Move forward."""
         self.now += ms
 
     def __repr__(self) -> str:
@@ -81,10 +69,10 @@ class StateTime:
     Attributes
     ----------
     now : int
-        Against which expiry is judged.
+        Decides what is expired.
     stamp : int
-        With which writes are stamped.  In event time the record's own timestamp where it is ahead of the
-        watermark, so that an entry lives as long after its record however far the watermark lags.
+        The timestamp of writes.  In event time that of the record where it is ahead of the watermark, so that
+        an entry lives equally long after its record however far the watermark lags.
     """
 
     __slots__ = ("now", "stamp")
@@ -94,7 +82,7 @@ class StateTime:
         self.stamp = UNKNOWN_TIME
 
     def set(self, now: int, record: int | None = None) -> None:
-        """Move to a watermark, and to the timestamp of the record that is handled, where it has one."""
+        """Move to a watermark, and to the timestamp of the current record, where it has one."""
         self.now = _AFTER_EVERYTHING if now >= END_OF_TIME else now
         if record is not None and record > now:
             self.stamp = record
@@ -102,9 +90,9 @@ class StateTime:
             self.stamp = UNKNOWN_TIME if now == BEFORE_TIME else now
 
     def renewed(self, written: int) -> int:
-        """Return the timestamp of what was written before and is read or added to now.
+        """Return the new timestamp of an entry that is read or added to.
 
-        A late record makes nothing older: how long an entry lives must not depend on the order of its reads.
+        A late record makes no entry older: its life must not depend on the order of reads.
         """
         stamp = self.stamp
         if written == UNKNOWN_TIME or stamp == UNKNOWN_TIME:

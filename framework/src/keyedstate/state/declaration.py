@@ -1,4 +1,4 @@
-"""What the declarations of keyed and of operator state share: a class attribute that becomes a handle."""
+"""What the declarations of keyed and of operator state share: a class attribute that becomes an accessor."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from keyedstate.backend import TIMER_TABLES
 from keyedstate.errors import InvalidDescriptorError, StateNotBoundError
 
-H = TypeVar("H")
+A = TypeVar("A")
 D = TypeVar("D", bound="Declaration[Any]")
 
 
-class Declaration(Generic[H]):
-    """A declared state; `H` is its handle.
+class Declaration(Generic[A]):
+    """A declared state; `A` is its accessor.
 
     Attributes
     ----------
     name : str
-        Unique within a process function; the state is found by it in a checkpoint.
+        Unique within a process function; a checkpoint finds the state by it.
     """
 
     def __init__(self, name: str) -> None:
@@ -37,23 +37,23 @@ class Declaration(Generic[H]):
     @overload
     def __get__(self: D, instance: None, owner: type) -> D: ...
     @overload
-    def __get__(self, instance: object, owner: type) -> H: ...
+    def __get__(self, instance: object, owner: type) -> A: ...
     def __get__(self: Any, instance: object | None, owner: type) -> Any:
-        # Opening a function puts the handle into the instance's own dict, which wins over this method:
-        # a bound state costs no more than any other attribute.
-        # Where nothing has bound it the declaration is what a trigger gives to its context.
+        # Opening a function puts the accessor into the instance's own dict, which has priority over this
+        # method: a bound state costs no more than any other attribute.  A trigger gives the unbound
+        # declaration to its context.
         return self
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, attribute: str) -> Any:
-            if attribute.startswith("__"):  # asked for by pickle and copy, before there is a name
+            if attribute.startswith("__"):  # pickle and copy look it up before there is a name
                 raise AttributeError(attribute)
             raise StateNotBoundError(self.__dict__.get("name", "?"), attribute)
 
-    def bind(self, instance: object, handle: H) -> None:
-        """Make the attribute of one function instance the handle."""
-        instance.__dict__[self._attribute] = handle
+    def bind(self, instance: object, accessor: A) -> None:
+        """Set the attribute of one function instance to the accessor."""
+        instance.__dict__[self._attribute] = accessor
 
 
 def declarations(function: object) -> list[Declaration[Any]]:
@@ -62,18 +62,17 @@ def declarations(function: object) -> list[Declaration[Any]]:
     Raises
     ------
     InvalidDescriptorError
-        Where two attributes declare states of one name, of whatever sorts.
+        Where two attributes declare states of one name, keyed or not.
     """
-    found: dict[str, Declaration[Any]] = {}
-    for owner in reversed(type(function).__mro__):
-        for attribute, value in vars(owner).items():
-            if isinstance(value, Declaration):
-                found[attribute] = value
-    for attribute, value in vars(function).items():
-        if isinstance(value, Declaration):
-            found[attribute] = value
+    owners = [*map(vars, reversed(type(function).__mro__)), vars(function)]
+    found = {
+        attribute: value
+        for owner in owners
+        for attribute, value in owner.items()
+        if isinstance(value, Declaration)
+    }
     for attribute, value in found.items():
-        # One that was assigned later, or has several owners, is bound by the attribute that it has here.
+        # A declaration that was assigned later, or has several owners, is bound to this attribute.
         value._attribute = attribute
     names: dict[str, str] = {}
     for attribute, declaration in found.items():

@@ -40,10 +40,11 @@ from keyedstate.spark.savepoint.bootstrap import (
     run_bootstrap,
 )
 from keyedstate.spark.savepoint.operator_state_writing import with_operator_states
-from keyedstate.spark.savepoint.state_writing import PartRewrite, is_timed, plain_type
+from keyedstate.spark.savepoint.state_writing import PartRewrite
 from keyedstate.spark.schema import key_types
 from keyedstate.state import StateDescriptor
 from keyedstate.types import VOID
+from keyedstate.types.collections.ttl import TimedSerializer, plain_type
 
 if TYPE_CHECKING:
     from keyedstate.spark.dataframe.connected import ConnectedFrame
@@ -340,7 +341,7 @@ def _check_columns(uid: str, meta: StateMeta, metadata: CheckpointMetadata, rows
     if clashing:
         reason = f"its key has the column {sorted(clashing)[0]!r}, which means something else here"
         raise StateFrameError(uid, meta.name, reason)
-    wanted["value"] = spark_type_of(plain_type(meta.value_serializer)).simpleString()
+    wanted["value"] = spark_type_of(plain_type(meta.value_serializer).arrow_type).simpleString()
     if meta.namespace_serializer != VOID:
         wanted["namespace"] = spark_type_of(meta.namespace_serializer.arrow_type).simpleString()
     _require(uid, meta.name, rows, wanted)
@@ -406,7 +407,7 @@ def _with_state(
     own = ["value"]
     if meta.namespace_serializer != VOID:
         own.append("namespace")
-    if is_timed(meta.value_serializer) and "written_at" in rows.columns:
+    if isinstance(meta.value_serializer, TimedSerializer) and "written_at" in rows.columns:
         own.append("written_at")
     chosen = rows.select(*(quoted(name) for name in (*key_columns, *own)))
     routed = route(

@@ -42,6 +42,7 @@ from keyedstate.options import CHECKPOINT_COMPRESSION
 from keyedstate.spark.dataframe.state_columns import fitted
 from keyedstate.spark.savepoint.bootstrap import as_result
 from keyedstate.types import TtlListSerializer, TtlMapSerializer, TtlSerializer, TypeSerializer
+from keyedstate.types.collections.ttl import TimedSerializer, plain_type
 
 _UNKNOWN_TIME = 2**63 - 1
 _STAMP = pa.timestamp("ms", "UTC")
@@ -209,9 +210,9 @@ class PartRewrite:
 
     def _values(self, table: pa.Table) -> list[Any]:
         serializer = self.meta.value_serializer
-        plain = self._column(table, "value", plain_type(serializer))
+        plain = self._column(table, "value", plain_type(serializer).arrow_type)
         written = None
-        if is_timed(serializer) and "written_at" in table.schema.names:
+        if isinstance(serializer, TimedSerializer) and "written_at" in table.schema.names:
             written = _whole(table.column("written_at"))
         try:
             return serializer.from_arrow(with_times(serializer, plain, written))
@@ -238,22 +239,6 @@ class PartRewrite:
 
     def _refused(self, reason: str) -> StateFrameError:
         return StateFrameError(self.uid, self.meta.name, reason)
-
-
-def is_timed(serializer: TypeSerializer[Any]) -> bool:
-    """Return whether stored values have the times of their time to live in them."""
-    return isinstance(serializer, (TtlSerializer, TtlListSerializer, TtlMapSerializer))
-
-
-def plain_type(serializer: TypeSerializer[Any]) -> pa.DataType:
-    """Return the type of a state's values without their times."""
-    if isinstance(serializer, TtlListSerializer):
-        return pa.list_(serializer.element_serializer.arrow_type)
-    if isinstance(serializer, TtlMapSerializer):
-        return pa.map_(serializer.key_serializer.arrow_type, serializer.value_serializer.arrow_type)
-    if isinstance(serializer, TtlSerializer):
-        return serializer.value_serializer.arrow_type
-    return serializer.arrow_type
 
 
 def with_times(serializer: TypeSerializer[Any], plain: pa.Array, written: pa.Array | None) -> pa.Array:

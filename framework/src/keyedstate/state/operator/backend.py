@@ -1,8 +1,8 @@
 """The operator states of one task, registered by name (Flink's ``DefaultOperatorStateBackend``).
 
-They lie in plain Python lists and dicts, whatever backend holds the keyed state, and are small: a snapshot
-copies them in its synchronous part.  What a checkpoint holds is read at once, with the serializers that wrote
-it, and written with those that the program registers: so unlike in keyed state even keys may migrate.
+They are plain Python lists and dicts, whatever backend keeps the keyed state, and small: a snapshot copies
+them in its synchronous part.  A restore reads them at once with the serializers that wrote them, and they are
+written with those that the program registers, so unlike in keyed state even keys may migrate.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from keyedstate.state.operator.list_states import (
     OperatorStateAccessor,
     OperatorStateDescriptor,
 )
-from keyedstate.state.registry.restored_tables import Conversion
+from keyedstate.state.registry.registered_states import check_same_type
+from keyedstate.state.registry.restored_tables import Conversion, converted
 from keyedstate.state.registry.running_snapshot import SnapshotTask
 from keyedstate.state.registry.serializer_provider import SerializerProvider
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer
 
-H = TypeVar("H", bound=OperatorStateAccessor)
+A = TypeVar("A", bound=OperatorStateAccessor)
 
-#: Entries that are written as one batch.
+#: Entries per batch of a snapshot.
 _BATCH_ENTRIES = 4096
 
 
 class _State:
-    """One state: what it is, and its elements or entries.
+    """One state.
 
     Attributes
     ----------
     meta : OperatorStateMeta
     content : list or dict
-        Always the same object: the state's handle has it too.
+        Its elements or entries; always the same object, which the accessor has, too.
     others : list of _State
-        What was restored in another form, not empty; gone once the state is registered.  All tasks write one
-        form, unless some register a state whose type has changed and others leave it as they find it.
+        What was restored with other types, until the state is registered: some tasks may have registered a
+        state whose type has changed, and others not.
     """
 
     def __init__(self, meta: OperatorStateMeta) -> None:
@@ -84,7 +85,7 @@ class _State:
             form.add(batch.values, batch.keys)
 
     def captured(self) -> tuple[OperatorStateMeta, Any]:
-        """Return what a snapshot writes, which nobody changes any more."""
+        """Return meta and content for a snapshot, which no later change reaches."""
         if self.others:
             written, requested = self.others[0].meta, self.meta
             reason = "tasks have written it in both forms, and this one has not registered it"
@@ -93,17 +94,12 @@ class _State:
             )
         meta = self.meta.duplicate()
         if self.is_map or self.meta.value_serializer.immutable:
-            # The values of a map were copied when they were put in and are copied when they are taken out.
+            # The values of a map are copied on their way in and out.
             return meta, self.content.copy()
         return meta, list(map(self.meta.value_serializer.copy, self.content))
 
-    def go_on_as(self, requested: OperatorStateMeta) -> None:
-        """Convert what was restored to the types of another meta, or refuse them and stay as it is.
-
-        Raises
-        ------
-        StateMigrationError, StateConversionError
-        """
+    def convert_to(self, requested: OperatorStateMeta) -> None:
+        """Convert what was restored to the types of another meta; on an error, change nothing."""
         converted = [form.converted(requested) for form in (self, *self.others)]
         self.others.clear()
         self.content.clear()
@@ -111,15 +107,17 @@ class _State:
         for _, keys, values in converted:
             self.add(values, keys)
 
-    def converted(self, requested: OperatorStateMeta) -> tuple[OperatorStateMeta, list[Any], list[Any]]:
-        """Return the meta with which the state goes on, and its keys and values as objects of that."""
+    def converted(
+        self, requested: OperatorStateMeta
+    ) -> tuple[OperatorStateMeta, Sequence[Any], Sequence[Any]]:
+        """Return the meta with which the state continues, and its keys and values converted to that."""
         name, old = requested.name, self.meta
         key, of_keys = _resolved(name, "key", old.key_serializer, requested.key_serializer)
         part = "value" if self.is_map else "element"
         value, of_values = _resolved(name, part, old.value_serializer, requested.value_serializer)
         try:
-            keys = _converted(self.content, of_keys) if self.is_map else []
-            values = _converted(self.content.values() if self.is_map else self.content, of_values)
+            keys = converted(list(self.content), of_keys) if self.is_map else []
+            values = converted(list(self.content.values() if self.is_map else self.content), of_values)
         except KeyedStateError as error:
             raise StateConversionError(name, str(error)) from error
         return OperatorStateMeta(name, requested.kind, key, value), keys, values
@@ -133,10 +131,10 @@ class OperatorStateBackend:
     Parameters
     ----------
     restored : iterable of (OperatorStateMeta, sequence of EntryBatch)
-        What a checkpoint gives this task, as `keyedstate.checkpoint.read_operator_state` returns it.  Pieces
-        of one list come in its order.
+        This task's part of a checkpoint, as `keyedstate.checkpoint.read_operator_state` returns it.  Pieces
+        of one list are in its order.
     generic_types : bool, default True
-        Whether states whose values are pickled may be registered: the option ``types.generic``.
+        The option ``types.generic``: whether states with pickled values may be registered.
 
     Raises
     ------
@@ -145,11 +143,11 @@ class OperatorStateBackend:
     """
 
     def __init__(self, restored: Iterable[RestoredOperatorState] = (), *, generic_types: bool = True) -> None:
-        #: Every state, also restored ones that nobody has registered in this run: they are kept and written
-        #: into each snapshot, so that a state survives a program that does not use it.
+        #: Every state, also restored ones that the program has not registered: each snapshot has them, so
+        #: that a state survives a program that does not use it.
         self._states: dict[str, _State] = {}
-        self._handles: dict[str, OperatorStateAccessor] = {}
-        #: What was asked for at the first look-up; a reconfigured serializer may stand in its place.
+        self._accessors: dict[str, OperatorStateAccessor] = {}
+        #: The meta of the first look-up; a state may have reconfigured serializers instead.
         self._requested: dict[str, OperatorStateMeta] = {}
         self._generic_types = generic_types
         self._side = BroadcastSide()
@@ -159,25 +157,19 @@ class OperatorStateBackend:
             _check_kind(state.meta, meta, restored=True)
             state.restore(meta, batches)
 
-    def get_state(self, descriptor: OperatorStateDescriptor[H]) -> H:
-        """Return the handle of a state, the same at every look-up; registers the state at its first.
+    def get_state(self, descriptor: OperatorStateDescriptor[A]) -> A:
+        """Return the accessor of a state, the same at every look-up; the first one registers the state.
 
         Raises
         ------
-        StateKindMismatchError
-            Where the name holds another kind of operator state, restored or registered.
-        StateMigrationError
-            Where its types do not fit.
-        StateConversionError
-            Where restored values cannot be given to the program, although their types fit.
-        GenericTypeForbiddenError
-            Where its values are pickled and that is forbidden.
+        StateKindMismatchError, StateMigrationError, StateConversionError, GenericTypeForbiddenError
+            As `KeyedStateBackend.get_state`.
         """
         meta = descriptor.meta
         known = self._requested.get(meta.name)
         if known is not None:
             _check_same(known, meta)
-            return cast(H, self._handles[meta.name])
+            return cast(A, self._accessors[meta.name])
         if not self._generic_types:
             meta.refuse_generic()
         state = self._states.get(meta.name)
@@ -185,17 +177,17 @@ class OperatorStateBackend:
             state = _State(meta)
         else:
             _check_kind(state.meta, meta, restored=True)
-            state.go_on_as(meta)
-        # Only now: a refused registration leaves everything as it was.
-        handle = descriptor.create_accessor(state.meta, state.content, self._side)
+            state.convert_to(meta)
+        # Only now: a refused registration changes nothing.
+        accessor = descriptor.create_accessor(state.meta, state.content, self._side)
         self._states[meta.name] = state
-        self._handles[meta.name] = handle
+        self._accessors[meta.name] = accessor
         self._requested[meta.name] = meta
-        return handle
+        return accessor
 
     @contextmanager
     def broadcast_side(self) -> Iterator[None]:
-        """Let broadcast states be changed inside the ``with`` block."""
+        """Allow changes of broadcast states inside the ``with`` block."""
         before, self._side.current = self._side.current, True
         try:
             yield
@@ -203,7 +195,7 @@ class OperatorStateBackend:
             self._side.current = before
 
     def metas(self) -> list[OperatorStateMeta]:
-        """Return what is known of each state, restored ones included."""
+        """Return the meta of each state, restored ones included."""
         return [state.meta for state in self._states.values()]
 
     def entries_by_state(self) -> dict[str, int]:
@@ -211,7 +203,7 @@ class OperatorStateBackend:
         return {name: state.entries for name, state in self._states.items()}
 
     def snapshot(self, checkpoint_id: int) -> SnapshotTask | None:
-        """Copy every state, and return what writes the copies; None where there is no state at all.
+        """Copy every state, and return a task that writes the copies; None without any state.
 
         The task must be run or cancelled.  It writes each state under `OperatorStateMeta.entries_meta`, all
         of it in the key group `OPERATOR_KEY_GROUP`.
@@ -219,7 +211,7 @@ class OperatorStateBackend:
         Raises
         ------
         StateMigrationError
-            Where a restored state is there in two forms, and the program has not said which one it wants.
+            Where a restored state has two types, and the program has not registered it.
         """
         if not self._states:
             return None
@@ -254,24 +246,18 @@ class _CapturedStates(Snapshot):
 
 def _batches(entries: Iterator[tuple[Any, Any]]) -> Iterator[EntryBatch[Any, Any, Any]]:
     while some := list(islice(entries, _BATCH_ENTRIES)):
-        keys, values = zip(*some, strict=True)
-        yield EntryBatch([VOID_NAMESPACE] * len(some), list(keys), list(values))
+        keys, values = map(list, zip(*some, strict=True))
+        yield EntryBatch([VOID_NAMESPACE] * len(some), keys, values)
 
 
 def _resolved(
     state: str, part: str, written: TypeSerializer[Any], requested: TypeSerializer[Any]
 ) -> tuple[TypeSerializer[Any], Conversion]:
-    """Return the serializer with which a part goes on and what converts its objects, or refuse it."""
+    """Return the serializer with which a part continues, and the conversion to it, or refuse it."""
     provider = SerializerProvider(state, part, restored=written)
     provider.register(requested)
     serializer = provider.current
     return serializer, serializer.conversion_from(written)
-
-
-def _converted(objects: Iterable[Any], conversion: Conversion) -> list[Any]:
-    if conversion is None:
-        return list(objects)
-    return [None if found is None else conversion(found) for found in objects]
 
 
 def _check_kind(known: OperatorStateMeta, requested: OperatorStateMeta, *, restored: bool) -> None:
@@ -280,13 +266,8 @@ def _check_kind(known: OperatorStateMeta, requested: OperatorStateMeta, *, resto
 
 
 def _check_same(registered: OperatorStateMeta, requested: OperatorStateMeta) -> None:
-    """Refuse a second look-up that asks for something else than the first registered."""
+    """Refuse a second look-up that asks for something else than the first one registered."""
     _check_kind(registered, requested, restored=False)
-    is_map = requested.kind is OperatorStateKind.BROADCAST
-    parts = (
-        ("key", registered.key_serializer, requested.key_serializer),
-        ("value" if is_map else "element", registered.value_serializer, requested.value_serializer),
-    )
-    for part, old, new in parts:
-        if old != new:
-            raise StateMigrationError(requested.name, part, old, new, "one state has one type within a run")
+    part = "value" if requested.kind is OperatorStateKind.BROADCAST else "element"
+    check_same_type(requested.name, "key", registered.key_serializer, requested.key_serializer)
+    check_same_type(requested.name, part, registered.value_serializer, requested.value_serializer)

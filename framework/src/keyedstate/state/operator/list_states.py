@@ -18,7 +18,7 @@ from keyedstate.state.kinds.checks import ElementChecks, check_type, element_typ
 from keyedstate.types import TypeSerializer
 
 T = TypeVar("T")
-H = TypeVar("H", bound="OperatorStateAccessor")
+A = TypeVar("A", bound="OperatorStateAccessor")
 
 
 @dataclass
@@ -44,7 +44,7 @@ class OperatorStateAccessor:
         self.name = name
 
 
-class OperatorStateDescriptor(Declaration[H], ABC, Generic[H]):
+class OperatorStateDescriptor(Declaration[A], ABC, Generic[A]):
     """A declared operator state: a class attribute of a process function, or registered in its ``open``.
 
     Attributes
@@ -58,7 +58,7 @@ class OperatorStateDescriptor(Declaration[H], ABC, Generic[H]):
         self.meta = meta
 
     @abstractmethod
-    def create_accessor(self, meta: OperatorStateMeta, content: Any, side: BroadcastSide) -> H:
+    def create_accessor(self, meta: OperatorStateMeta, content: Any, side: BroadcastSide) -> A:
         """Return the accessor over a state's content.
 
         Parameters

@@ -1,4 +1,4 @@
-"""What changed since an epoch: in all tables of one keyed backend, also in those that do not know it."""
+"""What changed since an epoch, in all tables of one keyed backend, whether they track changes or not."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ U = TypeVar("U")
 
 
 class ChangeTracker:
-    """The changes of all tables of one keyed backend.
-
-    The touched addresses of a table that does not track its changes are noted here.
-    """
+    """The changes of all tables of one keyed backend; a table that does not track its own is wrapped."""
 
     def __init__(self) -> None:
         self._tables: dict[str, ChangeTracking[Any, Any, Any]] = {}
@@ -40,7 +37,7 @@ class ChangeTracker:
         self._known_since: int | None = None
 
     def track(self, table: AnyStateTable) -> AnyStateTable:
-        """Track a table and return the one by which it must be changed from now on."""
+        """Track a table, and return the one through which it must be changed from now on."""
         tracked = table if isinstance(table, ChangeTracking) else TouchedTable(table)
         if self._epoch is not None:
             tracked.begin_epoch(self._epoch)
@@ -71,7 +68,7 @@ class ChangeTracker:
         return captured
 
     def forget_changes(self, epoch: int) -> None:
-        """Forget the changes of epochs that are over."""
+        """Forget the changes of ended epochs."""
         if self._epoch is None or self._known_since is None:
             return
         if epoch >= self._epoch:
@@ -82,22 +79,17 @@ class ChangeTracker:
 
 
 class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
-    """A table that notes which of another one's addresses are touched, and hands everything on.
+    """Wraps a table, all of whose changes must come through the wrapper, and notes the touched addresses.
 
-    The first touch of an address in an epoch costs a look-up, a later one only a check.
-
-    Parameters
-    ----------
-    table : StateTable
-        All changes of it must go through the wrapper.
+    The first touch of an address in an epoch costs a look-up, a later one a check.
     """
 
     def __init__(self, table: StateTable[K, N, V]) -> None:
         self._table = table
         self._first = table.key_groups.start
-        #: Per epoch and key group, the touched addresses and whether each had an entry when the epoch began.
+        #: By epoch and key group: the touched addresses, and whether each had an entry when the epoch began.
         self._notes = EpochNotes[list[dict[tuple[N, K], bool]]](lambda: [{} for _ in table.key_groups])
-        #: Those of the running epoch; before the first one, nothing is noted.
+        #: Those of the running epoch; before the first one, none.
         self._current: list[dict[tuple[N, K], bool]] = []
 
     # -- epochs -------------------------------------------------------------------------------------------
@@ -116,7 +108,7 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
                     touched.setdefault(address, existed)
             if touched:
                 groups[key_group] = self._look_up(key_group, touched)
-        # While a snapshot is live, a table that keeps objects by reference hands out copies of those above.
+        # While a snapshot exists, a table that keeps objects by reference returns copies of those above.
         return GatheredChanges(groups, self._table.snapshot().release)
 
     def _look_up(self, key_group: int, touched: dict[tuple[N, K], bool]) -> GroupChanges[K, N, V]:
@@ -138,7 +130,7 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         self._notes.forget(epoch)
 
     def _touch(self, key_group: int, key: K, namespace: N) -> bool:
-        """Note an address before it is changed; return whether it is the first time."""
+        """Note an address before a change; return whether it is the first one of the epoch."""
         if not self._current:
             return False
         touched = self._current[key_group - self._first]
@@ -213,7 +205,7 @@ class TouchedTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
             self._touch(key_group, key, namespace)
         return groups, found
 
-    # -- handed on ------------------------------------------------------------------------------------------
+    # -- forwarded ------------------------------------------------------------------------------------------
 
     @property
     def meta(self) -> StateMeta:
@@ -266,8 +258,8 @@ class _TouchingVisitor(IncrementalVisitor[K, N, V]):
 
 
 def apply_changes(table: AnyStateTable, changes: Iterable[EntryChange]) -> None:
-    """Write entries of a table, or remove them; of one entry the last change counts."""
-    # Together, where they are of one namespace: a table of columns takes many as fast as one.
+    """Write or remove entries of a table; of one entry the last change counts."""
+    # Grouped by namespace: a table of columns takes many as fast as one.
     last = {(change.namespace, change.key): change for change in changes}
     together: dict[tuple[Any, bool], list[EntryChange]] = {}
     for change in last.values():

@@ -1,4 +1,4 @@
-"""What a keyed backend is opened with: the chosen plugin and its options, and the keys of one instance."""
+"""What a keyed backend is opened with: the chosen plugin with its options, and the keys of one instance."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from keyedstate.types import TypeSerializer
 
 @dataclass(frozen=True)
 class ChosenBackend:
-    """A backend with the values of its options, and what concerns states on every backend.
+    """A backend, its options, and the options of states on every backend.
 
     Attributes
     ----------
     backend : Backend
-        The plugin.
     options : mapping
-        The plugin's options, as `Configuration.plugin_options` gives them.
+        The plugin's options, as `Configuration.plugin_options` returns them.
     generic_types : bool
-        Whether states whose values are pickled may be registered: the option ``types.generic``.
+        The option ``types.generic``: whether states with pickled values may be registered.
     latency : LatencySampling or None
-        How accesses to states are sampled, where they are.
+        How accesses to states are sampled; None for not at all.
     timer_queue : {"auto", "heap", "ordered"}
-        Where the order of timers is kept: the option ``timers.queue``.
+        The option ``timers.queue``.
     """
 
     backend: Backend
@@ -44,9 +43,8 @@ class KeySpace:
     Attributes
     ----------
     key_serializer : TypeSerializer
-        Of the key; where it has several columns, a tuple's.
+        A tuple's where the key has several columns.
     key_groups : KeyGroupRange
-        Those of the instance.
     max_parallelism : int
         The number of all key groups.
     """

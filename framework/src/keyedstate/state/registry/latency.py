@@ -1,7 +1,7 @@
 """How long accesses to states take, sampled (Flink's ``LatencyTrackingStateFactory``).
 
-A handle whose accesses are sampled gets a class of its own, derived from its class, in which each operation
-counts its calls.  The other handles, all of them where sampling is off, are as they were: they pay nothing.
+A sampled accessor gets a class of its own, derived from its class, in which each operation counts its calls.
+Other accessors keep their class and cost nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from keyedstate.options import (
 from keyedstate.state.kinds.accessor import StateAccessor
 from keyedstate.state.kinds.map_iterator import MapStateIterator
 
-#: What handles have beside their operations.
+#: Public attributes of accessors that are no operations.
 _NO_OPERATIONS = frozenset({"at", "name", "namespace", "set_namespace"})
 #: Operations of map states that make an iterator.
 _MAKING_ITERATORS = frozenset({"entries", "iterator"})
@@ -39,11 +39,11 @@ class LatencySampling:
     Attributes
     ----------
     interval : int
-        Of so many calls of one operation the first is measured.
+        One of this many calls of an operation is measured, the first.
     history : int
-        How many samples of an operation are kept, the newest.
+        The newest samples of an operation that are kept.
     by_state : bool
-        Whether each state has samples of its own; otherwise the states of one kind have them together.
+        Whether each state has samples of its own, or all states of one kind share them.
     """
 
     interval: int = 100
@@ -52,7 +52,7 @@ class LatencySampling:
 
     @classmethod
     def of(cls, config: Configuration) -> LatencySampling | None:
-        """Return what the options ``metrics.latency*`` say; None where sampling is off."""
+        """Return the settings of the options ``metrics.latency*``; None where sampling is off."""
         if not config[METRICS_LATENCY]:
             return None
         return cls(
@@ -81,27 +81,22 @@ class _Operation:
 
 
 class LatencyTracker:
-    """Samples the accesses to the states of one keyed backend.
-
-    Parameters
-    ----------
-    sampling : LatencySampling
-    """
+    """Samples the accesses to the states of one keyed backend."""
 
     def __init__(self, sampling: LatencySampling) -> None:
         self.sampling = sampling
         self._operations: dict[str, dict[str, _Operation]] = {}
         self._classes: dict[tuple[type, str], type] = {}
-        #: Whether an operation is under way: what it does by way of others is not counted.
+        #: Whether an operation runs: the operations that it calls are not counted.
         self._inside = False
 
-    def track(self, handle: StateAccessor, meta: StateMeta) -> None:
-        """Sample the accesses through a handle, and through those that it makes."""
+    def track(self, accessor: StateAccessor, meta: StateMeta) -> None:
+        """Sample the accesses through an accessor, and through the iterators and accessors that it makes."""
         label = meta.name if self.sampling.by_state else meta.kind.value
-        handle.__class__ = self._class_of(type(handle), label, _operations_of(type(handle)))
+        accessor.__class__ = self._class_of(type(accessor), label, _operations_of(type(accessor)))
 
     def forget(self) -> None:
-        """Drop the samples so far; which calls are measured stays as it is."""
+        """Drop the samples so far; the same calls are measured as without it."""
         for operations in self._operations.values():
             for operation in operations.values():
                 operation.samples.clear()
@@ -116,7 +111,7 @@ class LatencyTracker:
         }
 
     def _class_of(self, base: type, label: str, operations: dict[str, str]) -> type:
-        """Return a class with the same slots, in which operations are sampled under their names."""
+        """Return a class with the same slots whose operations are sampled."""
         found = self._classes.get((base, label))
         if found is None:
             methods = {
@@ -134,17 +129,17 @@ class LatencyTracker:
         clock = time.perf_counter_ns
 
         @functools.wraps(plain)
-        def sampled(handle: Any, *args: Any, **named: Any) -> Any:
+        def sampled(accessor: Any, *args: Any, **named: Any) -> Any:
             if self._inside:
-                return plain(handle, *args, **named)
+                return plain(accessor, *args, **named)
             calls = operation.calls
             operation.calls = (calls + 1) % interval
             self._inside = True
             try:
                 if calls:
-                    return plain(handle, *args, **named)
+                    return plain(accessor, *args, **named)
                 began = clock()
-                result = plain(handle, *args, **named)
+                result = plain(accessor, *args, **named)
                 operation.samples.append(clock() - began)
                 return result
             finally:
@@ -154,8 +149,8 @@ class LatencyTracker:
             return sampled
 
         @functools.wraps(plain)
-        def sampled_with_iterator(handle: Any) -> Any:
-            result = sampled(handle)
+        def sampled_with_iterator(accessor: Any) -> Any:
+            result = sampled(accessor)
             if isinstance(result, MapStateIterator) and not self._inside:
                 result.__class__ = self._class_of(type(result), label, _OF_ITERATORS)
             return result

@@ -1,4 +1,4 @@
-"""Restored state in the hands of the running program: of the declared types, and in their form."""
+"""Restored tables, converted to the types that the running program declares."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from keyedstate.state.registry.serializer_provider import SerializerProvider
 from keyedstate.state.ttl.layout import conversion_between, layout_of
 from keyedstate.types import TypeSerializer
 from keyedstate.types.collections.maps import MapSerializer
+from keyedstate.types.collections.ttl import TimedSerializer, plain_type
 
 Conversion: TypeAlias = "Callable[[Any], Any] | None"
 
-#: Entries that are converted at once.
+#: Entries per conversion.
 _BATCH_ENTRIES = 4096
 
 
 def adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
-    """Return the meta under which a restored state goes on, or refuse it.
+    """Return the meta with which a restored state continues, or refuse it.
 
     Values may migrate; keys, namespaces and map keys may not, since entries are found by them.  A time to
     live may come, change and go.
@@ -33,32 +34,30 @@ def adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
     if restored.kind is not requested.kind:
         raise StateKindMismatchError(name, restored.kind.value, requested.kind.value, restored=True)
 
-    def going_on(
+    def resolved(
         part: str, written: TypeSerializer[Any], declared: TypeSerializer[Any], may_migrate: bool = False
     ) -> TypeSerializer[Any]:
         provider = SerializerProvider(name, part, restored=written, may_migrate=may_migrate)
         provider.register(declared)
         return provider.current
 
-    key = going_on("key", restored.key_serializer, requested.key_serializer)
-    namespace = going_on("namespace", restored.namespace_serializer, requested.namespace_serializer)
-    layout = layout_of(requested.kind)
-    old, new = map(layout.plain_type, (restored.value_serializer, requested.value_serializer))
+    key = resolved("key", restored.key_serializer, requested.key_serializer)
+    namespace = resolved("namespace", restored.namespace_serializer, requested.namespace_serializer)
+    old, new = plain_type(restored.value_serializer), plain_type(requested.value_serializer)
     if isinstance(old, MapSerializer) and isinstance(new, MapSerializer) and requested.kind is StateKind.MAP:
-        going_on("map key", old.key_serializer, new.key_serializer)
-    plain = going_on("value", old, new, may_migrate=True)
+        resolved("map key", old.key_serializer, new.key_serializer)
+    plain = resolved("value", old, new, may_migrate=True)
     value = requested.value_serializer
     if plain is not new:
-        value = plain
-        if layout.is_timed(requested.value_serializer):
-            value = layout.timed_type(plain, layout.clock_of(requested.value_serializer))
+        clock = value.clock if isinstance(value, TimedSerializer) else None
+        value = plain if clock is None else layout_of(requested.kind).timed_type(plain, clock)
     return StateMeta(name, requested.kind, key, namespace, value, requested.expiry)
 
 
 def check_keys(restored: StateMeta, key_serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-    """Return the serializer with which the keys of a restored state go on, or refuse that of the program.
+    """Return the serializer with which the keys of a restored state continue, or refuse the program's.
 
-    The program's is known before any snapshot is opened, and long before its states are registered.
+    It is known before any snapshot is opened, and long before states are registered.
 
     Raises
     ------
@@ -72,17 +71,17 @@ def check_keys(restored: StateMeta, key_serializer: TypeSerializer[Any]) -> Type
 def adopt(
     table: AnyStateTable, meta: StateMeta, stamp: int, create_table: Callable[[], AnyStateTable]
 ) -> AnyStateTable:
-    """Return the table under which a restored state goes on, with what the running program declared.
+    """Return the table with which a restored state continues, with the types that the program declares.
 
-    What is restored is read without the user's classes (`TypeSerializer.conversion_from`).  Objects are made
-    anew; bytes are left as they are where the types are the same, for then they read what is there.
+    Restored objects were read without the user's classes and are converted
+    (`TypeSerializer.conversion_from`).  Bytes stay as they are where the types are the same.
 
     Parameters
     ----------
     table : StateTable
         Restored and not registered yet.
     meta : StateMeta
-        As `adapted` gives it.
+        As `adapted` returns it.
     stamp : int
         The time of values that get a time to live; see `conversion_between`.
     create_table : callable
@@ -91,21 +90,21 @@ def adopt(
     Raises
     ------
     StateConversionError
-        Where a value cannot be converted; the table stays as it was.
+        Where a value cannot be converted; the table is unchanged.
     """
     old = table.meta
-    if isinstance(table, RewritingTable):
-        if _same_types(old, meta):
-            table.replace_meta(meta)
-        else:
-            try:
+    try:
+        if isinstance(table, RewritingTable):
+            if _same_types(old, meta):
+                table.replace_meta(meta)
+            else:
                 table.rewrite(meta, *_conversions(old, meta, stamp))
-            except KeyedStateError as error:
-                raise StateConversionError(meta.name, str(error)) from error
-        return table.going_on()
-    converted = _converted_table(table, meta, stamp, create_table)
-    if converted is not None:
-        return converted
+            return table.going_on()
+        made = _converted_table(table, meta, stamp, create_table)
+    except KeyedStateError as error:
+        raise StateConversionError(meta.name, str(error)) from error
+    if made is not None:
+        return made
     table.replace_meta(meta)
     return table
 
@@ -127,31 +126,30 @@ def _conversions(old: StateMeta, new: StateMeta, stamp: int) -> tuple[Conversion
 def _converted_table(
     table: AnyStateTable, meta: StateMeta, stamp: int, create_table: Callable[[], AnyStateTable]
 ) -> AnyStateTable | None:
-    """Return a table whose objects are those of the registered types; None where they are so already."""
+    """Return a table of converted objects; None where none needs a conversion."""
     of_keys, of_namespaces, of_values = conversions = _conversions(table.meta, meta, stamp)
     if not any(conversions):
         return None
-    converted = create_table()
+    made = create_table()
     snapshot = table.snapshot()
     try:
         for key_group in snapshot.occupied(table.key_groups):
             for batch in snapshot.batches(key_group, _BATCH_ENTRIES):
-                converted.restore_entries(
+                made.restore_entries(
                     key_group,
                     EntryBatch(
-                        _converted(batch.namespaces, of_namespaces),
-                        _converted(batch.keys, of_keys),
-                        _converted(batch.values, of_values),
+                        converted(batch.namespaces, of_namespaces),
+                        converted(batch.keys, of_keys),
+                        converted(batch.values, of_values),
                     ),
                 )
-    except KeyedStateError as error:
-        raise StateConversionError(meta.name, str(error)) from error
     finally:
         snapshot.release()
-    return converted
+    return made
 
 
-def _converted(objects: Sequence[Any], conversion: Conversion) -> Sequence[Any]:
+def converted(objects: Sequence[Any], conversion: Conversion) -> Sequence[Any]:
+    """Return objects, each but None converted where that is needed."""
     if conversion is None:
         return objects
     return [None if found is None else conversion(found) for found in objects]

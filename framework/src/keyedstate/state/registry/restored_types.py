@@ -1,7 +1,7 @@
 """One type for each restored state, where the tasks of a checkpoint have written it with several.
 
-A task that has not used a state since its type changed keeps it with the old one.  With another parallelism
-one task gets the entries of both, and a table has one type.
+A task that has not used a state since its type changed keeps the old type.  After a change of parallelism one
+task may get entries of both types, and a table has one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state.clock import UNKNOWN_TIME
 from keyedstate.state.registry.restored_tables import adapted
 from keyedstate.state.ttl.config import TtlClock
-from keyedstate.state.ttl.layout import conversion_between, layout_of
+from keyedstate.state.ttl.layout import conversion_between
+from keyedstate.types.collections.ttl import TimedSerializer, plain_type
 
 
 def with_one_type_each(handles: Sequence[StateHandle], now: int) -> Sequence[StateHandle]:
@@ -27,12 +28,12 @@ def with_one_type_each(handles: Sequence[StateHandle], now: int) -> Sequence[Sta
     ----------
     handles : sequence of StateHandle
     now : int
-        The processing time from which values live that get a time to live.
+        The processing time, as the timestamp of values that get a time to live.
 
     Raises
     ------
     StateMigrationError
-        Where there is no such type.
+        Where none of the types can read all others.
     """
     found: dict[str, list[StateMeta]] = {}
     for meta in (meta for handle in handles for meta in handle.states):
@@ -44,8 +45,8 @@ def with_one_type_each(handles: Sequence[StateHandle], now: int) -> Sequence[Sta
 
 
 def _widest(name: str, metas: list[StateMeta]) -> StateMeta:
-    # Of two that differ in a time to live alone, the one with the times.
-    for meta in sorted(metas, key=lambda meta: not layout_of(meta.kind).is_timed(meta.value_serializer)):
+    # Of two that differ in the time to live alone, the one with timestamps.
+    for meta in sorted(metas, key=lambda meta: not isinstance(meta.value_serializer, TimedSerializer)):
         if all(_reads(meta, other) and _fields(other) <= _fields(meta) for other in metas):
             return meta
     reason = (
@@ -63,7 +64,7 @@ def _reads(meta: StateMeta, other: StateMeta) -> bool:
 
 
 def _fields(meta: StateMeta) -> set[str]:
-    return set(_paths(layout_of(meta.kind).plain_type(meta.value_serializer).arrow_type, ""))
+    return set(_paths(plain_type(meta.value_serializer).arrow_type, ""))
 
 
 def _paths(arrow_type: pa.DataType, above: str) -> Iterator[str]:
@@ -76,14 +77,14 @@ def _paths(arrow_type: pa.DataType, above: str) -> Iterator[str]:
 
 def _stamp_of(meta: StateMeta, now: int) -> int:
     """Return the timestamp of values that get a time to live; the watermark is not known yet."""
-    layout = layout_of(meta.kind)
-    timed = layout.is_timed(meta.value_serializer)
-    in_processing_time = timed and layout.clock_of(meta.value_serializer) == TtlClock.PROCESSING_TIME.value
-    return now if in_processing_time else UNKNOWN_TIME
+    serializer = meta.value_serializer
+    if isinstance(serializer, TimedSerializer) and serializer.clock == TtlClock.PROCESSING_TIME.value:
+        return now
+    return UNKNOWN_TIME
 
 
 class _ConvertedHandle(StateHandle):
-    """A snapshot whose values are of the types that were chosen."""
+    """A snapshot whose values are converted to the chosen types."""
 
     def __init__(self, handle: StateHandle, chosen: dict[str, StateMeta], now: int) -> None:
         self._handle = handle
@@ -102,7 +103,6 @@ class _ConvertedHandle(StateHandle):
 
     @property
     def states(self) -> Sequence[StateMeta]:
-        """The states, each with the type that was chosen."""
         return self._states
 
     def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:

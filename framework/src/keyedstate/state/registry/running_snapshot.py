@@ -19,9 +19,11 @@ class SnapshotTask:
     ----------
     checkpoint_id : int
     synchronous_ms : float
-        How long the owner was held up.
+        The duration of the synchronous part.
     asynchronous : bool
-        Whether `run` may be called in another thread while the owner goes on.
+        Whether another thread may call `run` while the state changes.
+    done : bool
+        Whether the captured state was released: after success, failure or cancellation.
     """
 
     def __init__(
@@ -36,18 +38,13 @@ class SnapshotTask:
         self.synchronous_ms = synchronous_ms
         self.asynchronous = asynchronous
         self._snapshot = snapshot
-        #: By state, made for this snapshot alone: two of them may be written at the same time (SB-52).
+        #: By state, for this snapshot alone: two snapshots may be written at the same time (SB-52).
         self._filters = filters
         self._cancelled = Event()
         self._lock = Lock()
-        #: Guarded by the lock: whoever changes it first, `run` or `cancel`, releases the snapshot.
+        #: Guarded by the lock: the first of `run` and `cancel` to set it releases the snapshot.
         self._owned = False
-        self._done = False
-
-    @property
-    def done(self) -> bool:
-        """Whether the captured state was released: after success, failure or cancel."""
-        return self._done
+        self.done = False
 
     def run(self, sink: SnapshotSink) -> None:
         """Write everything to the sink and release what was captured.
@@ -66,7 +63,7 @@ class SnapshotTask:
             self._release()
 
     def cancel(self) -> None:
-        """Make a running `run` stop at its next step, and a later one at once; safe in any thread."""
+        """Stop a running `run` at its next step, and a later one at once; safe in any thread."""
         self._cancelled.set()
         if self._take():
             self._release()
@@ -78,7 +75,7 @@ class SnapshotTask:
 
     def _release(self) -> None:
         self._snapshot.release()
-        self._done = True
+        self.done = True
 
     def _check(self) -> None:
         if self._cancelled.is_set():
@@ -86,7 +83,7 @@ class SnapshotTask:
 
 
 class _CancellableSink(SnapshotSink):
-    """Hands everything on but what is filtered, and asks between any two batches whether to go on."""
+    """Forwards all entries that pass the filters, and checks for cancellation between batches."""
 
     def __init__(
         self, sink: SnapshotSink, check: Callable[[], None], filters: Mapping[str, SnapshotFilter]

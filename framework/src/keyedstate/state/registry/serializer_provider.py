@@ -1,4 +1,4 @@
-"""Which serializer a part of a state goes on with: the one that wrote it, or the one the program declares.
+"""The serializer of a part of a state after a restart: the restored or the declared one.
 
 Counterpart of Flink's ``StateSerializerProvider``.
 """
@@ -12,22 +12,22 @@ from keyedstate.types import Compatibility, TypeSerializer
 
 
 class SerializerProvider:
-    """The serializers of one part of a state, its keys, namespaces or values, over a restart.
+    """The serializers of one part of a state: of its keys, namespaces or values.
 
-    The two may come in either order: restored first and registered when the program asks for the state
-    (Flink's lazy provider), or registered first and restored afterwards (the eager one).  Each comes once.
+    Each is set once, in either order: the restored one first, before the program registers the state (Flink's
+    lazy provider), or the registered one first (the eager one).
 
     Parameters
     ----------
     state, part : str
         For errors: the state's name, and ``key``, ``namespace``, ``value`` and so on.
     restored : TypeSerializer, optional
-        The one that wrote what is restored, as its snapshot gives it.
+        From the snapshot of the one that wrote the state.
     registered : TypeSerializer, optional
         The one that the running program declares.
     may_migrate : bool, default True
-        Whether what was written may be written anew in another form.  Keys and namespaces may not: entries
-        are found by them.
+        Whether old values may be rewritten in another form.  Keys and namespaces may not: entries are found
+        by them.
     """
 
     def __init__(
@@ -44,23 +44,20 @@ class SerializerProvider:
         self._may_migrate = may_migrate
         self._restored = restored
         self._registered = registered
-        #: Set as soon as both are there.
+        #: Set as soon as both are known.
         self._verdict: Compatibility | None = None
         self._resolve()
 
     @property
     def current(self) -> TypeSerializer[Any]:
-        """The serializer to go on with.
-
-        Before the program registers one it is the restored one; afterwards the registered one, or what that
-        was reconfigured to.
+        """The registered serializer, or its reconfigured form; before the registration the restored one.
 
         Raises
         ------
         StateMigrationError
-            Where the registered one cannot go on with what is restored.
+            Where the registered one is not compatible with the restored one.
         SerializerOrderError
-            Where there is neither.
+            Where neither is known.
         """
         if self._registered is None:
             return self.previous
@@ -74,7 +71,7 @@ class SerializerProvider:
 
     @property
     def previous(self) -> TypeSerializer[Any]:
-        """The serializer that wrote what is restored.
+        """The restored serializer.
 
         Raises
         ------
@@ -86,7 +83,7 @@ class SerializerProvider:
         return self._restored
 
     def register(self, serializer: TypeSerializer[Any]) -> None:
-        """Say what the running program declares.
+        """Set the serializer that the running program declares.
 
         Raises
         ------
@@ -99,7 +96,7 @@ class SerializerProvider:
         self._resolve()
 
     def restore(self, serializer: TypeSerializer[Any]) -> None:
-        """Say what wrote the state that is restored.
+        """Set the serializer that wrote the restored state.
 
         Raises
         ------
@@ -113,7 +110,7 @@ class SerializerProvider:
 
     def _resolve(self) -> None:
         if self._registered is not None and self._restored is not None:
-            # The declared serializer is asked, not its snapshot: only it knows the user's classes.
+            # Not its snapshot's: only the declared serializer has the user's classes.
             self._verdict = self._registered.resolve_compatibility(self._restored.snapshot())
 
     def _refusal(self, reason: str) -> StateMigrationError:

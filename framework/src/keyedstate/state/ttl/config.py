@@ -18,17 +18,14 @@ class UpdateType(enum.Enum):
 
 
 class Visibility(enum.Enum):
-    """Whether an expired entry that nobody has removed yet is shown.
-
-    Where it is, a read shows it once and removes it.
-    """
+    """Whether a read shows an expired entry that is still stored; it then shows it once and removes it."""
 
     NEVER_RETURN_EXPIRED = "never return expired"
     RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return expired if not cleaned up"
 
 
 class TtlClock(enum.Enum):
-    """Whose time a time to live counts in."""
+    """The clock of a time to live."""
 
     PROCESSING_TIME = "processing time"
     #: The watermark: a replay expires what the first run did.
@@ -37,14 +34,14 @@ class TtlClock(enum.Enum):
 
 @dataclass(frozen=True)
 class IncrementalCleanup:
-    """Entries are looked at a few at a time, round and round, whenever the state is used.
+    """Each access to the state visits a few entries, in turn, and removes those that are expired.
 
     Attributes
     ----------
     entries : int
-        Looked at per access.
+        Visited per access.
     every_record : bool
-        Whether every record that is handled counts as an access too, also one that does not use the state.
+        Whether every record counts as an access, also one that does not use the state.
     """
 
     entries: int = 5
@@ -64,21 +61,20 @@ class Ttl:
     Attributes
     ----------
     ms : int
-        An entry that was written this long ago is expired (at exactly this age too).  `of` takes durations.
+        An entry that was written this long ago is expired (at exactly this age, too).  `of` takes durations.
     update : UpdateType
     visibility : Visibility
     clock : TtlClock
     background_cleanup : bool
-        Whether expired entries that nobody asks for are removed as suits the backend: by the backend itself
-        where its tables do so, otherwise by `IncrementalCleanup` with its defaults.
+        Whether unused expired entries are removed: by the backend where its tables do so, otherwise by an
+        `IncrementalCleanup` with its defaults.
     incremental : IncrementalCleanup, optional
-        Ask for that by name; it also runs where `background_cleanup` is off.
+        Runs on every backend, also without `background_cleanup`.
     full_snapshot : bool
         Whether full snapshots leave expired entries out.  The running state keeps them.
     expiry_index : bool
-        Whether the state knows when its next entry expires, so that entries go at the end of the epoch in
-        which they expire, used or not.  Costs a reference per entry, and a look-up per expiry; restoring
-        costs a pass over the state.
+        Whether the end of an epoch removes the entries that expired in it, used or not.  Costs a reference
+        per entry, a look-up per expiry, and at a restore a pass over the state.
 
     Raises
     ------
@@ -87,8 +83,8 @@ class Ttl:
 
     Notes
     -----
-    Flink's ``UpdateType.Disabled`` is a state without a `Ttl`.  Settings live in the program, timestamps in
-    the state: each restart may come with other settings, or none.
+    Flink's ``UpdateType.Disabled`` is a state without a `Ttl`.  Settings belong to the program, timestamps to
+    the state: each restart may have other settings, or none.
     """
 
     ms: int

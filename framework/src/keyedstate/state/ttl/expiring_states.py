@@ -20,22 +20,21 @@ class ExpiringStates:
     clock : callable
         Returns processing time in milliseconds since 1970 UTC.
     has_event_time : bool
-        Whether `advance_watermark` is called.
+        Whether the caller calls `advance_watermark`.
     current : KeyContext
-        Of the record that is processed.
 
     Attributes
     ----------
     watermark : int
-        The event time in milliseconds up to which all rows have come; `BEFORE_TIME` at first.
+        In milliseconds since 1970 UTC; `BEFORE_TIME` at first.
     on_record : callable or None
-        To be called once per record, after the current key is set and before its states are used; None
-        where no state has a time to live, so that records cost nothing then.
+        To be called for each record, between setting its key and using its states; None where no state has a
+        time to live, so that records cost nothing.
     """
 
     def __init__(self, clock: Clock, has_event_time: bool, current: KeyContext) -> None:
-        self.clock = clock
-        self.has_event_time = has_event_time
+        self._clock = clock
+        self._has_event_time = has_event_time
         self.watermark = BEFORE_TIME
         self.on_record: Callable[[], None] | None = None
         self._current = current
@@ -51,12 +50,12 @@ class ExpiringStates:
         self.move_time()
 
     def move_time(self) -> None:
-        """Let the states see the present time."""
+        """Set the times that states see to the present."""
         self._move_processing_time()
         self._event_time.set(self.watermark, self._current.timestamp)
 
     def _move_processing_time(self) -> None:
-        line, now = self._processing_time, self.clock()
+        line, now = self._processing_time, self._clock()
         back = now < line.now
         line.now = line.stamp = now
         if back:
@@ -70,15 +69,10 @@ class ExpiringStates:
                 expiry.accessed()
 
     def expiry_of(self, state: str, ttl: Ttl, kind: StateKind) -> StateExpiry:
-        """Return the expiry of a state that is about to be registered.
-
-        Raises
-        ------
-        MissingEventTimeError
-        """
+        """Return the expiry of a state before its registration."""
         self.move_time()
         in_event_time = ttl.clock is TtlClock.EVENT_TIME
-        if in_event_time and not self.has_event_time:
+        if in_event_time and not self._has_event_time:
             raise MissingEventTimeError(state)
         return StateExpiry(ttl, kind, self._event_time if in_event_time else self._processing_time)
 
@@ -91,7 +85,7 @@ class ExpiringStates:
             self.on_record = self._move_processing_time
 
     def check_same(self, state: str, ttl: Ttl | None) -> None:
-        """Refuse a second look-up whose settings would be ignored."""
+        """Refuse a second look-up with other settings."""
         expiry = self._states.get(state)
         if expiry is not None and expiry.ttl != ttl:
             raise InvalidDescriptorError(
@@ -101,7 +95,7 @@ class ExpiringStates:
             )
 
     def snapshot_filters(self) -> dict[str, SnapshotFilter]:
-        """Return by state what leaves out of a full snapshot whatever is expired now."""
+        """Return the filters of a full snapshot by state: they leave out what is expired now."""
         if self._states:
             self.move_time()
         return {
@@ -111,7 +105,7 @@ class ExpiringStates:
         }
 
     def drop_expired(self, tables: Mapping[str, AnyStateTable]) -> None:
-        """Remove what expiry indexes know to be expired; let tables that clean themselves do so."""
+        """Remove what expiry indexes know to be expired, and call tables that clean themselves."""
         if self._states:
             self.move_time()
         for name, expiry in self._states.items():

@@ -1,4 +1,4 @@
-"""When the entries of one state expire, and who removes those that nobody asks for."""
+"""When the entries of one state expire, and the clean-up of unused ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keyedstate.state.ttl.config import IncrementalCleanup, Ttl, TtlClock, Updat
 from keyedstate.state.ttl.index import ExpiryIndex
 from keyedstate.state.ttl.layout import TtlLayout, layout_of
 
-#: Takes the entries of a snapshot, and returns those of them that live.
+#: Returns those of some entries that live.
 SnapshotFilter: TypeAlias = "Callable[[EntryBatch[Any, Any, Any]], EntryBatch[Any, Any, Any]]"
 
 
@@ -29,11 +29,10 @@ class StateExpiry:
     Attributes
     ----------
     cleanup : Cleanup
-        See `accessed`; the fastest handles ask it themselves.
+        See `accessed`; the fastest accessors read it themselves.
     index : ExpiryIndex or None
-        To be told of every write of an address that may be new.
     refreshes, shows_expired : bool
-        Whether a read gives a new time, and whether it shows what is expired before it removes that.
+        Whether a read renews the timestamp, and whether it shows an expired value before it removes it.
     """
 
     def __init__(self, ttl: Ttl, kind: StateKind, time: StateTime) -> None:
@@ -47,11 +46,11 @@ class StateExpiry:
 
     @property
     def limit(self) -> int:
-        """The timestamp up to which everything is expired."""
+        """The latest expired timestamp."""
         return self.time.now - self.ttl.ms
 
     def accessed(self) -> None:
-        """Clean up a little where there may be something to clean; called at every access."""
+        """Clean up a little where entries may be expired; called at every access."""
         if self.time.now >= self.cleanup.due:
             self.cleanup.run()
 
@@ -68,14 +67,7 @@ class StateExpiry:
             self.index.written(key_group, key, namespace, oldest)
 
     def attach(self, table: AnyStateTable, *, cleans_itself: bool) -> None:
-        """Begin to clean a table, by which all changes go.
-
-        Parameters
-        ----------
-        table : StateTable
-        cleans_itself : bool
-            Whether the backend removes expired entries on its own.
-        """
+        """Begin to clean the table through which accessors change the state."""
         incremental = self.ttl.incremental
         if incremental is None and self.ttl.background_cleanup and not cleans_itself:
             incremental = IncrementalCleanup()
@@ -85,7 +77,7 @@ class StateExpiry:
             self.index.start(table)
 
     def for_backend(self) -> Expiry:
-        """Return what a backend needs to know to drop expired entries on its own."""
+        """Return what a backend needs to remove expired entries itself."""
         layout = self.layout
         return Expiry(
             ttl_ms=self.ttl.ms,
@@ -94,7 +86,7 @@ class StateExpiry:
         )
 
     def snapshot_filter(self) -> SnapshotFilter:
-        """Return what leaves out of the batches of a snapshot whatever is expired now."""
+        """Return the filter of a snapshot's batches, which leaves out what is expired now."""
         layout, limit = self.layout, self.limit
 
         def living(batch: EntryBatch[Any, Any, Any]) -> EntryBatch[Any, Any, Any]:
@@ -114,15 +106,15 @@ class StateExpiry:
 class Cleanup:
     """The incremental clean-up of one state (Flink's ``TtlIncrementalCleanup``).
 
-    It walks round and round over the table, a few entries per access.  After a round that found nothing to
-    remove it rests until the first entry can expire, so that it costs one comparison while nothing does.
+    It visits all entries in rounds, a few per access.  After a round it rests until the first entry can
+    expire; until then it costs one comparison per access.
 
     Attributes
     ----------
     due : int
-        The time from which `run` is to be called.
+        The time from which `run` must be called.
     all_live_until : int
-        Before this time no entry of the state is expired, so that reads need not look.
+        Before this time no entry of the state is expired, so that reads need no check.
     every_record : bool
     """
 
@@ -145,13 +137,13 @@ class Cleanup:
         self._time: StateTime = expiry.time
         self._layout: TtlLayout = expiry.layout
         self._ttl_ms = expiry.ttl.ms
-        #: Processing time is always known, so nothing has to be given a time.
+        #: Processing time is always known, so no entry has an unknown one.
         self._all_dated = expiry.ttl.clock is TtlClock.PROCESSING_TIME
         self._entries = 0
         self._table: AnyStateTable | None = None
         self._visitor: IncrementalVisitor[Any, Any, Any] | None = None
-        #: Of the round that is running: when it began, and the oldest timestamp that it has left behind.
-        #: Entries that are written during the round are no older than its beginning, but for those `moved`.
+        #: Of the running round: when it began, and the oldest timestamp among the entries that it has passed.
+        #: Entries that are written during the round are no older than its beginning, except those `moved`.
         self._began = BEFORE_TIME
         self._oldest = END_OF_TIME
         self.due = NEVER
@@ -159,15 +151,15 @@ class Cleanup:
         self.every_record = False
 
     def start(self, table: AnyStateTable, settings: IncrementalCleanup) -> None:
-        """Begin with a table."""
+        """Begin the first round over a table."""
         self._table = table
         self._entries = settings.entries
         self.every_record = settings.every_record
-        # What is restored may be expired already; what is written from now on lives for a while.
+        # Restored entries may be expired already; those written from now on live for a while.
         self._rest_until(BEFORE_TIME if len(table) else self._time.now + self._ttl_ms)
 
     def run(self) -> None:
-        """Look at the next entries, and remove what is expired of them."""
+        """Visit the next entries, and remove the expired ones."""
         time, layout = self._time, self._layout
         assert self._table is not None
         if self._visitor is None:
@@ -194,7 +186,7 @@ class Cleanup:
                 if living is None:
                     visitor.remove(entry)
                     continue
-                # Not the stamp: that may be the time of a record that has nothing to do with it.
+                # Not the stamp: that may be the time of an unrelated record.
                 if time.now != BEFORE_TIME:
                     living = layout.dated(living, time.now)
                 if living is not stored:
@@ -204,15 +196,12 @@ class Cleanup:
                     self._oldest = oldest
 
     def moved(self, oldest: int) -> None:
-        """Take note that an entry was written whose oldest timestamp is one of before.
-
-        It may be where the running round has been already.  Between two rounds all that is stored is known.
-        """
+        """Note the oldest timestamp of a written entry, which the running round may have passed already."""
         if oldest < self._oldest:
             self._oldest = oldest
 
     def time_went_back(self) -> None:
-        """Learn that entries may now be written that are older than what was found."""
+        """Expect writes that are older than the entries that were visited."""
         if self._table is not None:
             self._began = min(self._began, self._time.now)
             self._rest_until(min(self.due, self._time.now + self._ttl_ms))

@@ -1,9 +1,9 @@
-"""The expiry index of a state: which entry expires when, so that idle keys go without any access to them.
+"""The expiry index of a state: when each entry expires, so that idle keys are removed without any access.
 
-Each entry is in the index once, at the time at which it would expire had it not been written since.  When
-that time comes the entry is looked at: what is expired goes, what was written since moves on to its new time.
-So a write costs a look-up, and an entry is looked at once per time to live.  Only what is written with an
-older timestamp than before moves to an earlier time: what was merged, or written after the clock went back.
+Each entry is in the index once, at the time when it would expire if it was not written again.  At that time
+the index visits the entry: it removes an expired one, and moves one that was written since to its new time.
+So a write costs a look-up, and an entry is visited once per time to live.  Only an entry with an older
+timestamp than before moves to an earlier time: one that was merged, or written after the clock went back.
 """
 
 from __future__ import annotations
@@ -15,25 +15,16 @@ from keyedstate.backend import AnyStateTable
 from keyedstate.state.clock import BEFORE_TIME, NEVER, UNKNOWN_TIME, StateTime
 from keyedstate.state.ttl.layout import TtlLayout
 
-#: Entries that are read at once when the index of a restored state is made.
+#: Entries per read of a restored state.
 _BATCH_ENTRIES = 4096
-#: A time to live is divided into this many spans; entries of one span are looked at together.
+#: Spans per time to live; the entries of one span are visited together.
 _SPANS = 64
 
 Address = tuple[int, Any, Any]
 
 
 class ExpiryIndex:
-    """The expiry index of one state.
-
-    Parameters
-    ----------
-    layout : TtlLayout
-        Of what is stored.
-    ttl_ms : int
-    time : StateTime
-        The time line that the state expires by.
-    """
+    """The expiry index of one state, which expires by a time line."""
 
     def __init__(self, layout: TtlLayout, ttl_ms: int, time: StateTime) -> None:
         self._layout = layout
@@ -41,16 +32,15 @@ class ExpiryIndex:
         self._time = time
         self._span_ms = max(1, self._ttl_ms // _SPANS)
         self._table: AnyStateTable
-        #: The spans by their numbers.
+        #: The spans by number, and their numbers as a heap.
         self._spans: dict[int, _Span] = {}
-        #: The numbers of the spans as a heap.
         self._order: list[int] = []
         self._undated = _Span(NEVER)
-        #: In which span each address is looked at.  The spans may have it, too, from which it has moved.
+        #: The span of each address.  Spans from which it has moved may still list it.
         self._known: dict[Address, _Span] = {}
 
     def start(self, table: AnyStateTable) -> None:
-        """Index what a table holds; one pass over a restored state."""
+        """Index the entries of a table; one pass over a restored state."""
         self._table = table
         if not len(table):
             return
@@ -65,7 +55,7 @@ class ExpiryIndex:
             snapshot.release()
 
     def written(self, key_group: int, key: Any, namespace: Any, oldest: int | None = None) -> None:
-        """Note a written entry, with its oldest timestamp where that is not the present one."""
+        """Index a written entry, with its oldest timestamp where that is not the present one."""
         address = key_group, key, namespace
         if oldest is None:
             oldest = self._time.stamp
@@ -74,15 +64,15 @@ class ExpiryIndex:
             self._add(address, oldest)
 
     def expire(self) -> None:
-        """Remove what is expired, but for what expired within the last 64th of the time to live."""
+        """Remove what is expired, except what expired within the last 64th of the time to live."""
         time = self._time
         if self._undated.addresses and time.now != BEFORE_TIME:
             undated, self._undated = self._undated, _Span(NEVER)
-            self._look_at(undated)
+            self._visit(undated)
         while self._order and self._order[0] * self._span_ms <= time.now:
-            self._look_at(self._spans.pop(heapq.heappop(self._order)))
+            self._visit(self._spans.pop(heapq.heappop(self._order)))
 
-    def _look_at(self, span: _Span) -> None:
+    def _visit(self, span: _Span) -> None:
         layout, table = self._layout, self._table
         now = self._time.now
         limit = now - self._ttl_ms
@@ -90,7 +80,7 @@ class ExpiryIndex:
             if self._known.get(address) is not span:
                 continue
             del self._known[address]
-            # A map of which nothing is there may be an empty one.
+            # A map without entries may be stored as an empty one.
             stored = table.get(*address) or None
             living = None if stored is None else layout.live(stored, limit)
             if living is not None:
@@ -103,7 +93,7 @@ class ExpiryIndex:
                 table.remove(*address)
 
     def _number(self, oldest: int) -> int:
-        """Return the number of the span at whose end an entry that is not written since is surely expired."""
+        """Return the number of the span at whose end an entry is expired unless it is written again."""
         if oldest == UNKNOWN_TIME:
             return NEVER
         return -(-(oldest + self._ttl_ms) // self._span_ms)
@@ -119,14 +109,7 @@ class ExpiryIndex:
 
 
 class _Span:
-    """A span of time, and what is looked at when it has passed.
-
-    Attributes
-    ----------
-    number : int
-        `NEVER` where the time is not known yet.
-    addresses : list
-    """
+    """A span of time, and the addresses to visit after it; its number is `NEVER` for unknown times."""
 
     __slots__ = ("addresses", "number")
 

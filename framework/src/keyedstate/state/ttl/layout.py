@@ -1,6 +1,6 @@
-"""Where the timestamps are: before a value, beside the elements of a list, beside the entries of a map.
+"""Where the timestamps are: before a value, in parallel to the elements of a list and the entries of a map.
 
-Expiry is said by a limit everywhere: what has a timestamp up to the limit is expired.
+What has a timestamp up to a limit is expired.
 """
 
 from __future__ import annotations
@@ -14,37 +14,22 @@ from typing import Any
 from keyedstate.backend import StateKind
 from keyedstate.state.clock import UNKNOWN_TIME
 from keyedstate.types import (
-    ListSerializer,
-    MapSerializer,
     TimedDict,
     TimedList,
     TtlListSerializer,
     TtlMapSerializer,
     TtlSerializer,
     TypeSerializer,
-    list_of,
-    map_of,
 )
+from keyedstate.types.collections.ttl import TimedSerializer, plain_type
 
 
 class TtlLayout(ABC):
-    """The stored form of one kind of state with a time to live, beside its plain form."""
+    """The stored form of one kind of state with a time to live, in contrast to its plain form."""
 
     @abstractmethod
-    def is_timed(self, serializer: TypeSerializer[Any]) -> bool:
-        """Return whether a serializer is that of the stored form."""
-
-    @abstractmethod
-    def timed_type(self, plain: TypeSerializer[Any], clock: str) -> TypeSerializer[Any]:
+    def timed_type(self, plain: Any, clock: str) -> TimedSerializer[Any]:
         """Return the serializer of the stored form."""
-
-    @abstractmethod
-    def plain_type(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-        """Return the serializer of the plain form, also of one that is plain already."""
-
-    @abstractmethod
-    def clock_of(self, timed: TypeSerializer[Any]) -> str:
-        """Return the clock of the timestamps."""
 
     @abstractmethod
     def timed(self, plain: Any, stamp: int) -> Any:
@@ -52,7 +37,7 @@ class TtlLayout(ABC):
 
     @abstractmethod
     def plain(self, stored: Any) -> Any:
-        """Return the plain form, expired parts included; a new object where it is one that can change."""
+        """Return the plain form, expired parts included; a new object where it can change in place."""
 
     @abstractmethod
     def live(self, stored: Any, limit: int) -> Any:
@@ -68,18 +53,8 @@ class TtlLayout(ABC):
 
 
 class _TimedValue(TtlLayout):
-    def is_timed(self, serializer: TypeSerializer[Any]) -> bool:
-        return isinstance(serializer, TtlSerializer)
-
-    def timed_type(self, plain: TypeSerializer[Any], clock: str) -> TypeSerializer[Any]:
+    def timed_type(self, plain: Any, clock: str) -> TimedSerializer[Any]:
         return TtlSerializer(plain, clock)
-
-    def plain_type(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-        return serializer.value_serializer if isinstance(serializer, TtlSerializer) else serializer
-
-    def clock_of(self, timed: TypeSerializer[Any]) -> str:
-        assert isinstance(timed, TtlSerializer)
-        return timed.clock
 
     def timed(self, plain: Any, stamp: int) -> Any:
         return stamp, plain
@@ -90,7 +65,7 @@ class _TimedValue(TtlLayout):
     def live(self, stored: Any, limit: int) -> Any:
         return stored if stored[0] > limit else None
 
-    #: Not a method: the clean-up calls it for every entry that it passes.
+    #: No method: the clean-up calls it for every entry that it visits.
     oldest = staticmethod(itemgetter(0))  # type: ignore[assignment]
 
     def dated(self, stored: Any, stamp: int) -> Any:
@@ -98,21 +73,8 @@ class _TimedValue(TtlLayout):
 
 
 class _TimedList(TtlLayout):
-    def is_timed(self, serializer: TypeSerializer[Any]) -> bool:
-        return isinstance(serializer, TtlListSerializer)
-
-    def timed_type(self, plain: TypeSerializer[Any], clock: str) -> TypeSerializer[Any]:
-        assert isinstance(plain, ListSerializer)
+    def timed_type(self, plain: Any, clock: str) -> TimedSerializer[Any]:
         return TtlListSerializer(plain.element_serializer, clock)
-
-    def plain_type(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-        if isinstance(serializer, TtlListSerializer):
-            return list_of(serializer.element_serializer)
-        return serializer
-
-    def clock_of(self, timed: TypeSerializer[Any]) -> str:
-        assert isinstance(timed, TtlListSerializer)
-        return timed.clock
 
     def timed(self, plain: Any, stamp: int) -> Any:
         return TimedList.of(plain, (stamp,) * len(plain))
@@ -133,27 +95,13 @@ class _TimedList(TtlLayout):
     def dated(self, stored: Any, stamp: int) -> Any:
         if UNKNOWN_TIME not in stored.stamps:
             return stored
-        return TimedList.of(
-            stored, [stamp if written == UNKNOWN_TIME else written for written in stored.stamps]
-        )
+        stamps = [stamp if written == UNKNOWN_TIME else written for written in stored.stamps]
+        return TimedList.of(stored, stamps)
 
 
 class _TimedMap(TtlLayout):
-    def is_timed(self, serializer: TypeSerializer[Any]) -> bool:
-        return isinstance(serializer, TtlMapSerializer)
-
-    def timed_type(self, plain: TypeSerializer[Any], clock: str) -> TypeSerializer[Any]:
-        assert isinstance(plain, MapSerializer)
+    def timed_type(self, plain: Any, clock: str) -> TimedSerializer[Any]:
         return TtlMapSerializer(plain.key_serializer, plain.value_serializer, clock)
-
-    def plain_type(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-        if isinstance(serializer, TtlMapSerializer):
-            return map_of(serializer.key_serializer, serializer.value_serializer)
-        return serializer
-
-    def clock_of(self, timed: TypeSerializer[Any]) -> str:
-        assert isinstance(timed, TtlMapSerializer)
-        return timed.clock
 
     def timed(self, plain: Any, stamp: int) -> Any:
         return TimedDict.of(plain, dict.fromkeys(plain, stamp))
@@ -198,7 +146,7 @@ def layout_of(kind: StateKind) -> TtlLayout:
 def conversion_between(
     kind: StateKind, old: TypeSerializer[Any], new: TypeSerializer[Any], stamp: int
 ) -> Callable[[Any], Any] | None:
-    """Return what turns the restored stored form of a state into the declared one; None where nothing has to.
+    """Return the conversion from the restored stored form of a state to the declared one, if it needs one.
 
     Parameters
     ----------
@@ -206,16 +154,16 @@ def conversion_between(
     old, new : TypeSerializer
         Of the stored forms, each with a time to live or without, and compatible otherwise.
     stamp : int
-        The time of everything whose time nobody knows: of state that has had no time to live, or one by
-        another clock.
+        The time of everything whose time is unknown: of state that had no time to live, or one by another
+        clock.
     """
-    layout = layout_of(kind)
-    was_timed, is_timed = layout.is_timed(old), layout.is_timed(new)
-    if was_timed and is_timed and layout.clock_of(old) == layout.clock_of(new):
+    was_timed, is_timed = isinstance(old, TimedSerializer), isinstance(new, TimedSerializer)
+    if isinstance(old, TimedSerializer) and isinstance(new, TimedSerializer) and old.clock == new.clock:
         return new.conversion_from(old)
-    of_plain = layout.plain_type(new).conversion_from(layout.plain_type(old))
+    of_plain = plain_type(new).conversion_from(plain_type(old))
     if not was_timed and not is_timed:
         return of_plain
+    layout = layout_of(kind)
 
     def convert(stored: Any) -> Any:
         plain = layout.plain(stored) if was_timed else stored

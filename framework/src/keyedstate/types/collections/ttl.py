@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
@@ -31,7 +32,7 @@ from keyedstate.types.contract.composite import (
 from keyedstate.types.contract.serializer import TypeSerializer, restorable
 
 T = TypeVar("T")
-C = TypeVar("C", bound="_TimedSerializer[Any]")
+C = TypeVar("C", bound="TimedSerializer[Any]")
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -40,7 +41,7 @@ _LONG = range(-(2**63), 2**63)
 _STAMP_BYTES = Struct(">q").pack
 
 
-class _TimedSerializer(ContainerSerializer[T], Generic[T]):
+class TimedSerializer(ContainerSerializer[T], Generic[T]):
     """What the serializers of values with timestamps share: the plain parts, and the name of the clock.
 
     Parameters
@@ -52,6 +53,11 @@ class _TimedSerializer(ContainerSerializer[T], Generic[T]):
     """
 
     clock: str
+
+    @property
+    @abstractmethod
+    def plain_type(self) -> TypeSerializer[Any]:
+        """The serializer of the value without timestamps."""
 
     @classmethod
     def restore(cls, document: Mapping[str, Any]) -> TypeSerializer[Any]:
@@ -73,7 +79,7 @@ class _TimedSerializer(ContainerSerializer[T], Generic[T]):
 
 
 @restorable
-class TtlSerializer(_TimedSerializer["tuple[int, T]"], Generic[T]):
+class TtlSerializer(TimedSerializer["tuple[int, T]"], Generic[T]):
     """Pairs of a timestamp in milliseconds and a value; as bytes a 64-bit long and then the value.
 
     The column is a struct of ``timestamp`` and ``value``, so that any Arrow tool shows the age of an entry.
@@ -103,6 +109,10 @@ class TtlSerializer(_TimedSerializer["tuple[int, T]"], Generic[T]):
 
     def __repr__(self) -> str:
         return f"{self.value_serializer!r} with a time to live in {self.clock}"
+
+    @property
+    def plain_type(self) -> TypeSerializer[T]:
+        return self.value_serializer
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -237,7 +247,7 @@ class TimedDict(dict[K, V]):
         return super().pop(key, *default)
 
 
-class _TimedCollectionSerializer(_TimedSerializer[T], Generic[T]):
+class _TimedCollectionSerializer(TimedSerializer[T], Generic[T]):
     """A list or map whose parts have timestamps: written as the list or map of `TtlSerializer`'s pairs."""
 
     immutable = False
@@ -271,6 +281,10 @@ class TtlListSerializer(_TimedCollectionSerializer[TimedList[T]], Generic[T]):
 
     def __repr__(self) -> str:
         return f"list_of({self._timed!r})"
+
+    @property
+    def plain_type(self) -> TypeSerializer[list[T]]:
+        return list_of(self.element_serializer)
 
     def serialize(self, value: TimedList[T], out: DataOutputView) -> None:
         if value.__class__ is not TimedList:
@@ -341,6 +355,10 @@ class TtlMapSerializer(_TimedCollectionSerializer[TimedDict[K, "V | None"]], Gen
     def __repr__(self) -> str:
         return f"map_of({self.key_serializer!r}, {self._timed!r})"
 
+    @property
+    def plain_type(self) -> TypeSerializer[dict[K, V | None]]:
+        return map_of(self.key_serializer, self.value_serializer)
+
     def serialize(self, value: TimedDict[K, V | None], out: DataOutputView) -> None:
         if value.__class__ is not TimedDict:
             raise self.mismatch(value)
@@ -376,7 +394,7 @@ class TtlMapSerializer(_TimedCollectionSerializer[TimedDict[K, "V | None"]], Gen
     def check(self, value: object) -> None:
         if not isinstance(value, TimedDict) or value.stamps.keys() != value.keys():
             raise self.mismatch(value)
-        map_of(self.key_serializer, self.value_serializer).check(dict(value))
+        self.plain_type.check(dict(value))
 
     def copy(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
         if self.value_serializer.immutable:
@@ -413,7 +431,12 @@ class TtlMapSerializer(_TimedCollectionSerializer[TimedDict[K, "V | None"]], Gen
         )
 
 
+def plain_type(serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+    """Return the serializer of a value without the timestamps of a time to live, where it has any."""
+    return serializer.plain_type if isinstance(serializer, TimedSerializer) else serializer
+
+
 def _is_timed(serializer: TypeSerializer[Any]) -> bool:
-    if isinstance(serializer, _TimedSerializer):
+    if isinstance(serializer, TimedSerializer):
         return True
     return isinstance(serializer, CompositeSerializer) and any(map(_is_timed, serializer.inners))
