@@ -21,8 +21,9 @@ from keyedstate.checkpoint import (
     TaskIdentity,
 )
 from keyedstate.checkpoint.format.segment_format import FORMAT_VERSION
-from keyedstate.state import KeyedStateBackend, StateDescriptor, ValueState
+from keyedstate.state import StateDescriptor, ValueState
 from keyedstate.state.clock import ManualClock
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.contract.keyed import KeyedInstances
 from keyedstate.testing.contract.suites import golden
 from keyedstate.types import STRING, TypeSerializer

@@ -36,7 +36,8 @@ from keyedstate.runtime import KeyedBatch, KeyedProcessFunction, VectorizedProce
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import keyed_operator
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 PARTITIONS = 4
 BATCH = 10_000

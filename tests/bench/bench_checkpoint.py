@@ -48,7 +48,8 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.state import OperatorStateBackend, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.operator.backend import OperatorStateBackend
 
 RATES = (0.001, 0.01, 0.1, 1.0)
 TOTAL = ValueState("total", types.INT64)

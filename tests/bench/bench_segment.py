@@ -38,7 +38,9 @@ from keyedstate.checkpoint import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.types import INT64, STRING, VOID, VOID_NAMESPACE
 
 META = StateMeta("views", StateKind.VALUE, STRING, VOID, INT64)

@@ -18,7 +18,9 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups as key_groups_of
 from keyedstate.options import TIMERS_QUEUE, Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 128
 ALL = KeyGroupRange(0, GROUPS - 1)

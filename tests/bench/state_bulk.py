@@ -29,12 +29,12 @@ from keyedstate import types
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
-    KeyedStateBackend,
     ListState,
     MapState,
     ReducingState,
     ValueState,
 )
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 BATCH = 10_000
 ENTRIES = {entry: entry for entry in range(10)}

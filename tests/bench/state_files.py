@@ -16,7 +16,9 @@ from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWrite
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 
 def files(entries: int, rounds: int) -> list[Result]:

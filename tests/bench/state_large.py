@@ -18,7 +18,8 @@ from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, StoredNativeHandle, write_native
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.murmur3 import key_groups as key_groups_of
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 #: Keys of one bulk call.
 _CHUNK = 1_000_000

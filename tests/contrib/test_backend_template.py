@@ -18,7 +18,9 @@ from keyedstate.backend import StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, MapState, ValueState
+from keyedstate.state import MapState, ValueState
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing import open_instance
 
 pytestmark = pytest.mark.slow

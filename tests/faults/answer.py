@@ -39,7 +39,8 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import key_serializer_for
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 #: Flights, delay, and flights by destination: of one key.
 Figures = tuple[int, int, dict[str, int]]

@@ -11,7 +11,8 @@ import pytest
 from keyedstate import types
 from keyedstate.checkpoint import ChainHandle, SegmentHandle, SegmentWriter, write_delta
 from keyedstate.ordered.timers import OrderedTimerTable
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.contract.keyed import KeyedInstances
 from keyedstate.time import TimerService, TimerServices
 

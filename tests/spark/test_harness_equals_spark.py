@@ -25,13 +25,13 @@ from keyedstate.state import (
     ListState,
     MapState,
     OperatorListState,
-    OperatorStateBackend,
     ReducingState,
     Ttl,
     TtlClock,
     ValueState,
 )
 from keyedstate.state.clock import BEFORE_TIME
+from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.testing import Harness, HarnessSnapshot
 from keyedstate.testing.harness.schema import arrow_schema
 from keyedstate.time import EventTime, bounded_out_of_orderness

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, read_operator_state
 from keyedstate.spark.hosts.processes import process_of
-from keyedstate.state import BroadcastState, OperatorListState, OperatorStateBackend
+from keyedstate.state import BroadcastState, OperatorListState
+from keyedstate.state.operator.backend import OperatorStateBackend
 
 JOB = Path(__file__).with_name("fragile_job.py")
 RULES_JOB = Path(__file__).with_name("fragile_rules_job.py")

@@ -13,7 +13,8 @@ from keyedstate import keyed, types
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.errors import EventTimeError, InvalidDurationError, MissingEventTimeError
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.state import BEFORE_TIME, Ttl, TtlClock, ValueState
+from keyedstate.state import Ttl, TtlClock, ValueState
+from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.time import EventTime
 
 SCHEMA = "k string, before long, time long, watermark long"

@@ -26,7 +26,8 @@ from keyedstate.runtime import (
 )
 from keyedstate.savepoints import Savepoint
 from keyedstate.spark.plan.heartbeat import has_python_sources
-from keyedstate.state import BEFORE_TIME, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.time import EVENT_TIMERS, PROCESSING_TIMERS, EventTime
 
 SCHEMA = "k string, at long, n long"

@@ -54,15 +54,9 @@ from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import keyed_operator
-from keyedstate.state import (
-    AggregateFunction,
-    ChosenBackend,
-    KeyedStateBackend,
-    KeySpace,
-    ListState,
-    ManualClock,
-    Ttl,
-)
+from keyedstate.state import AggregateFunction, ListState, ManualClock, Ttl
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 8
 GROUP_COLUMN = "__group"

@@ -35,7 +35,9 @@ from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import keyed_operator
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, Ttl
+from keyedstate.state import Ttl
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.contract.parts import TablePart
 
 GROUPS = 8

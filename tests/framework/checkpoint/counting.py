@@ -26,16 +26,11 @@ from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import (
-    ChosenBackend,
-    KeyedStateBackend,
-    KeySpace,
-    OperatorListState,
-    OperatorStateBackend,
-    UnionListState,
-    ValueState,
-)
+from keyedstate.state import OperatorListState, UnionListState, ValueState
 from keyedstate.state.context import KeyContext
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 COUNT = ValueState("count", types.INT64, default=0)
 SPLIT = OperatorListState("split", types.INT64)

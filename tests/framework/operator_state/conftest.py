@@ -14,7 +14,8 @@ from keyedstate.checkpoint import (
     read_operator_state,
     write_operator_state,
 )
-from keyedstate.state import OperatorStateBackend, SnapshotTask
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.running_snapshot import SnapshotTask
 
 
 class Files:

@@ -6,7 +6,8 @@ import pytest
 
 from keyedstate import types
 from keyedstate.errors import StateValueError
-from keyedstate.state import BroadcastState, OperatorListState, OperatorStateBackend, UnionListState
+from keyedstate.state import BroadcastState, OperatorListState, UnionListState
+from keyedstate.state.operator.backend import OperatorStateBackend
 
 STRING = "expected STRING (a str without lone surrogates)"
 CONVERT = "Convert the value, or declare the state with the type that it has."

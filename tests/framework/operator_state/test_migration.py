@@ -11,7 +11,8 @@ import pytest
 
 from keyedstate import types
 from keyedstate.errors import StateConversionError, StateMigrationError
-from keyedstate.state import BroadcastState, OperatorListState, OperatorStateBackend, UnionListState
+from keyedstate.state import BroadcastState, OperatorListState, UnionListState
+from keyedstate.state.operator.backend import OperatorStateBackend
 
 LISTS = [OperatorListState, UnionListState]
 PAIRS = [("foo", 13), ("bar", 278)]

@@ -7,7 +7,8 @@ from itertools import chain
 from typing import Any
 
 from keyedstate import types
-from keyedstate.state import BroadcastState, OperatorListState, OperatorStateBackend, UnionListState
+from keyedstate.state import BroadcastState, OperatorListState, UnionListState
+from keyedstate.state.operator.backend import OperatorStateBackend
 
 NUMBERS = OperatorListState("numbers", types.INT64)
 WORDS = UnionListState("words", types.list_of(types.STRING))

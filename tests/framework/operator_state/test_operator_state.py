@@ -20,13 +20,9 @@ from keyedstate.errors import (
     StateNotBoundError,
     StateValueError,
 )
-from keyedstate.state import (
-    BroadcastState,
-    OperatorListState,
-    OperatorStateBackend,
-    UnionListState,
-    declared_operator_states,
-)
+from keyedstate.state import BroadcastState, OperatorListState, UnionListState
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.operator.list_states import declared_operator_states
 
 LISTS = [OperatorListState, UnionListState]
 WORDS = types.list_of(types.STRING)

@@ -18,15 +18,10 @@ from keyedstate.runtime.event_time import event_times, is_event_time
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import keyed_operator
-from keyedstate.state import (
-    BEFORE_TIME,
-    ChosenBackend,
-    KeyedStateBackend,
-    KeySpace,
-    Ttl,
-    TtlClock,
-    ValueState,
-)
+from keyedstate.state import Ttl, TtlClock, ValueState
+from keyedstate.state.clock import BEFORE_TIME
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import EventTime
 
 MS = pa.timestamp("ms", "UTC")

@@ -28,7 +28,9 @@ from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import keyed_operator
 from keyedstate.runtime.runners.keyed_operator import OUTPUT_BATCH_ROWS
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 8
 GROUP_COLUMN = "__group"

@@ -31,16 +31,10 @@ from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator, keyed_operator
 from keyedstate.runtime.runners.keyed_operator import OUTPUT_BATCH_ROWS
-from keyedstate.state import (
-    BroadcastState,
-    ChosenBackend,
-    KeyedStateBackend,
-    KeySpace,
-    OperatorListState,
-    OperatorStateBackend,
-    UnionListState,
-    ValueState,
-)
+from keyedstate.state import BroadcastState, OperatorListState, UnionListState, ValueState
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 8
 OUTPUT = OutputSchema(pa.schema([("key", pa.string()), ("n", pa.int64())]))

@@ -20,7 +20,8 @@ from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.key_runs import ROWS_AT_ONCE
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator, keyed_operator
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import EventTime
 
 GROUPS = 8

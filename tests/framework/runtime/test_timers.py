@@ -22,7 +22,8 @@ from keyedstate.runtime import (
     TimeDomain,
     VectorizedProcessFunction,
 )
-from keyedstate.state import BEFORE_TIME, Ttl, TtlClock, ValueState
+from keyedstate.state import Ttl, TtlClock, ValueState
+from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.testing import Harness
 from keyedstate.time import EventTime, HeapTimerQueue, OrderedTimerQueue
 

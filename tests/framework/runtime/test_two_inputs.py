@@ -28,7 +28,10 @@ from keyedstate.runtime import (
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import keyed_operator
 from keyedstate.runtime.two_inputs import FIRST_COLUMN, SECOND_COLUMN
-from keyedstate.state import BEFORE_TIME, ChosenBackend, KeyedStateBackend, KeySpace, ListState, ValueState
+from keyedstate.state import ListState, ValueState
+from keyedstate.state.clock import BEFORE_TIME
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing import Harness, SecondInput
 from keyedstate.time import EventTime
 

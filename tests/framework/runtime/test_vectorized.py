@@ -23,17 +23,9 @@ from keyedstate.runtime.grouping import GroupedRows, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import keyed_operator
 from keyedstate.runtime.runners import rows as operator_module
-from keyedstate.state import (
-    ChosenBackend,
-    KeyedStateBackend,
-    KeySpace,
-    ListState,
-    MapState,
-    ReducingState,
-    Ttl,
-    TtlClock,
-    ValueState,
-)
+from keyedstate.state import ListState, MapState, ReducingState, Ttl, TtlClock, ValueState
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing import Harness
 from keyedstate.time import EventTime
 

@@ -17,15 +17,11 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import (
-    ChosenBackend,
-    Clock,
-    KeyedStateBackend,
-    KeySpace,
-    LatencySampling,
-    SnapshotTask,
-    system_clock,
-)
+from keyedstate.state.clock import Clock, system_clock
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
+from keyedstate.state.registry.latency import LatencySampling
+from keyedstate.state.registry.running_snapshot import SnapshotTask
 
 #: Each backend, with the options that make another build of it.
 VARIANTS: dict[str, dict[str, object]] = {

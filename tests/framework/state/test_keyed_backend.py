@@ -24,7 +24,8 @@ from keyedstate.errors import (
     StateMigrationError,
 )
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.state import KeyedStateBackend, MapState, ValueState
+from keyedstate.state import MapState, ValueState
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 WORDS = ValueState("words", types.STRING)
 COUNTS = MapState("counts", types.STRING, types.nullable(types.INT64))

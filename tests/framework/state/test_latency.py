@@ -12,13 +12,13 @@ from keyedstate.options import Configuration
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
-    LatencySampling,
     ListState,
     MapState,
     ReducingState,
     Ttl,
     ValueState,
 )
+from keyedstate.state.registry.latency import LatencySampling
 
 LAST = Ttl.of("1 day")
 

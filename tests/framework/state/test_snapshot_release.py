@@ -13,7 +13,10 @@ from keyedstate import types
 from keyedstate.backend import AnyStateTable, EntryBatch, Snapshot, SnapshotSink, SnapshotStrategy, StateMeta
 from keyedstate.checkpoint import SegmentWriter
 from keyedstate.errors import SnapshotCancelledError
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, SnapshotTask, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
+from keyedstate.state.registry.running_snapshot import SnapshotTask
 
 WORDS = ValueState("words", types.STRING)
 

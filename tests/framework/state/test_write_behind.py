@@ -11,19 +11,11 @@ from hypothesis import strategies as st
 from keyedstate import types
 from keyedstate.errors import StateValueError
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.state import (
-    AggregateFunction,
-    AggregatingState,
-    ChosenBackend,
-    KeyedStateBackend,
-    KeySequence,
-    KeySpace,
-    LatencySampling,
-    ManualClock,
-    ReducingState,
-    Ttl,
-    ValueState,
-)
+from keyedstate.state import AggregateFunction, AggregatingState, ManualClock, ReducingState, Ttl, ValueState
+from keyedstate.state.context import KeySequence
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
+from keyedstate.state.registry.latency import LatencySampling
 from keyedstate.testing.instances import chosen_backend
 
 GROUPS = 4

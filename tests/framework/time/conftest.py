@@ -17,7 +17,9 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ManualClock
+from keyedstate.state import ManualClock
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import Timer, TimerService, TimerServices
 
 GROUPS = 100

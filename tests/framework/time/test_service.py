@@ -20,7 +20,8 @@ from keyedstate.errors import (
     TimerServiceMismatchError,
 )
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.state import BEFORE_TIME, END_OF_TIME, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.time import EVENT_TIMERS, PROCESSING_TIMERS, Timer, TimerServices
 
 

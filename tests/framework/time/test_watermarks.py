@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from keyedstate.runtime.event_time import largest_by_input
-from keyedstate.state import BEFORE_TIME
+from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.time import InputTime, bounded_out_of_orderness, watermark_of_inputs
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from keyedstate import types
 from keyedstate.errors import InvalidWindowError, LateMergeError, PerWindowStateError
-from keyedstate.state import END_OF_TIME, AggregateFunction, ReducingState, ValueState
+from keyedstate.state import AggregateFunction, ReducingState, ValueState
+from keyedstate.state.clock import END_OF_TIME
 from keyedstate.types import TimeWindow
 from keyedstate.windows import (
     ContinuousEventTimeTrigger,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.state import END_OF_TIME, AggregateFunction, ValueState
+from keyedstate.state import AggregateFunction, ValueState
+from keyedstate.state.clock import END_OF_TIME
 from keyedstate.types import GLOBAL_WINDOW
 from keyedstate.windows import (
     ContinuousEventTimeTrigger,

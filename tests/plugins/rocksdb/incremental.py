@@ -24,7 +24,9 @@ from keyedstate.checkpoint.protocol.local_copies import LocalCopies
 from keyedstate.checkpoint.protocol.retention import prune
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, OperatorStateBackend
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.instances import chosen_backend
 
 INCREMENTAL = {"rocksdb.incremental": True}

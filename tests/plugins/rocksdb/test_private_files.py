@@ -10,7 +10,8 @@ import pytest
 from rocksdb_incremental import Job
 
 from keyedstate import types
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 TEXTS = ValueState("texts", types.BYTES)
 

@@ -12,7 +12,7 @@ from support.inside import state_tables
 
 from keyedstate import types
 from keyedstate.checkpoint import SnapshotKind
-from keyedstate.state import KeyedStateBackend
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import (
     EVENT_TIMERS,
     HeapTimerQueue,

@@ -10,7 +10,8 @@ from keyedstate.backend import Capability
 from keyedstate.checkpoint import CheckpointStorage, FullSnapshotRules, SavepointRestore
 from keyedstate.options import TIMERS_QUEUE, TYPES_GENERIC, Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import ChosenBackend, LatencySampling
+from keyedstate.state.registry.chosen_backend import ChosenBackend
+from keyedstate.state.registry.latency import LatencySampling
 from keyedstate.time import check_timer_queue
 
 

@@ -28,7 +28,7 @@ from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
 from keyedstate.errors import DuplicateUidError
 from keyedstate.options import CLOCK_MAX_SKEW
-from keyedstate.state import system_clock
+from keyedstate.state.clock import system_clock
 from keyedstate.time.epoch_clock import EpochClock
 
 

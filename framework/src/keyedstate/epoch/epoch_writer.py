@@ -30,7 +30,8 @@ from keyedstate.checkpoint import (
 from keyedstate.epoch.full_snapshot import BackgroundFullSnapshot, CapturedFullSnapshot, now_ms
 from keyedstate.errors import TooManyFailedSnapshotsError
 from keyedstate.plugins import Backend
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 
 @dataclass(frozen=True)

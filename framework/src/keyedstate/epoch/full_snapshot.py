@@ -23,7 +23,8 @@ from keyedstate.checkpoint import (
     write_native,
 )
 from keyedstate.errors import CheckpointError
-from keyedstate.state import KeyedStateBackend, SnapshotTask
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
+from keyedstate.state.registry.running_snapshot import SnapshotTask
 
 #: A rest is taken after so much work, in seconds: so short that no other thread waits long for the lock.
 _REST_AFTER_S = 0.002

@@ -36,10 +36,7 @@ from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.epoch.restored_state import deltas_since, restore_keyed_state, restore_operator_state
 from keyedstate.runtime import AtEnd
 from keyedstate.runtime.runners import KeyedOperator
-from keyedstate.state import (
-    BEFORE_TIME,
-)
-from keyedstate.state.clock import CorrectedClock
+from keyedstate.state.clock import BEFORE_TIME, CorrectedClock
 
 #: How much of a processor's time a full snapshot in the background takes, so that work keeps its speed.
 _BACKGROUND_SHARE = 0.1

@@ -25,13 +25,10 @@ from keyedstate.operator_state import RestoredOperatorState
 from keyedstate.runtime import ConnectedInputs, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator, keyed_operator
-from keyedstate.state import (
-    KeyedStateBackend,
-    KeySpace,
-    OperatorStateBackend,
-    system_clock,
-)
-from keyedstate.state.clock import Clock
+from keyedstate.state.clock import Clock, system_clock
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.chosen_backend import KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,9 @@ from keyedstate.checkpoint import (
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.key_columns import naming_key_columns
 from keyedstate.epoch.partition_plan import PartitionPlan
-from keyedstate.state import (
-    KeyedStateBackend,
-    OperatorStateBackend,
-)
 from keyedstate.state.clock import Clock
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 
 def deltas_since(written: AttemptManifest, part: AttemptManifest) -> tuple[SegmentFile, ...] | None:

@@ -17,7 +17,8 @@ from keyedstate.errors import InvalidFunctionError, InvalidJoinError, MissingJoi
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, TIMELESS
 from keyedstate.runtime.function import Context
 from keyedstate.runtime.two_inputs import ConnectedInputs, KeyedCoProcessFunction
-from keyedstate.state import MapState, StateDescriptor, declared_states
+from keyedstate.state import MapState, StateDescriptor
+from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer
 from keyedstate.types import INT64, STRING, infer, list_of, tuple_of
 

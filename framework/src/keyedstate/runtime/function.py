@@ -16,14 +16,10 @@ from keyedstate.errors import InvalidFunctionError
 from keyedstate.operator_state import OperatorStateKind
 from keyedstate.runtime.side_outputs import SideRows
 from keyedstate.runtime.timers import KeyTimers, TimeDomain
-from keyedstate.state import (
-    KeyedStateBackend,
-    OperatorStateAccessor,
-    OperatorStateBackend,
-    OperatorStateDescriptor,
-    StateAccessor,
-    StateDescriptor,
-)
+from keyedstate.state import StateAccessor, StateDescriptor
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.operator.list_states import OperatorStateAccessor, OperatorStateDescriptor
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import TimerServices
 
 if TYPE_CHECKING:

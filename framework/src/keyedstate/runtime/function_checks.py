@@ -19,7 +19,8 @@ from keyedstate.runtime.function import (
 from keyedstate.runtime.row_classes import RowClass, row_class_of
 from keyedstate.runtime.two_inputs import INPUTS, KeyedCoProcessFunction
 from keyedstate.runtime.vectorized import VectorizedProcessFunction
-from keyedstate.state import OperatorStateDescriptor, StateDescriptor, declared_operator_states
+from keyedstate.state import StateDescriptor
+from keyedstate.state.operator.list_states import OperatorStateDescriptor, declared_operator_states
 
 #: The sorts of rows that a function reads, beside those of each of two inputs.
 ROWS, BROADCAST = "rows", "broadcast"

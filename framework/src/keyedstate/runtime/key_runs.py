@@ -13,7 +13,7 @@ import pyarrow as pa
 from keyedstate.runtime.event_time import event_times
 from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.row_classes import RowClass, rows_from
-from keyedstate.state import KeySequence
+from keyedstate.state.context import KeySequence
 from keyedstate.types import from_arrow_type, infer
 
 #: Rows that are Python objects at one time.  They, what the function makes of them and the state that it

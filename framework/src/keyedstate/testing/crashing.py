@@ -51,16 +51,15 @@ from keyedstate.plugins import Backend
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
-    ChosenBackend,
-    KeyedStateBackend,
-    KeySpace,
     ListState,
     MapState,
-    OperatorStateBackend,
     ReducingState,
     StateDescriptor,
     ValueState,
 )
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.instances import chosen_backend
 
 #: Where a process can die, in the order in which it gets there.

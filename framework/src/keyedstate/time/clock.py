@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from keyedstate.state import END_OF_TIME, KeyedStateBackend
+from keyedstate.state.clock import END_OF_TIME
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 
 class TimerClock:

@@ -23,7 +23,8 @@ from keyedstate.errors import (
     UnorderedTimersError,
     ValueTypeError,
 )
-from keyedstate.state import BEFORE_TIME, END_OF_TIME, KeyedStateBackend
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time.clock import TimerClock
 from keyedstate.time.heap_queue import HeapTimerQueue
 from keyedstate.time.ordered_queue import OrderedTimerQueue

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from keyedstate.errors import TimerServiceMismatchError
-from keyedstate.state import KeyedStateBackend
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time.clock import TimerClock
 from keyedstate.time.service import Timer, TimerService, TimerTarget
 from keyedstate.types import VOID, TypeSerializer

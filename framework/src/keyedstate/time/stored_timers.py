@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import Any
 
 from keyedstate.backend import TimerTable
-from keyedstate.state import BEFORE_TIME, END_OF_TIME
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.time.queue import Bucket, Place
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from keyedstate.state import BEFORE_TIME
+from keyedstate.state.clock import BEFORE_TIME
 
 
 @dataclass(frozen=True)

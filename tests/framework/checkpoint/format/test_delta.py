@@ -28,17 +28,9 @@ from keyedstate.errors import CorruptSegmentError
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import (
-    ChosenBackend,
-    KeyedStateBackend,
-    KeySpace,
-    ListState,
-    ManualClock,
-    MapState,
-    ReducingState,
-    Ttl,
-    ValueState,
-)
+from keyedstate.state import ListState, ManualClock, MapState, ReducingState, Ttl, ValueState
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 6
 VALUE = ValueState("value", types.nullable(types.STRING))

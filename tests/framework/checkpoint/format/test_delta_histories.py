@@ -37,20 +37,19 @@ from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
-    ChosenBackend,
     IncrementalCleanup,
-    KeyedStateBackend,
-    KeySpace,
     ListState,
     ManualClock,
     MapState,
-    OperatorStateBackend,
     ReducingState,
     Ttl,
     UpdateType,
     ValueState,
 )
 from keyedstate.state.context import KeyContext
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 pytestmark = pytest.mark.slow
 

@@ -36,7 +36,10 @@ from keyedstate.errors import TooManyFailedSnapshotsError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, OperatorStateBackend, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 _SPEC = importlib.util.spec_from_file_location("unruly", Path(__file__).parents[1] / "unruly.py")
 assert _SPEC is not None and _SPEC.loader is not None

@@ -25,9 +25,7 @@ from keyedstate.checkpoint import (
     read_operator_state,
 )
 from keyedstate.keygroups import key_group_range_for
-from keyedstate.state import (
-    OperatorStateBackend,
-)
+from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.types import VOID, VOID_NAMESPACE
 
 KEYS = ["8", "5", "25", "13", "4", "7", "1", "6", "9", "3"]

@@ -16,7 +16,9 @@ from keyedstate.errors import StateMigrationError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.types import VOID, VOID_NAMESPACE, TtlSerializer, nullable, row_of
 
 OLD = row_of({"a": types.INT64})

@@ -38,20 +38,19 @@ from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
     BroadcastState,
-    ChosenBackend,
-    KeyedStateBackend,
-    KeySpace,
     ListState,
     ManualClock,
     MapState,
     OperatorListState,
-    OperatorStateBackend,
     ReducingState,
     Ttl,
     UnionListState,
     ValueState,
 )
 from keyedstate.state.context import KeyContext
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 8
 EPOCH_MS = 1000

@@ -12,7 +12,6 @@ from keyedstate import types
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
-    KeyedStateBackend,
     ListState,
     ManualClock,
     MapState,
@@ -23,6 +22,7 @@ from keyedstate.state import (
     ValueState,
     Visibility,
 )
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 
 class Sum(AggregateFunction[int, int, str]):

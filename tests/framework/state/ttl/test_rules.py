@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keyedstate import types
-from keyedstate.state import (
-    END_OF_TIME,
-    IncrementalCleanup,
-    Ttl,
-    TtlClock,
-    UpdateType,
-    Visibility,
-)
+from keyedstate.state import IncrementalCleanup, Ttl, TtlClock, UpdateType, Visibility
+from keyedstate.state.clock import END_OF_TIME
 
 WRITTEN = UpdateType.ON_CREATE_AND_WRITE
 READ = UpdateType.ON_READ_AND_WRITE

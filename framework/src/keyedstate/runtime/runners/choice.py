@@ -16,7 +16,8 @@ from keyedstate.runtime.runners.keyed_operator import KeyedOperator
 from keyedstate.runtime.runners.rows import BroadcastOperator, RowOperator, TwoInputOperator
 from keyedstate.runtime.two_inputs import ConnectedInputs, check_inputs
 from keyedstate.runtime.vectorized import VectorizedProcessFunction
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import EventTime
 
 

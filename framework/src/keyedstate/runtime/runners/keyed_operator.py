@@ -16,13 +16,11 @@ from keyedstate.runtime.function import Context, KeyedFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import MAIN, Outputs, SideRows
 from keyedstate.runtime.timers import USER_TIMERS, AtEnd, KeyTimers, TimeDomain
-from keyedstate.state import (
-    END_OF_TIME,
-    KeyedStateBackend,
-    OperatorStateBackend,
-    declared_operator_states,
-    declared_states,
-)
+from keyedstate.state.clock import END_OF_TIME
+from keyedstate.state.kinds.accessor import declared_states
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.operator.list_states import declared_operator_states
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import EventTime, TimerService, TimerTarget
 
 #: Output rows and bytes that are gathered before they become one Arrow batch.

@@ -62,7 +62,9 @@ from keyedstate.spark.schema import key_types, to_arrow
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.spark.task.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.task.task import Acknowledging, OperatorPlan
-from keyedstate.state import TtlClock, declared_operator_states, declared_states
+from keyedstate.state import TtlClock
+from keyedstate.state.kinds.accessor import declared_states
+from keyedstate.state.operator.list_states import declared_operator_states
 from keyedstate.types import refuse_generic
 from keyedstate.windows import WindowedFunction
 

@@ -28,7 +28,9 @@ from keyedstate.epoch.local_folders import local_folder
 from keyedstate.errors import PreflightError, StorageError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import CHECKPOINT_COMPRESSION, Configuration
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.working_folder import WorkingFolder
 
 _FINDINGS = "host string, check string, reason string, way_out string, file string"

@@ -36,7 +36,8 @@ from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.options import CHECKPOINT_COMPRESSION
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.spark.task.task import OperatorPlan
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 #: What stands for the query in the manifests of a savepoint that no query has written.
 BOOTSTRAP = "bootstrap"

@@ -35,7 +35,8 @@ from keyedstate.spark.task.broadcast import BroadcastSide
 from keyedstate.spark.task.failures import told_to_driver
 from keyedstate.spark.task.spool import BatchSpool
 from keyedstate.spark.task.worker_process import read_at_once, spare_the_collector
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 #: Writes the state of one partition of a bounded input, and describes what it has written.
 SaveBounded: TypeAlias = (

@@ -11,8 +11,10 @@ from keyedstate import types
 from keyedstate.backend import Capability, StateHandle, StateKind
 from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
-from keyedstate.state import ChosenBackend, KeyedStateBackend, KeySpace, SnapshotTask
 from keyedstate.state.clock import Clock, system_clock
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
+from keyedstate.state.registry.running_snapshot import SnapshotTask
 from keyedstate.testing.contract.parts import TablePart
 from keyedstate.testing.instances import chosen_backend
 

@@ -17,8 +17,9 @@ from keyedstate.durations import Duration
 from keyedstate.errors import HarnessSettingError, StateNotRegisteredError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
-from keyedstate.state import KeyContext, StateAccessor, StateDescriptor
+from keyedstate.state import StateAccessor, StateDescriptor
 from keyedstate.state.clock import Clock
+from keyedstate.state.context import KeyContext
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.instances import RunningInstances
 from keyedstate.testing.harness.outputs import HarnessOutputs

@@ -13,7 +13,9 @@ from keyedstate.runtime import AtEnd
 from keyedstate.runtime.rows import iterate_rows
 from keyedstate.runtime.runners import KeyedOperator, keyed_operator
 from keyedstate.runtime.side_outputs import MAIN
-from keyedstate.state import KeyedStateBackend, KeySpace, OperatorStateBackend
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.chosen_backend import KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.harness.plan import InstancePlan, copy_of
 from keyedstate.testing.harness.rows import KEY_GROUP_COLUMN
 from keyedstate.testing.harness.snapshot import HarnessSnapshot

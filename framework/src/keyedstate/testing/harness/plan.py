@@ -18,7 +18,7 @@ from keyedstate.runtime import KeyedFunction, check_function, check_inputs, chec
 from keyedstate.runtime.function_checks import BROADCAST, ROWS
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import Outputs, check_name
-from keyedstate.state import ChosenBackend
+from keyedstate.state.registry.chosen_backend import ChosenBackend
 from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.time import HarnessTime
 from keyedstate.testing.harness.two_inputs import ConnectedInputRows

@@ -15,7 +15,8 @@ from keyedstate.checkpoint.format.operator_state import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.operator_state import RestoredOperatorState
-from keyedstate.state import KeyedStateBackend, OperatorStateBackend
+from keyedstate.state.operator.backend import OperatorStateBackend
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import InputTime
 from keyedstate.working_folder import WorkingFolder
 

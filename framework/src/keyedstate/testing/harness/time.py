@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from keyedstate.durations import Duration, milliseconds
 from keyedstate.errors import HarnessSettingError
-from keyedstate.state import KeyedStateBackend
 from keyedstate.state.clock import BEFORE_TIME, Clock, ManualClock
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import EventTime, InputTime, watermark_of_inputs
 
 _1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)

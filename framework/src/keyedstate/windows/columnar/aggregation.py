@@ -23,7 +23,8 @@ from keyedstate.runtime.function import Context, KeyedFunction
 from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.timers import TimerBatch
 from keyedstate.runtime.vectorized import KeyedBatch
-from keyedstate.state import BEFORE_TIME, END_OF_TIME, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.types import TIME_WINDOW, TimeWindow, infer, nullable
 from keyedstate.windows.columnar.late_rows import ColumnarWindows, Times
 from keyedstate.windows.columnar.session_aggregation import SessionAggregation

@@ -24,7 +24,8 @@ from keyedstate.runtime.function import Context
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.timers import TimerBatch
 from keyedstate.runtime.vectorized import KeyedBatch
-from keyedstate.state import BEFORE_TIME, END_OF_TIME, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.types import INT64, accumulators_of, nullable
 from keyedstate.windows.columnar.late_rows import ColumnarWindows, Times
 from keyedstate.windows.declaration.contents import CONTENTS

@@ -10,15 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from keyedstate.errors import InvalidWindowError, LateMergeError, PerWindowStateError
-from keyedstate.state import (
-    END_OF_TIME,
-    KeyedStateBackend,
-    ListState,
-    MergingStateAccessor,
-    StateAccessor,
-    StateDescriptor,
-    ValueState,
-)
+from keyedstate.state import ListState, StateAccessor, StateDescriptor, ValueState
+from keyedstate.state.clock import END_OF_TIME
+from keyedstate.state.kinds.merging import MergingStateAccessor
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import Timer, TimerService, TimerServices
 from keyedstate.types import INT64, TypeSerializer, nullable, tuple_of
 from keyedstate.windows.declaration.assigners import MergingWindowAssigner

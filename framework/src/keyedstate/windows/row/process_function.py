@@ -12,7 +12,8 @@ import pyarrow as pa
 from keyedstate.errors import InvalidFunctionError, MissingTimestampError
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, MISSING, TIMELESS
 from keyedstate.runtime.function import Context, KeyedProcessFunction
-from keyedstate.state import StateDescriptor, declared_states
+from keyedstate.state import StateDescriptor
+from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer
 from keyedstate.types import TIME_WINDOW, TimeWindow, infer
 from keyedstate.windows.declaration.contents import ReducedRows, WindowContents

@@ -24,7 +24,9 @@ from keyedstate.backend import Capability, StateHandle
 from keyedstate.checkpoint import ChainHandle, SegmentFile, SegmentHandle, write_delta
 from keyedstate.keygroups import key_group_for_hash, operator_index_for_key_group
 from keyedstate.murmur3 import hash_value
-from keyedstate.state import KeyedStateBackend, ManualClock, SnapshotTask
+from keyedstate.state import ManualClock
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
+from keyedstate.state.registry.running_snapshot import SnapshotTask
 from keyedstate.state.ttl.layout import layout_of
 from keyedstate.testing.contract.base import ContractBase
 from keyedstate.testing.contract.keyed import KeyedInstances

@@ -16,7 +16,8 @@ from keyedstate.checkpoint import SegmentHandle
 from keyedstate.checkpoint.format import segment_format
 from keyedstate.checkpoint.protocol import operator_folder as folder_format
 from keyedstate.errors import CorruptSegmentError, FormatVersionError, KeyedStateError
-from keyedstate.state import KeyedStateBackend, ValueState
+from keyedstate.state import ValueState
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.contract.base import ContractBase, requires
 from keyedstate.testing.contract.keyed import KeyedInstances
 from keyedstate.testing.crashing import POINTS, UID, CrashingJob, expected

@@ -8,15 +8,8 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import StateKind
-from keyedstate.state import (
-    IncrementalCleanup,
-    KeyedStateBackend,
-    ManualClock,
-    Ttl,
-    TtlClock,
-    UpdateType,
-    Visibility,
-)
+from keyedstate.state import IncrementalCleanup, ManualClock, Ttl, TtlClock, UpdateType, Visibility
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.contract.base import ContractBase, requires
 from keyedstate.testing.contract.keyed import KeyedInstances
 from keyedstate.testing.contract.parts import TablePart

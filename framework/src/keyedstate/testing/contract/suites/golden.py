@@ -27,7 +27,6 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
-    KeyedStateBackend,
     ListState,
     MapState,
     ReducingState,
@@ -35,6 +34,7 @@ from keyedstate.state import (
     ValueState,
 )
 from keyedstate.state.clock import Clock, ManualClock, system_clock
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.state.ttl import Ttl
 from keyedstate.testing.contract.base import ContractBase, requires
 from keyedstate.testing.contract.keyed import KeyedInstances

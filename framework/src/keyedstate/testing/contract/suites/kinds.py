@@ -16,13 +16,13 @@ from keyedstate.errors import StateKindMismatchError, StateMigrationError
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
-    KeyedStateBackend,
     ListState,
     MapState,
     ReducingState,
     StateDescriptor,
     ValueState,
 )
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.contract.base import ContractBase, requires
 from keyedstate.testing.contract.keyed import KeyedInstances
 
