@@ -20,7 +20,7 @@ from keyedstate.checkpoint import (
     handles_for,
 )
 from keyedstate.checkpoint.format.manifest import Owner
-from keyedstate.checkpoint.protocol.local_copies import LocalCopies
+from keyedstate.checkpoint.protocol.local_copies import open_with_copies
 from keyedstate.checkpoint.protocol.retention import prune
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
@@ -77,7 +77,7 @@ class Job:
         self._options = self._options if options is None else options
         if self._copies is not None:
             plain = OperatorFolder(CheckpointStorage.open(self._directory / "checkpoints"), "job")
-            self.folder = LocalCopies(self._copies, plain, self.epoch).open(plain, self.point)
+            self.folder = open_with_copies(self._copies, plain, self.epoch, self.point)
         self._backend = backend or self._backend
         options = self._options if self._backend == "rocksdb" else {}
         plugin, parsed = chosen_backend(self._backend, options)

@@ -23,7 +23,8 @@ from keyedstate.checkpoint import (
     find_restore_point,
 )
 from keyedstate.checkpoint.protocol import local_copies
-from keyedstate.checkpoint.protocol.local_copies import LocalCopies
+from keyedstate.checkpoint.protocol.local_copies import LocalCopy, open_with_copies
+from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder
 from keyedstate.errors import StorageError
 
 
@@ -48,7 +49,7 @@ class Machine:
         self.remote.write_started(identity)
         restore_point = find_restore_point(self.remote, identity)
         self.handler.calls.clear()
-        self.job.folder = LocalCopies(self.folder, self.remote, epoch).open(self.remote, restore_point)
+        self.job.folder = open_with_copies(self.folder, self.remote, epoch, restore_point)
         try:
             state = (
                 {} if restore_point is None else self.job.read(restore_point, self.job.key_groups(identity))
@@ -136,7 +137,7 @@ def test_every_flipped_byte_of_a_copy_is_found_before_it_is_used(machine: Machin
     assert metadata is not None
     path = metadata.parts[0].segments[0].path
     copy = next(copy for copy in machine.copies() if copy.name == Path(path).name)
-    storage = LocalCopies(machine.folder, machine.remote, 1).open(machine.remote, metadata).storage
+    storage = open_with_copies(machine.folder, machine.remote, 1, metadata).storage
     data = copy.read_bytes()
     for place in range(len(data)):
         copy.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
@@ -152,7 +153,7 @@ def test_a_copy_that_cannot_be_read_in_the_midst_is_left_for_the_file(machine: M
     machine.epoch("run-1", 0)
     metadata = machine.remote.read_metadata(0)
     assert metadata is not None
-    folder = LocalCopies(machine.folder, machine.remote, 1).open(machine.remote, metadata)
+    folder = open_with_copies(machine.folder, machine.remote, 1, metadata)
     path = metadata.parts[0].segments[0].path
     source: Any = folder.storage.open_input(path)
     whole = machine.remote.storage.read(path)
@@ -180,7 +181,7 @@ def test_a_late_task_of_an_older_epoch_deletes_nothing_newer(machine: Machine) -
         machine.epoch("run-1", epoch)
     before = machine.copies()
     metadata = machine.remote.read_metadata(1)
-    LocalCopies(machine.folder, machine.remote, 1).open(machine.remote, metadata)
+    open_with_copies(machine.folder, machine.remote, 1, metadata)
     assert machine.copies() == before
 
 
@@ -197,7 +198,7 @@ def test_what_failed_attempts_leave_goes_with_their_epoch(machine: Machine) -> N
 
 def test_a_copy_that_a_killed_process_was_writing_is_swept(machine: Machine) -> None:
     machine.epoch("run-1", 0)
-    mine = LocalCopies(machine.folder, machine.remote, 1).begin("data/mine.seg")
+    mine = LocalCopy(CopiesFolder(machine.folder, machine.remote.storage.uri), 1, "data/mine.seg")
     killed = subprocess.run(
         [sys.executable, "-c", _BEGIN_AND_DIE, machine.folder, machine.remote.storage.uri]
     )
@@ -234,7 +235,7 @@ def test_two_operators_and_two_processes_share_a_folder(
     other.task("run-1", 1, 0)
     assert other.read_remotely() == []
     identity = machine.job.identity("run-1", 3, 0)
-    folder = LocalCopies(machine.folder, machine.remote, 3).open(machine.remote, None)
+    folder = open_with_copies(machine.folder, machine.remote, 3, None)
     output = folder.storage.open_output(f"data/{identity.nonce}.seg")
     for path in machine.copies():
         path.unlink()
@@ -264,7 +265,7 @@ def test_a_copy_that_fails_does_not_fail_the_checkpoint(
 
 def test_a_file_that_fails_leaves_no_copy(machine: Machine) -> None:
     """LOC-02: the first stream's failure fails all."""
-    folder = LocalCopies(machine.folder, machine.remote, 0).open(machine.remote, None)
+    folder = open_with_copies(machine.folder, machine.remote, 0, None)
     output = folder.storage.open_output("data/one.seg")
     output.write(b"1")
     machine.handler.fail("close", [OSError(28, "No space left on device")])
@@ -282,7 +283,7 @@ def test_a_file_that_fails_leaves_no_copy(machine: Machine) -> None:
 
 def test_files_that_no_manifest_describes_are_read_from_the_storage(machine: Machine) -> None:
     """LOC-01: without a description there is nothing to compare a copy with."""
-    folder = LocalCopies(machine.folder, machine.remote, 0).open(machine.remote, None)
+    folder = open_with_copies(machine.folder, machine.remote, 0, None)
     output = folder.storage.open_output("data/one.seg")
     output.write(b"remote")
     output.close()
@@ -309,7 +310,7 @@ def own_folder(machine: Machine) -> Path:
 def sweep(machine: Machine) -> None:
     """Let a process that has not looked yet work for another operator below the same base."""
     local_copies._sweep_once.cache_clear()
-    LocalCopies(machine.folder, OperatorFolder(machine.remote.storage, "other"), 0)
+    open_with_copies(machine.folder, OperatorFolder(machine.remote.storage, "other"), 0, None)
 
 
 def test_copies_of_operators_that_ended_long_ago_are_swept(machine: Machine) -> None:
@@ -414,7 +415,7 @@ def test_copies_are_private_whatever_the_umask(machine: Machine, umask: int) -> 
 
 
 def test_the_storage_of_another_folder_has_no_copies(machine: Machine) -> None:
-    folder = LocalCopies(machine.folder, machine.remote, 0).open(machine.remote, None)
+    folder = open_with_copies(machine.folder, machine.remote, 0, None)
     assert type(folder.storage.child("data")) is CheckpointStorage
     folder.storage.child("data").open_output("one.seg").close()
     assert machine.copies() == []

@@ -8,6 +8,7 @@ removed), and the entry's value.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -89,8 +90,7 @@ def read_changes(
         Where a file, which is named, cannot be read.
     """
     for delta in deltas:
-        handle = SegmentHandle.open(storage, delta)
-        try:
+        with contextlib.closing(SegmentHandle.open(storage, delta)) as handle:
             for meta in states:
                 for batch in handle.entries(meta.name, handle.key_groups.start):
                     groups, present, values = zip(*batch.values, strict=True)
@@ -98,8 +98,6 @@ def read_changes(
                     canonical = canonical_values(meta.value_serializer, values)
                     columns = (names, groups, batch.namespaces, batch.keys, present, canonical)
                     yield from map(EntryChange, *columns)
-        finally:
-            handle.close()
 
 
 def _delta_meta(meta: StateMeta) -> StateMeta:

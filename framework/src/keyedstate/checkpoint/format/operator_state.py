@@ -9,6 +9,7 @@ operator state writes no file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -110,11 +111,8 @@ def read_operator_state(
     for number, of_part in groupby(shares, key=lambda share: share.part):
         part = parts[number]
         assert part is not None, "a share of a part without operator state"
-        handle = SegmentHandle.open(storage, part.segment)
-        try:
+        with closing(SegmentHandle.open(storage, part.segment)) as handle:
             restored += [(metas[number][share.state], list(_entries(handle, share))) for share in of_part]
-        finally:
-            handle.close()
     return restored
 
 

@@ -323,7 +323,7 @@ class SegmentHandle(StateHandle):
         wanted: KeyGroupRange,
         streams: dict[str, StreamIndex],
     ) -> None:
-        self._location = location
+        self.location = location
         self._source = source
         self._key_groups = key_groups
         self._wanted = wanted
@@ -369,11 +369,6 @@ class SegmentHandle(StateHandle):
             raise
 
     @property
-    def location(self) -> str:
-        """The file's address, for people."""
-        return self._location
-
-    @property
     def key_groups(self) -> KeyGroupRange:
         return self._key_groups
 
@@ -395,11 +390,11 @@ class SegmentHandle(StateHandle):
                 try:
                     metas[state] = StateMeta.from_json(index.meta)
                 except KeyedStateError as error:
-                    raise UnreadableStateError(self._location, state, str(error)) from error
+                    raise UnreadableStateError(self.location, state, str(error)) from error
                 except (LookupError, TypeError, ValueError) as error:
                     reason = f"its description is of another form ({type(error).__name__}: {error})"
                     way_out = "A newer keyedstate may have written it: upgrade this one."
-                    raise UnreadableStateError(self._location, state, f"{reason}. {way_out}") from error
+                    raise UnreadableStateError(self.location, state, f"{reason}. {way_out}") from error
             self._metas = metas
         return self._metas
 
@@ -435,10 +430,10 @@ class SegmentHandle(StateHandle):
                 entries += columns.num_rows
                 yield columns
         except (pa.ArrowException, OSError) as error:
-            raise CorruptSegmentError(self._location, f"{place} is no Arrow stream ({error})") from error
+            raise CorruptSegmentError(self.location, f"{place} is no Arrow stream ({error})") from error
         if entries != index.entries[row]:
             what = f"{place} has {entries} entries, and {index.entries[row]} were written"
-            raise CorruptSegmentError(self._location, what)
+            raise CorruptSegmentError(self.location, what)
 
     def verify(self) -> None:
         """Read every stream and compare it with its checksum; decodes nothing.
@@ -459,7 +454,7 @@ class SegmentHandle(StateHandle):
     def _verified_stream(self, index: StreamIndex, row: int, place: str) -> pa.Buffer:
         stream = self._read_stream(index, row)
         if zlib.crc32(stream) != index.checksums[row]:
-            raise CorruptSegmentError(self._location, f"{place} does not have its checksum")
+            raise CorruptSegmentError(self.location, f"{place} does not have its checksum")
         return stream
 
     def _read_stream(self, index: StreamIndex, row: int) -> pa.Buffer:
@@ -475,7 +470,7 @@ class SegmentHandle(StateHandle):
                 following += 1
             self._run_offset, self._run = offset, self._source.read_at(offset, end - offset)
             if self._run.size != end - offset:
-                raise CorruptSegmentError(self._location, "it ends within its streams")
+                raise CorruptSegmentError(self.location, "it ends within its streams")
         return self._run.slice(offset - self._run_offset, length)
 
 

@@ -1,7 +1,7 @@
-"""Work that may come later: jobs in their order, in a thread that lives only while there are some.
+"""Jobs that run in order in a background thread, which lives only while there are some.
 
-The driver publishes a checkpoint while Spark's scheduler waits for it, and that must be short.  What has no
-part in correctness, clean-up and the notification of plugins, is done here.
+The driver publishes a checkpoint while Spark's scheduler waits, which must be short.  Clean-up and the
+notification of plugins, which correctness does not depend on, run here.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Background:
 
     Notes
     -----
-    The thread is a daemon and ends with the last job, so that an object which is forgotten leaves none
-    behind.  When the process ends, jobs get `EXIT_TIMEOUT` seconds.
+    The daemon thread ends with the last job, so an object that is dropped leaves no thread behind.  When the
+    process ends, jobs get `EXIT_TIMEOUT` seconds.
     """
 
     def __init__(self, name: str, limit: int = 8) -> None:
@@ -48,10 +48,10 @@ class Background:
         _all.add(self)
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Have a job done; waits while too many are waiting, so that nobody runs away from the clean-up.
+        """Queue a job; blocks while `limit` jobs wait.
 
-        A job that raises is logged, and the next one is done.  Where no thread can be started the job waits
-        for the next call that can start one, and nobody waits for it.
+        The error of a job is logged.  Where no thread can be started, the job waits for the next call that can start
+        one.
         """
         with self._changed:
             if len(self._jobs) >= self._limit and self._running:

@@ -1,8 +1,7 @@
-"""The driver's side: collects the acknowledgements of an epoch, publishes its checkpoint, cleans up.
+"""The driver's side: collects the acknowledgements of an epoch, publishes its checkpoint, and cleans up.
 
-Spark runs one epoch after the other and waits, while it takes note of the end of a task, for what is done
-with the acknowledgement.  So the publication, which must precede Spark's own commit, is done at once, and
-everything else in the background: see `CheckpointCoordinator`.
+Spark waits while the driver handles the end of a task.  The checkpoint must exist before Spark's own commit, so
+it is published at once; everything else happens in the background.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """The word of one task that its attempt has finished; small, since it travels through an accumulator.
+    """The message of a task that its attempt has finished; small, since it travels through an accumulator.
 
     Attributes
     ----------
     manifest : str
-        What `OperatorFolder.write_manifest` returned.
+        The path that `write_attempt` returned.
     """
 
     identity: TaskIdentity
@@ -48,39 +47,38 @@ class Acknowledgement:
 
 
 class CheckpointListener:
-    """Is told what becomes of the checkpoints of one operator; in the background, but for `published`.
+    """Is notified of the checkpoints of one operator, in order; in the background, except for `published`.
 
-    There it is told in their order.  The methods do nothing by default.  An error that one raises is logged
-    and does no harm.
+    The methods do nothing by default.  An error that one raises is logged and ignored.
     """
 
     def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
-        """A checkpoint was published, which took so long; told at once, while Spark waits."""
+        """A checkpoint was published; called at once, while Spark waits."""
 
     def completed(self, metadata: CheckpointMetadata) -> None:
-        """A checkpoint was published; once more where a partition of its epoch ran again."""
+        """A checkpoint was published; called again where a partition of its epoch ran again."""
 
     def aborted(self, epoch: int, reason: FailureReason) -> None:
-        """The checkpoint of an epoch has not come about; tasks of the next epoch may still complete it."""
+        """An epoch has no checkpoint; tasks of the next epoch may still complete it."""
 
     def subsumed(self, epoch: int) -> None:
-        """A checkpoint was deleted, since enough newer ones are there."""
+        """A checkpoint was deleted, since enough newer ones exist."""
 
 
 @dataclass
 class _Pending:
-    """The epoch that is under way.
+    """The current epoch.
 
     Attributes
     ----------
     acknowledged : dict of int to Acknowledgement
         The last one of each partition.
     manifests : dict of str to AttemptManifest
-        By path; a manifest never changes once it is written.
+        By path; a manifest never changes after it is written.
     timer : threading.Timer
         Runs until the epoch is published.
     published, aborted : bool
-        Whether it was published, and whether it was told that this has not come about.
+        Whether it was published, and whether the listener was notified that it was not.
     """
 
     query_id: str
@@ -98,16 +96,16 @@ class _Pending:
 
 
 class CheckpointCoordinator:
-    """Makes the checkpoints of one operator out of what its tasks acknowledge.
+    """Publishes the checkpoints of one operator from the acknowledgements of its tasks.
 
     Parameters
     ----------
     retained : int
         Completed checkpoints to keep, at least 2: Spark may run the newest epoch again, from the one before.
     timeout_ms : int
-        From the first acknowledgement of an epoch to the last one; afterwards the epoch is reported as
-        aborted, with the partitions that are missing.  Should they come after all, before the next epoch, the
-        checkpoint is published nevertheless: Spark is about to commit the epoch.
+        From the first acknowledgement of an epoch to the last one.  Afterwards the epoch is reported as aborted,
+        with the missing partitions.  If they still acknowledge before the next epoch, the checkpoint is
+        published, since Spark is about to commit the epoch.
 
     Raises
     ------
@@ -116,12 +114,12 @@ class CheckpointCoordinator:
 
     Notes
     -----
-    Nothing here is needed for correctness after a crash: what was not published is published by the tasks of
-    the next epoch, from the same manifests.
+    Correctness after a crash does not depend on this class: the tasks of the next epoch publish an unpublished
+    checkpoint from the same manifests.
 
-    Clean-up and the listener get a thread of their own.  It may fall behind by a few epochs; then the next
-    publication waits for it, so that files do not pile up without end (CP-03).  Of several clean-ups that
-    wait only the last one is done, since each does all there is to do.
+    Clean-up and the listener run in a thread of their own.  If it falls behind by some epochs, the next
+    publication waits for it, so that files do not pile up (CP-03).  Of several waiting clean-ups only the last one
+    runs, since each deletes everything that is obsolete.
     """
 
     def __init__(
@@ -131,7 +129,7 @@ class CheckpointCoordinator:
         retained: int = 2,
         timeout_ms: int = 600_000,
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self._lock = threading.Lock()
         self._pending: _Pending | None = None
         self._background = Background(f"keyedstate-checkpoints-{folder.uid}")
@@ -142,35 +140,28 @@ class CheckpointCoordinator:
     def configure(
         self, listener: CheckpointListener | None = None, retained: int = 2, timeout_ms: int = 600_000
     ) -> None:
-        """Go on with other settings, for an operator that is built anew over the same folder."""
+        """Change the settings, for an operator that is built again over the same folder."""
         self._retained = _valid(CHECKPOINT_RETAINED, retained)
         self._timeout_ms = _valid(CHECKPOINT_TIMEOUT, timeout_ms)
         self._listener = listener or CheckpointListener()
 
-    @property
-    def folder(self) -> OperatorFolder:
-        """The operator's folder."""
-        return self._folder
-
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
-        """Take the word of a task; the last one that is missing publishes the epoch's checkpoint.
+        """Take the acknowledgement of a task; the last missing one publishes the epoch's checkpoint.
 
-        A partition may acknowledge again, because Spark ran it again, and then its last attempt counts: an
-        epoch that was published already is published anew.  What comes late from an epoch that the query has
-        left is passed over.
+        Where Spark runs a partition again, its last attempt counts: an epoch that was published is published again.
+        Late acknowledgements of earlier epochs are ignored.
 
         Raises
         ------
         StateFolderOwnedError, SupersededRunError
-            Where another query, or a newer run of this one, may write by now; nothing was published.
+            Where another query, or a newer run of this one, may write now; nothing was published.
         CheckpointError
-            Where the manifests cannot be read or the checkpoint not be written; the tasks of the next epoch
-            will publish it.
+            Where a manifest cannot be read or the checkpoint not be written; the tasks of the next epoch publish it.
         """
         identity = acknowledgement.identity
-        if identity.uid != self._folder.uid:
+        if identity.uid != self.folder.uid:
             raise ValueError(
-                f"the coordinator of {self._folder.uid!r} got an acknowledgement of {identity.uid!r}"
+                f"the coordinator of {self.folder.uid!r} got an acknowledgement of {identity.uid!r}"
             )
         with self._lock:
             pending = self._enter(identity)
@@ -207,7 +198,7 @@ class CheckpointCoordinator:
     # -- at once, under the lock -------------------------------------------------------------------
 
     def _enter(self, identity: TaskIdentity) -> _Pending | None:
-        """Return the epoch of an acknowledgement, a new one perhaps; None where it is one of the past."""
+        """Return the epoch of an acknowledgement, possibly a new one; None for an epoch of the past."""
         pending = self._pending
         if pending is not None and pending.is_of(identity):
             return pending
@@ -221,12 +212,12 @@ class CheckpointCoordinator:
             )
             return None
         # Before anything is forgotten: a zombie run must not disturb the epoch of its successor.
-        check_writer(self._folder, identity.query_id, identity.run_id)
+        check_writer(self.folder, identity.query_id, identity.run_id)
         if pending is not None and not pending.published:
             pending.timer.cancel()
             self._background.submit(lambda: self._settle(pending, identity.run_id))
         if pending is None or pending.run_id != identity.run_id:
-            self._background.submit(lambda: self._clean(lambda: retention.sweep(self._folder, identity)))
+            self._background.submit(lambda: self._clean(lambda: retention.sweep(self.folder, identity)))
         timer = threading.Timer(self._timeout_ms / 1000.0, lambda: self._expire(entered))
         timer.daemon = True
         entered = _Pending(identity.query_id, identity.run_id, identity.epoch, identity.parallelism, timer)
@@ -238,29 +229,27 @@ class CheckpointCoordinator:
         acknowledged = list(pending.acknowledged.values())
         unread = [word for word in acknowledged if word.manifest not in pending.manifests]
         try:
-            read = self._folder.storage.for_each(
-                lambda word: self._folder.read_manifest(word.manifest), unread
-            )
+            read = self.folder.storage.for_each(lambda word: self.folder.read_manifest(word.manifest), unread)
         except MissingFileError:
             # The usual reason is that a newer run has begun and cleared the attempts of this one away.
-            check_writer(self._folder, pending.query_id, pending.run_id)
+            check_writer(self.folder, pending.query_id, pending.run_id)
             raise
         for word, manifest in zip(unread, read, strict=True):
             if manifest.identity != word.identity:
-                location = self._folder.storage.location(word.manifest)
+                location = self.folder.storage.location(word.manifest)
                 raise CorruptManifestError(
                     location, "it is that of another attempt than the acknowledged one"
                 )
             pending.manifests[word.manifest] = manifest
         metadata = CheckpointMetadata.of([pending.manifests[word.manifest] for word in acknowledged])
         # As late as possible: a driver that was asleep must not overwrite what its successor has published.
-        with exclusive(self._folder):
-            check_writer(self._folder, metadata.query_id, metadata.run_id)
-            self._folder.write_metadata(metadata)
+        with exclusive(self.folder):
+            check_writer(self.folder, metadata.query_id, metadata.run_id)
+            self.folder.write_metadata(metadata)
         return metadata
 
     def _abort(self, pending: _Pending, reason: FailureReason) -> None:
-        """Have it told that an epoch has no checkpoint, once for each."""
+        """Notify the listener once that an epoch has no checkpoint."""
         if not pending.aborted and not pending.published:
             pending.aborted = True
             self._background.submit(lambda: self._listener.aborted(pending.epoch, reason))
@@ -276,7 +265,7 @@ class CheckpointCoordinator:
                 "the checkpoint of epoch %d of %r is given up: after %d ms the partitions %s of %d have not "
                 "acknowledged. Should they still finish, it is published.",
                 pending.epoch,
-                self._folder.uid,
+                self.folder.uid,
                 self._timeout_ms,
                 ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else ""),
                 pending.parallelism,
@@ -284,8 +273,8 @@ class CheckpointCoordinator:
             self._abort(pending, FailureReason.EXPIRED)
 
     def _settle(self, pending: _Pending, next_run: str) -> None:
-        """Say what became of an epoch that was left without publication: tasks may have made up for it."""
-        metadata = self._folder.read_metadata(pending.epoch)
+        """Report an epoch that the driver has not published: the tasks of the next one may have."""
+        metadata = self.folder.read_metadata(pending.epoch)
         if metadata is not None and metadata.run_id == pending.run_id:
             self._listener.completed(metadata)
         elif not pending.aborted:
@@ -301,7 +290,7 @@ class CheckpointCoordinator:
                 self._clean(lambda: self._prune(metadata))
 
     def _prune(self, metadata: CheckpointMetadata) -> None:
-        for epoch in retention.prune(self._folder, metadata, self._retained):
+        for epoch in retention.prune(self.folder, metadata, self._retained):
             self._listener.subsumed(epoch)
 
     def _clean(self, action: Callable[[], None]) -> None:
@@ -309,7 +298,7 @@ class CheckpointCoordinator:
         try:
             action()
         except Exception:
-            _log.warning("cannot clean up the state folder %s", self._folder.location, exc_info=True)
+            _log.warning("cannot clean up the state folder %s", self.folder.location, exc_info=True)
 
 
 def _valid(option: ConfigOption[int], value: object) -> int:

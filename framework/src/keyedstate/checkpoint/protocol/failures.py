@@ -6,9 +6,9 @@ from keyedstate.checkpoint.format.snapshot_report import FailureReason
 
 
 class FailureManager:
-    """Counts failures in a row, and says when there are too many.
+    """Counts failures in a row, and reports when there are too many.
 
-    Each id counts once, a success begins the count anew, and what failed before the newest success is past.
+    Each id counts once.  A success resets the count, and failures of ids before the newest success do not count.
 
     Parameters
     ----------
@@ -25,13 +25,7 @@ class FailureManager:
         self._last_success = -1
 
     def on_failure(self, id: int, reason: FailureReason) -> bool:
-        """Return whether this failure is one too many; the count begins anew then.
-
-        Parameters
-        ----------
-        id : int
-            Ids ascend, from 0; epochs for instance.
-        """
+        """Return whether this failure is one too many, which resets the count; ids ascend from 0."""
         if not reason.counts or id <= self._last_success:
             return False
         self._failed.add(id)
@@ -41,12 +35,12 @@ class FailureManager:
         return True
 
     def on_success(self, id: int) -> None:
-        """Begin the count anew; a success older than another that is known already changes nothing."""
+        """Reset the count; a success before the newest known one changes nothing."""
         if id > self._last_success:
             self._last_success = id
             self._failed.clear()
 
     @property
     def failures(self) -> int:
-        """How many in a row have failed."""
+        """The number of failures in a row."""
         return len(self._failed)

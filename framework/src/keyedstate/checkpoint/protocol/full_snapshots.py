@@ -29,7 +29,7 @@ _OVERDUE = 3
 
 
 class SnapshotKind(enum.Enum):
-    """What a task writes at the end of an epoch."""
+    """The file that a task writes at the end of an epoch."""
 
     FULL = "a full snapshot"
     DELTA = "a delta"
@@ -38,7 +38,7 @@ class SnapshotKind(enum.Enum):
 
 @dataclass(frozen=True)
 class FullSnapshotRules:
-    """The options that say when a full snapshot is due.
+    """The options that decide when a full snapshot is due.
 
     Attributes
     ----------
@@ -75,13 +75,13 @@ class FullSnapshotRules:
         asynchronous: bool,
         now_ms: int,
     ) -> SnapshotKind:
-        """Return what a task is to write at the end of its epoch.
+        """Return what a task writes at the end of its epoch.
 
         Parameters
         ----------
         restore_point : CheckpointMetadata or None
-            What the epoch begins from.  All tasks see the same one, so they agree, without a word, on which
-            of them write a base.
+            The checkpoint that the epoch begins from.  All tasks see the same one, so they agree on which of them
+            write a full snapshot.
         asynchronous : bool
             Whether the backend can write a full snapshot in the background.
         now_ms : int

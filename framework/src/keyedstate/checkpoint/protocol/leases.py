@@ -1,13 +1,12 @@
-"""Leases: how a reader keeps a running query from deleting the checkpoint that it reads.
+"""Leases: a reader keeps a running query from deleting the checkpoint that it reads.
 
-A lease is a small file in the operator's folder that names the data files of one checkpoint, and in its own
-name the time until which they are needed.  Clean-up keeps a held checkpoint and these files, and deletes
-leases that have expired: so a reader that is killed costs room for a while and nothing else.
+A lease is a small file in the operator's folder.  It lists the data files of one checkpoint; its name has the
+time until which they are needed.  Clean-up keeps a leased checkpoint and these files, and deletes expired
+leases: a killed reader costs space for a while and nothing else.
 
 Reader and clean-up share no lock; each does its part first and then looks for the other's.  A reader writes
-its lease and then reads the metadata once more.  Clean-up deletes metadata, lists the leases, and then
-deletes data.  So a reader that still saw the metadata is seen by the clean-up that deletes it, whichever was
-faster.
+its lease and then reads the metadata again.  Clean-up deletes metadata, lists the leases, and then deletes
+data.  So the clean-up that deletes metadata which a reader still saw sees its lease.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from types import TracebackType
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.protocol.operator_folder import LeaseFile, OperatorFolder
@@ -29,13 +27,13 @@ Clock = Callable[[], float]
 
 
 class Lease:
-    """A checkpoint whose data files stay; as a context manager it is released at the end.
+    """A lease on a checkpoint; as a context manager it is released at the end.
 
     Attributes
     ----------
     metadata : CheckpointMetadata
-        The checkpoint that is held.  Read this one and not the file again: where a batch runs again after a
-        restart, another checkpoint takes the place of one that is held, and its data is not held.
+        The leased checkpoint.  Use this one and do not read the file again: where a batch runs again after a
+        restart, another checkpoint replaces it, whose data is not leased.
     """
 
     def __init__(
@@ -48,16 +46,16 @@ class Lease:
 
     @property
     def protects(self) -> bool:
-        """Whether anything is held: False where the storage refused to write, and after `release`."""
+        """False where the storage refused to write, and after `release`."""
         return self._file is not None
 
     def renew(self, duration: float) -> None:
-        """Hold on for `duration` seconds from now; does nothing where nothing is held.
+        """Extend the lease to `duration` seconds from now; does nothing where it does not protect.
 
         Raises
         ------
         CheckpointGoneError
-            Where the lease had expired and clean-up has found that: files of the checkpoint may be missing.
+            Where the lease had expired and clean-up has deleted it: files of the checkpoint may be missing.
         """
         if self._file is None:
             return
@@ -72,7 +70,7 @@ class Lease:
         _delete(folder, old)
 
     def release(self) -> None:
-        """Let the checkpoint go; again does nothing."""
+        """End the lease; again does nothing."""
         if self._file is not None:
             file, self._file = self._file, None
             _delete(self._folder, file)
@@ -80,26 +78,20 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
 def lease(folder: OperatorFolder, epoch: int, duration: float, clock: Clock = time.time) -> Lease:
-    """Keep the checkpoint of an epoch, and the data that it uses, from being cleaned up.
+    """Keep clean-up from deleting the checkpoint of an epoch and its data.
 
-    Where the lease cannot be written, because the storage is read-only, there is a warning in the log and the
-    caller continues without one: see `Lease.protects`.
+    Where the storage is read-only, a warning is logged and the caller continues unprotected (`Lease.protects`).
 
     Parameters
     ----------
     duration : float
-        Seconds until it expires by itself; `Lease.renew` extends it.  The clocks of the reader's and of the
-        clean-up's machine are compared, so it should be minutes at the least.
+        Seconds until it expires; `Lease.renew` extends it.  The clocks of the reader's and of the clean-up's
+        machine are compared, so it should be minutes at least.
     clock : callable
         Seconds since 1970 UTC.
 
@@ -132,12 +124,7 @@ def lease(folder: OperatorFolder, epoch: int, duration: float, clock: Clock = ti
 
 
 def leased_epochs(folder: OperatorFolder, clock: Clock = time.time) -> set[int]:
-    """Return the epochs that are held, after deleting the leases that have expired.
-
-    Raises
-    ------
-    StorageError
-    """
+    """Return the leased epochs, after deleting the expired leases; raises `StorageError`."""
     now_ms = clock() * 1000.0
     leases = folder.leases()
     expired = [lease.path for lease in leases if lease.expires_ms <= now_ms]
@@ -149,7 +136,7 @@ def leased_epochs(folder: OperatorFolder, clock: Clock = time.time) -> set[int]:
 
 
 def leased_data_files(folder: OperatorFolder) -> set[str]:
-    """Return the data files that are held, to be asked after metadata was deleted and before data is.
+    """Return the leased data files; to be called after metadata was deleted and before data is.
 
     Raises
     ------

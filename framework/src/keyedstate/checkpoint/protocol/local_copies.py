@@ -1,14 +1,12 @@
-"""Copies of data files on a task's own machine: a restore there need not fetch them from the storage.
+"""Copies of data files on a task's own machine, from which a restore there reads.
 
-What a task writes goes to the storage and, byte for byte, to a local folder.  A later restore on the machine
-takes a local copy only if it is exactly the file that the checkpoint's manifest describes: every byte is
-verified before one is used, and what does not fit is deleted and read from the storage.  So a copy may be
-lost, damaged or left behind by a crash at any moment.
+A task writes to the storage and, byte for byte, to a local folder.  A later restore on the machine uses a
+local copy only if it is exactly the file that the manifest describes: every byte is verified first, and a copy
+that differs is deleted and read from the storage.  So a copy may be lost, damaged or left behind by a crash at
+any moment.
 
-Where they are stored, and what may be deleted there: `keyedstate.checkpoint.protocol.local_copies_folder`.
-
-Follows Flink's ``TaskLocalStateStoreImpl``, ``DuplicatingCheckpointOutputStream`` and
-``PrioritizedOperatorSubtaskState``.
+`keyedstate.checkpoint.protocol.local_copies_folder` has their layout, and what may be deleted there.  Follows
+Flink's ``TaskLocalStateStoreImpl``, ``DuplicatingCheckpointOutputStream`` and ``PrioritizedOperatorSubtaskState``.
 """
 
 from __future__ import annotations
@@ -40,7 +38,6 @@ _log = logging.getLogger(__name__)
 
 #: Where copies are below a task's local folder, if ``checkpoint.local-copies-dir`` is not set.
 DEFAULT_FOLDER = "keyedstate-copies"
-_PIECE_BYTES = 4 << 20
 
 
 def with_local_copies(
@@ -50,16 +47,14 @@ def with_local_copies(
     config: Configuration,
     default_folder: Path | None,
 ) -> OperatorFolder:
-    """Return the operator's folder as the option ``checkpoint.local-copies`` wants it for an epoch's task.
+    """Return the operator's folder with local copies as the option ``checkpoint.local-copies`` says.
 
     Parameters
     ----------
-    epoch : int
-        The epoch that runs.
     restore_point : CheckpointMetadata or None
-        The published checkpoint that it goes on from.
+        The published checkpoint that the epoch begins from.
     default_folder : Path or None
-        Below it the copies lie where ``checkpoint.local-copies-dir`` is not set; None for no copies then.
+        Its subfolder has the copies where ``checkpoint.local-copies-dir`` is not set; None for no copies then.
     """
     if config[CHECKPOINT_LOCAL_COPIES] == "off":
         return operator
@@ -67,64 +62,53 @@ def with_local_copies(
     if given is None and default_folder is None:
         return operator
     folder = Path(given) if given is not None else Path(str(default_folder), DEFAULT_FOLDER)
-    return LocalCopies(folder, operator, epoch).open(operator, restore_point)
+    return open_with_copies(folder, operator, epoch, restore_point)
 
 
-class LocalCopies:
-    """The copies of one operator's data files on this machine, as the tasks of one epoch use them.
+def open_with_copies(
+    folder: Path, operator: OperatorFolder, epoch: int, restore_point: CheckpointMetadata | None
+) -> OperatorFolder:
+    """Return the operator's folder, with data files copied as they are written and read from copies.
 
-    Several tasks, in several processes, may use one folder at once.
+    Useless copies are deleted first.  Several tasks, in several processes, may use one folder at once.
 
     Parameters
     ----------
     folder : Path
-        The folder of all local copies; it comes into being with the first copy.
+        The folder of all local copies; made with the first copy.
     epoch : int
-        The epoch that runs; what is copied belongs to it.
+        The epoch that runs; the new copies belong to it.
+    restore_point : CheckpointMetadata or None
+        The published checkpoint that the epoch begins from: only its files are read locally, and no other
+        copy of earlier epochs is kept.
     """
-
-    def __init__(self, folder: Path, operator: OperatorFolder, epoch: int) -> None:
-        self._folder = CopiesFolder(folder, operator.storage.uri.partition("?")[0])
-        self._epoch = epoch
-        _sweep_once(folder)
-
-    def open(self, operator: OperatorFolder, restore_point: CheckpointMetadata | None) -> OperatorFolder:
-        """Return the operator's folder, with data files copied as they are written and read from copies.
-
-        Copies that have become useless are deleted before.
-
-        Parameters
-        ----------
-        restore_point : CheckpointMetadata or None
-            The published checkpoint that the epoch goes on from: only files that it names are read locally,
-            and nothing else of earlier epochs is kept.
-        """
-        parts = () if restore_point is None else restore_point.parts
-        described: dict[str, SegmentFile | StoredNativeFile] = {}
-        for part in parts:
-            described.update((file.path, file) for file in part.files)
-            if part.native is not None:
-                described.update((file.path, file) for file in part.native.files)
-        kept = {path for part in parts for path in part.kept_files}
-        self._folder.prune(self._epoch, kept)
-        remote = operator.storage
-        opened = copy(operator)
-        opened.storage = CopyingStorage(
-            remote.filesystem, remote.root, remote.uri, remote.retry, remote.permissions, self, described
-        )
-        return opened
-
-    def find(self, path: str) -> Path | None:
-        """Return the copy of a data file; None where there is none."""
-        return next((copy.file for copy in self._folder.files() if copy.path == path), None)
-
-    def begin(self, path: str) -> LocalCopy:
-        """Begin the copy of a data file that is being written."""
-        return LocalCopy(self._folder, self._epoch, path)
+    # First: the operator's own copies, however old, are not abandoned.
+    copies = CopiesFolder(folder, operator.storage.uri.partition("?")[0])
+    _sweep_once(folder)
+    parts = () if restore_point is None else restore_point.parts
+    described: dict[str, SegmentFile | StoredNativeFile] = {}
+    for part in parts:
+        described.update((file.path, file) for file in part.files)
+        if part.native is not None:
+            described.update((file.path, file) for file in part.native.files)
+    copies.prune(epoch, {path for part in parts for path in part.kept_files})
+    remote = operator.storage
+    opened = copy(operator)
+    opened.storage = CopyingStorage(
+        remote.filesystem,
+        remote.root,
+        remote.uri,
+        remote.retry,
+        remote.permissions,
+        copies=copies,
+        epoch=epoch,
+        described=described,
+    )
+    return opened
 
 
 class LocalCopy:
-    """The copy of a file that is being written; what goes wrong with it is logged and ends it, no more."""
+    """The copy of a file that is being written; an error of the copy is logged, and ends the copy alone."""
 
     def __init__(self, folder: CopiesFolder, epoch: int, path: str) -> None:
         self._folder = folder
@@ -141,12 +125,12 @@ class LocalCopy:
             self._guarded(lambda: self._stream.write(data))
 
     def finish(self) -> None:
-        """Make the copy one that can be found; the file itself must be complete."""
+        """Publish the copy; the file itself must be complete."""
         if self._stream is not None:
             self._guarded(self._publish)
 
     def abort(self) -> None:
-        """Give the copy up, also a finished one."""
+        """Delete the copy, also a finished one."""
         self._give_up()
         if self._names is not None:
             delete(self._names[0])
@@ -189,30 +173,34 @@ class CopyingStorage(CheckpointStorage):
     Attributes
     ----------
     described : mapping of str to SegmentFile or StoredNativeFile
-        What the manifests say of the files that may be read locally, by path.
+        The manifests' descriptions of the files that may be read locally, by path.
     """
 
-    copies: LocalCopies | None = None
-    described: Mapping[str, SegmentFile | StoredNativeFile] = field(default_factory=dict)
+    copies: CopiesFolder = field(kw_only=True)
+    epoch: int = field(kw_only=True)
+    described: Mapping[str, SegmentFile | StoredNativeFile] = field(kw_only=True)
+
+    @property
+    def remote(self) -> CheckpointStorage:
+        """The same storage without copies."""
+        return CheckpointStorage(self.filesystem, self.root, self.uri, self.retry, self.permissions)
 
     def child(self, *parts: str) -> CheckpointStorage:
-        return _without_copies(self).child(*parts)
+        return self.remote.child(*parts)
 
     def open_output(self, path: str) -> OutputFile:
-        output = super().open_output(path)
-        return output if self.copies is None else _CopiedOutput(output, self.copies.begin(path))
+        return _CopiedOutput(super().open_output(path), LocalCopy(self.copies, self.epoch, path))
 
     def open_input(self, path: str) -> InputFile:
-        """Open the local copy where there is one that is the described file, and else the file itself."""
+        """Open the local copy if it is the described file, and otherwise the file itself."""
         described = self.described.get(path)
-        if self.copies is not None and described is not None:
-            found = self.copies.find(path)
-            if found is not None:
-                try:
-                    return _LocalFirst(self, path, _verified(found, described), found)
-                except CheckpointError as error:
-                    _log.warning("the local copy %s is not used, and deleted: %s", found, error)
-                    delete(found)
+        found = None if described is None else self.copies.find(path)
+        if described is not None and found is not None:
+            try:
+                return _LocalFirst(self.remote, path, _verified(found, described), found)
+            except CheckpointError as error:
+                _log.warning("the local copy %s is not used, and deleted: %s", found, error)
+                delete(found)
         return super().open_input(path)
 
 
@@ -237,10 +225,10 @@ class _CopiedOutput(OutputFile):
 
 
 class _LocalFirst(InputFile):
-    """Reads a verified copy, and the file itself from the moment on at which the copy cannot be read."""
+    """Reads a verified copy, and the file itself once the copy cannot be read."""
 
-    def __init__(self, storage: CopyingStorage, path: str, source: InputFile, local: Path) -> None:
-        self._remote = _without_copies(storage)
+    def __init__(self, remote: CheckpointStorage, path: str, source: InputFile, local: Path) -> None:
+        self._remote = remote
         self._path = path
         self._source = source
         self._copy: Path | None = local
@@ -263,21 +251,15 @@ class _LocalFirst(InputFile):
         self._source.close()
 
 
-def _without_copies(storage: CopyingStorage) -> CheckpointStorage:
-    return CheckpointStorage(
-        storage.filesystem, storage.root, storage.uri, storage.retry, storage.permissions
-    )
-
-
 def _verified(local: Path, described: SegmentFile | StoredNativeFile) -> InputFile:
-    """Open a copy after each of its bytes was compared with what the manifest and its index say."""
+    """Open a copy after comparing each of its bytes with the checksums of manifest and index."""
     location = str(local)
     source = CheckpointStorage.open(local.parent).open_input(local.name)
     try:
         if isinstance(described, StoredNativeFile):
             digest = hashlib.sha256()
-            for start in range(0, source.size, _PIECE_BYTES):
-                digest.update(source.read_at(start, min(_PIECE_BYTES, source.size - start)))
+            for piece in source.pieces():
+                digest.update(piece)
             if (source.size, digest.hexdigest()) != (described.bytes, described.sha256):
                 raise CorruptSegmentError(location, f"it is not the file {described.name} that was written")
             return source
@@ -285,12 +267,11 @@ def _verified(local: Path, described: SegmentFile | StoredNativeFile) -> InputFi
             streams = zip(index.key_groups, index.offsets, index.lengths, index.checksums, strict=True)
             for key_group, offset, length, checksum in streams:
                 found = 0
-                for start in range(offset, offset + length, _PIECE_BYTES):
-                    piece = source.read_at(start, min(_PIECE_BYTES, offset + length - start))
+                for piece in source.pieces(offset, length):
                     found = zlib.crc32(piece, found)
                 if found != checksum:
-                    place = f"key group {key_group} of the state {state!r}"
-                    raise CorruptSegmentError(location, f"{place} does not have its checksum")
+                    what = f"key group {key_group} of the state {state!r} does not have its checksum"
+                    raise CorruptSegmentError(location, what)
         return source
     except BaseException:
         source.close()

@@ -1,4 +1,4 @@
-"""The folder that an operator's local copies are in: its layout, and what may be deleted from it.
+"""The folder of an operator's local copies: its layout, and what may be deleted from it.
 
 ::
 
@@ -7,9 +7,9 @@
         epoch-<epoch>/<path of the data file>                            0600
         epoch-<epoch>/<path>.<32 hexadecimal digits>.tmp                 being written, and locked meanwhile
 
-The user chooses the base and may keep other files there.  So a folder counts as ours only with its name, its
-mark, this user as its owner and no access for others; and only files with names of ours are deleted from it.
-How old it is, its files say: a file's time changes when the file is written, a folder's time does not.
+The user chooses the base folder and may keep other files there.  So a folder counts as ours only with its name,
+its mark, this user as its owner and no access for others, and only files with our names are deleted from it.
+Its age is that of its newest file: a folder's own time does not change when a file in it does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNFINISHED = re.compile(r"(.+)\.[0-9a-f]{32}\.tmp")
 
 
 class CopyFile(NamedTuple):
-    """A file with a name of ours; `unfinished` for one that is, or was, being written."""
+    """A file with one of our names; `unfinished` for one that is, or was, being written."""
 
     epoch: int
     path: str
@@ -54,7 +54,7 @@ class CopiesFolder:
     Parameters
     ----------
     base : Path
-        The folder of all operators' copies, which other files may be in.
+        The folder of all operators' copies, which may have other files.
     address : str
         The operator's folder.
     """
@@ -69,7 +69,7 @@ class CopiesFolder:
 
     @classmethod
     def sweep(cls, base: Path) -> None:
-        """Delete the copies below a base that no task has worked with for a week."""
+        """Delete the copies in a base folder that no task has used for a week."""
         with contextlib.suppress(OSError):
             for name in os.listdir(base):
                 found = _NAME.fullmatch(name)
@@ -77,20 +77,17 @@ class CopiesFolder:
                     _delete_abandoned(base / name)
 
     def files(self) -> list[CopyFile]:
-        """Return the files with names of ours; none where the folder is not ours."""
+        """Return the files with our names; none where the folder is not ours."""
         return list(_files(self.path)) if _is_ours(self.path) else []
 
+    def find(self, path: str) -> Path | None:
+        """Return the copy of a data file, if it has one."""
+        return next((copy.file for copy in self.files() if copy.path == path), None)
+
     def create(self, epoch: int, path: str) -> tuple[Path, Path, int]:
-        """Begin a file, and make the folder where it does not exist.
+        """Create a file, and the folder where it does not exist; raises `OSError`.
 
-        Returns
-        -------
-        tuple of (Path, Path, int)
-            The name that the file is to have, the one that it has while it is written, and its descriptor.
-
-        Raises
-        ------
-        OSError
+        Returns the file's final name, its name while it is written, and its descriptor.
         """
         make_private(self.path)
         found = os.lstat(self.path)
@@ -108,10 +105,9 @@ class CopiesFolder:
         return target, unfinished, descriptor
 
     def prune(self, epoch: int, kept: set[str]) -> None:
-        """Delete the copies of epochs before one that are not kept, and whatever was left behind.
+        """Delete the copies of earlier epochs that are not kept, and leftovers.
 
-        What the epoch and later ones have is left alone: other tasks may be writing it, and this one may be a
-        zombie.
+        Copies of the epoch and of later ones stay: other tasks may be writing them, and this one may be a zombie.
         """
         now = time.time()
         files = self.files()
@@ -125,7 +121,7 @@ class CopiesFolder:
 
 
 def delete(file: Path) -> None:
-    """Delete a copy; that it cannot be deleted is no error, since copies are never trusted."""
+    """Delete a copy; a failure is no error, since copies are never trusted."""
     with contextlib.suppress(OSError):
         file.unlink()
 

@@ -20,7 +20,7 @@ def metrics_of_checkpoint(
     time_ms : int
         When it was complete, in milliseconds since 1970 UTC.
     publish_ms : float or None
-        How long the driver took for it; None where tasks have published it.
+        How long the driver took to publish it; None where tasks did.
     """
     parts = metadata.parts
     origins = Counter(part.state_origin for part in parts)

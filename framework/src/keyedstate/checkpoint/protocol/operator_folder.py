@@ -5,21 +5,21 @@
     <checkpoint.dir>/<uid>/
         _owner                          whose state this is (`Owner`)
         _start-empty                    made by a user: the operator may begin without state
-        _continue-at-<epoch>            made by a user: it may go on there from a state that has missed epochs
+        _continue-at-<epoch>            made by a user: it may continue there from a state that missed epochs
         _set-back-to-<epoch>            made by a user: Spark's checkpoint location was set back to that epoch
         chk-<epoch>/_metadata           a published checkpoint (`CheckpointMetadata`)
-        data/<nonce>.seg                the segment file of one attempt
+        data/<nonce>.seg                the segment file of one attempt: a full snapshot or a delta
         data/<nonce>.operator.seg       its operator state, where there is any
-        data/<nonce>.base.seg           the whole state before its epoch, where it was written beside the work
+        data/<nonce>.base.seg           a full snapshot of the state before its epoch, written in background
         data/<nonce>[.base].<number>.native  a file of the backend's own, in the place of one of those
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.started    an attempt that began
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.json       its manifest: it finished
-        holds/<epoch>.<expires>.<nonce>  the data files that a reader needs until then (ms since 1970 UTC)
+        holds/<epoch>.<expires>.<nonce>  a lease: the data files that a reader needs until then (ms since 1970)
 
-Names of attempts say everything that the rules of recovery and of clean-up ask, so that both list and do not
-read.  An attempt writes its started marker before its data files, and its data files before its manifest; a
-manifest names no data file but its own and those of the checkpoint that it began from.  So each data file has
-an attempt of its name for as long as it may matter and no checkpoint holds it.
+The names of attempts have everything that recovery and clean-up need, so that both list and do not read.  An
+attempt writes its started marker before its data files, and its data files before its manifest; a manifest
+references its own data files and those of the checkpoint that it began from, and no other.  So each data file
+has an attempt of its name until a checkpoint references it, or it is obsolete.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _STALE_MS = 3_600_000
 
 @dataclass(frozen=True)
 class AttemptFile:
-    """What the name of an attempt's file says.
+    """The name of an attempt's file, parsed.
 
     Attributes
     ----------
@@ -85,14 +85,14 @@ class AttemptFile:
 
 @dataclass(frozen=True)
 class LeaseFile:
-    """What the name of a lease says.
+    """The name of a lease, parsed.
 
     Attributes
     ----------
     path : str
         Relative to the operator's folder.
     epoch : int
-        The checkpoint that is held.
+        The leased checkpoint.
     expires_ms : int
         Milliseconds since 1970 UTC.
     """
@@ -113,7 +113,7 @@ class OperatorFolder:
     Parameters
     ----------
     storage : CheckpointStorage
-        The folder that holds the folders of all operators.
+        The folder with the folders of all operators.
     uid : str
         The operator; the name of its folder.
 
@@ -143,7 +143,7 @@ class OperatorFolder:
     # -- the owner ---------------------------------------------------------------------------------
 
     def read_owner(self) -> Owner | None:
-        """Return whose folder this is, or None where nobody has claimed it."""
+        """Return whose folder this is, or None for an unclaimed one."""
         return self._read(OWNER, "owner", Owner)
 
     def write_owner(self, owner: Owner) -> None:
@@ -151,12 +151,12 @@ class OperatorFolder:
         self._write(OWNER, "owner", to_json(owner))
 
     def holds_state(self) -> bool:
-        """Return whether there is anything that only an owner leaves."""
+        """Return whether there is anything that only an owner writes."""
         names = self.storage.list()
         return "data" in names or "attempts" in names or any(map(_CHECKPOINT.fullmatch, names))
 
     def siblings(self, query_id: str) -> list[str]:
-        """Return the uids of the other operators of a query that have a folder beside this one."""
+        """Return the uids of the other operators of a query that have a folder next to this one."""
         found = [file.name for file in self._all.describe() if file.is_folder and _UID.fullmatch(file.name)]
         owners = {uid: OperatorFolder(self._all, uid).read_owner() for uid in found if uid != self.uid}
         return [uid for uid, owner in owners.items() if owner is not None and owner.query_id == query_id]
@@ -166,7 +166,7 @@ class OperatorFolder:
         return self.storage.exists(START_EMPTY)
 
     def may_continue_at(self, epoch: int) -> bool:
-        """Return whether a user has allowed an epoch to go on from a state that lacks epochs before."""
+        """Return whether a user has allowed an epoch to continue from a state that lacks earlier epochs."""
         return self.storage.exists(f"{CONTINUE_AT}{epoch}")
 
     def may_set_back_to(self, epoch: int) -> bool:
@@ -193,18 +193,18 @@ class OperatorFolder:
         self._write(f"chk-{metadata.epoch}/{METADATA}", "checkpoint", to_json(metadata))
 
     def delete_checkpoint(self, epoch: int) -> None:
-        """Delete a checkpoint's metadata, and its folder unless somebody else has put something there."""
+        """Delete a checkpoint's metadata, and its folder unless it has other files."""
         self._delete_own(f"chk-{epoch}", lambda name: name == METADATA)
 
     # -- attempts ----------------------------------------------------------------------------------
 
     def write_started(self, identity: TaskIdentity) -> int | None:
-        """Write down that an attempt begins; must come before its data files.
+        """Record that an attempt begins; must precede its data files.
 
-        Returns the storage's time, in milliseconds since 1970 UTC; None where it tells none.
+        Returns the storage's time in milliseconds since 1970 UTC, or None where it has none.
 
-        It should come right after `claim`: an attempt that fails while it looks for its restore point and
-        has left no marker looks like an epoch that nothing evaluated, if its failure is hidden from Spark.
+        To be called right after `claim`.  An attempt that fails before it and hides its failure from Spark would look
+        like an epoch that was never evaluated.
         """
         # Only its name counts, and the sync of the first manifest in the folder covers that. Before that, no
         # output of the epoch is whole; and a sync here would be half of what an epoch without rows costs.
@@ -213,15 +213,14 @@ class OperatorFolder:
         return self.storage.modified_ms(path)
 
     def write_manifest(self, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
-        """Write down that an attempt has finished; returns the manifest's path for its acknowledgement.
+        """Record that an attempt has finished; returns the manifest's path for its acknowledgement.
 
         The attempt's data files must have been closed before.
 
         Parameters
         ----------
         shared : collection of str
-            The `AttemptManifest.kept_files` of the checkpoint that the attempt began from: it may go on
-            using them.
+            The `AttemptManifest.kept_files` of the checkpoint that the attempt began from, which it may reference.
         """
         path = _attempt_path(manifest.identity, "json")
         allowed = {*data_paths(manifest.identity.nonce), *shared}
@@ -250,7 +249,7 @@ class OperatorFolder:
         return _numbers(self.storage.list("attempts"), _ATTEMPT_EPOCH)
 
     def attempts(self, epoch: int) -> list[AttemptFile]:
-        """Return the started markers and manifests of an epoch; names that are not ours are passed over."""
+        """Return the started markers and manifests of an epoch; other names are ignored."""
         folder = f"attempts/epoch-{epoch}"
         files = []
         for name in self.storage.list(folder):
@@ -262,13 +261,13 @@ class OperatorFolder:
         return files
 
     def delete_attempts(self, epoch: int) -> None:
-        """Delete an epoch's markers and manifests, and their folder unless it holds something else."""
+        """Delete an epoch's markers and manifests, and their folder unless it has other files."""
         self._delete_own(f"attempts/epoch-{epoch}", lambda name: _ATTEMPT.fullmatch(name) is not None)
 
     def delete_stale_temporaries(self) -> None:
-        """Delete what processes that were killed long ago have left of small files, where nothing else does.
+        """Delete temporary files of processes that were killed long ago.
 
-        A process that is writing renames its file within moments, so one that is old belongs to nobody.
+        A writing process renames its file within moments, so an old one has no writer any more.
         """
         before_ms = time.time() * 1000.0 - _STALE_MS
         for folder in ("", "holds"):
@@ -288,17 +287,17 @@ class OperatorFolder:
         return data_paths(identity.nonce)[1]
 
     def full_snapshot_path(self, identity: TaskIdentity) -> str:
-        """Return the path of the keyed state as it was before the attempt, written beside its work."""
+        """Return the path of the full snapshot of the state before the attempt, written in the background."""
         return data_paths(identity.nonce)[2]
 
     def data_files(self) -> list[str]:
-        """Return the paths of all data files; names that are not ours are passed over."""
+        """Return the paths of all data files; other names are ignored."""
         return [f"data/{name}" for name in self.storage.list("data") if _DATA.fullmatch(name)]
 
     # -- leases ------------------------------------------------------------------------------------
 
     def write_lease(self, epoch: int, expires_ms: int, nonce: str, data_files: Collection[str]) -> LeaseFile:
-        """Write down that a reader needs the data files of a checkpoint until a time."""
+        """Lease the data files of a checkpoint to a reader until a time."""
         path = f"holds/{epoch}.{expires_ms}.{nonce}"
         document = encode_document("hold", FORMAT_VERSION, {"data_files": sorted(data_files)})
         storage = self.storage
@@ -310,12 +309,12 @@ class OperatorFolder:
         return LeaseFile(path, epoch, expires_ms)
 
     def leases(self) -> list[LeaseFile]:
-        """Return all leases, expired ones too; names that are not ours are passed over."""
+        """Return all leases, expired ones too; other names are ignored."""
         found = [(name, _LEASE.fullmatch(name)) for name in self.storage.list("holds")]
         return [LeaseFile(f"holds/{name}", int(match[1]), int(match[2])) for name, match in found if match]
 
     def read_lease(self, lease: LeaseFile) -> set[str]:
-        """Return the data files that a lease names; none where it was released meanwhile."""
+        """Return the data files of a lease; none where it was released meanwhile."""
         found = self._read(lease.path, "hold", _LeaseDocument)
         return set() if found is None else set(found.data_files)
 

@@ -1,11 +1,10 @@
-"""One writer for each state folder: which run may write, and how two of them are kept from writing at once.
+"""One writer for each state folder: which run may write, and what keeps two of them from writing at once.
 
-The owner file says whose folder it is and which run of the query is the newest; only that one may publish and
-delete.  What is read there may have changed by the time it is acted upon.  On a local disk (and on a network
-file system that has locks) a lock, which dies with its process, closes that gap: a run enters itself, and a
-checkpoint is published, in one piece each.  Object stores have nothing of the kind that pyarrow offers, no
-write that fails where there is something already.  There the owner is read again after it was written, and
-right before each publication; what remains is the time between that reading and the end of the write.
+The owner file names the query and its runs; only the newest run may publish and delete.  What a run reads there
+may be outdated when it acts.  On a local disk (and on a network file system with locks) a lock, which ends with
+its process, closes that gap: a run enters itself, and publishes a checkpoint, each under the lock.  For object
+stores pyarrow has no write that fails where an object exists.  There a run reads the owner file again after it
+has written it, and before each publication; the time from that read to the end of the write stays unprotected.
 A task takes the lock shared when it finishes its attempt: after a run has entered, no older one finishes any.
 """
 
@@ -34,21 +33,21 @@ _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 def exclusive(
     folder: OperatorFolder, timeout: float = LOCK_TIMEOUT, *, shared: bool = False
 ) -> Iterator[None]:
-    """Keep every other process, and thread, from entering here for the same folder, where its storage can.
+    """Exclude every other process and thread from the same block for a folder, where its storage has locks.
 
     Parameters
     ----------
     folder : OperatorFolder
-        It is made where it is not there.
+        Created if it does not exist.
     timeout : float
         Seconds.
     shared : bool, default False
-        Whether others that enter shared may be inside at the same time.
+        Whether other shared holders may be inside at the same time.
 
     Raises
     ------
     StorageError
-        Where the lock cannot be had; a process that holds it was stopped, or its machine hangs.
+        Where the lock is not free in time; a process that holds it was stopped, or its machine hangs.
     """
     if not folder.storage.is_local:
         yield
@@ -65,7 +64,7 @@ def exclusive(
 
 
 def check_writer(folder: OperatorFolder, query_id: str, run_id: str) -> Owner | None:
-    """Refuse who is not, or not any more, the one that may write; returns the owner file, if there is one.
+    """Refuse a run that may not write, or not any more; returns the owner file, if there is one.
 
     Raises
     ------
@@ -85,17 +84,12 @@ def check_writer(folder: OperatorFolder, query_id: str, run_id: str) -> Owner | 
 
 
 def write_attempt(folder: OperatorFolder, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
-    """Finish an attempt, unless its run was superseded; returns its manifest's path for the acknowledgement.
-
-    Parameters
-    ----------
-    shared : collection of str
-        As for `OperatorFolder.write_manifest`.
+    """Finish an attempt, unless its run was superseded; takes and returns the same as `OperatorFolder.write_manifest`.
 
     Raises
     ------
     StateFolderOwnedError, SupersededRunError
-        Where another run has entered since, and the storage has locks.  Elsewhere the check proves nothing,
+        Where another run has entered since, and the storage has locks.  Without locks a check would prove nothing,
         and would cost each task a request.
     StorageError
     """

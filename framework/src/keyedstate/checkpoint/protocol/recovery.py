@@ -2,11 +2,11 @@
 
 Spark's commit log orders everything: a run begins epoch N + 1 only after Spark has committed epoch N, and an
 epoch has the same rows in every run.  So a checkpoint of epoch N, of whichever run, holds each row of the
-epochs up to N once.  The invariants, which ``checkpoint/protocol/test_protocol_model.py`` of the tests checks
-over interleavings of drivers, tasks and clean-ups:
+epochs up to N once.  ``protocol/test_protocol_model.py`` of the tests checks these invariants over
+interleavings of drivers, tasks and clean-ups:
 
 P1. An epoch begins from the newest checkpoint of an epoch *before* it.  Only the number of the epoch decides,
-    never the order in which runs have entered the owner file.
+    not the order in which runs entered the owner file.
 P2. A run that is new to a folder enters it only where no checkpoint and no attempt is of a later epoch than
     its own.  Where one is, another run has overtaken it: Spark has committed this epoch already, and this
     run's commit will fail.  Where Spark's checkpoint location was set back instead, the user says so by a
@@ -14,13 +14,13 @@ P2. A run that is new to a folder enters it only where no checkpoint and no atte
 P3. Only the run that entered last publishes, and only its tasks finish attempts.  Where the storage has locks
     a run enters, publishes and finishes an attempt under one.
 P4. An epoch that ran and has no checkpoint is published by the tasks of a later epoch.  It is published from
-    the attempts of the run that went on to a later epoch, since that run's output was committed; where no run
-    is known to have done so, from those of the newest run that finished all partitions.
-P5. Attempts of the epoch of the newest checkpoint count for more than it where they are of a newer run, by
-    the same choice.
+    the attempts of the run that continued to a later epoch, since that run's output was committed; where no
+    run is known to have done so, from those of the newest run that finished all partitions.
+P5. Attempts of the epoch of the newest checkpoint replace it where they are of a newer run, by the same
+    choice.
 P6. An epoch of which the chosen run has not exactly one finished attempt for each partition is an error: the
     result was evaluated only in part, or it is unknown which attempt's output Spark took.
-P7. An epoch without any attempt was never evaluated (a ``foreachBatch`` function that left the batch alone).
+P7. An epoch without any attempt was never evaluated (a ``foreachBatch`` function that ignored the batch).
     Where such epochs end a run, the next run may also have been one without the operator; for an operator of
     a streaming plan that is an error.
 P8. Clean-up deletes attempts of an epoch when a checkpoint of it or of a later one exists, and before that
@@ -31,8 +31,9 @@ P8. Clean-up deletes attempts of an epoch when a checkpoint of it or of a later 
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from keyedstate.backend import StateMeta
@@ -79,16 +80,16 @@ def claim(
     identity: TaskIdentity,
     origin: Callable[[TaskIdentity], SavepointOrigin | None] = lambda identity: None,
 ) -> Owner:
-    """Check that a folder is this query's, and make it so where it is nobody's; every task calls it first.
+    """Check that a folder belongs to this query, or claim a new one; every task calls it first.
 
-    A query that is past its first epoch and finds no folder is refused: nothing tells an operator that was
-    added to a running query from one whose folder was deleted, and to begin without state would lose the
-    state of the latter silently.  The error names the empty file by which a user allows it.
+    A query that is past its first epoch and finds no folder is refused.  Either the operator was added to a running
+    query, or its folder was deleted: to begin without state would silently lose the state.  The error names the
+    empty file by which a user allows it.
 
     Parameters
     ----------
     origin : callable, optional
-        Gives the savepoint that a folder which is nobody's is to begin from; what it raises is passed on.
+        Returns the savepoint that a new folder begins from; its errors are passed on.
 
     Raises
     ------
@@ -103,12 +104,12 @@ def claim(
     MissingStateFolderError
         Where there is no folder and the epoch is not the query's first.
     MissingCheckpointError
-        Where there is state and only the owner file is gone.
+        Where there is state and only the owner file is missing.
 
     Notes
     -----
-    Of two queries that come to a new folder in the same instant one is refused, and of two runs of a query
-    the later one may write: see `keyedstate.checkpoint.protocol.owner`.
+    Of two queries that claim a new folder at the same time one is refused; of two runs of a query the later one
+    may write (`keyedstate.checkpoint.protocol.owner`).
     """
     owner = folder.read_owner()
     if owner is None:
@@ -127,7 +128,7 @@ def claim(
 
 
 def drain(folder: OperatorFolder, run_id: str) -> None:
-    """Say that the input of a run is over: epochs that begin from now on fire all event-time timers."""
+    """Record that the input of a run has ended: epochs that begin from now on fire all event-time timers."""
     with exclusive(folder):
         owner = folder.read_owner()
         if owner is not None and owner.runs and owner.runs[-1] == run_id:
@@ -139,7 +140,7 @@ def _entered(
     identity: TaskIdentity,
     origin: Callable[[TaskIdentity], SavepointOrigin | None],
 ) -> Owner:
-    """Return the owner file with this run in it."""
+    """Return the owner file after this run has entered it."""
     owner = folder.read_owner()
     if owner is None:
         owner = _new_owner(identity, identity.epoch, (identity.run_id,))
@@ -156,7 +157,7 @@ def _entered(
 
 
 def _check_not_overtaken(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
-    """Refuse a run whose epoch another run has left behind, unless the user has set the query back (P2)."""
+    """Refuse a run whose epoch another run has passed, unless the user has set the query back (P2)."""
     if folder.may_set_back_to(identity.epoch):
         # Also where nothing is later: a consent that stayed would count for a run that is overtaken.
         _set_back(folder, identity, owner)
@@ -173,7 +174,7 @@ def _check_not_overtaken(folder: OperatorFolder, identity: TaskIdentity, owner: 
 def _set_back(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
     """Delete this epoch and all later ones: their batches may have other rows now.
 
-    The consent goes last, so that an interrupted deletion is repeated, and before the run is entered, so that
+    The consent is deleted last, so that an interrupted deletion is repeated, and before the run enters, so that
     it counts once.
     """
     if identity.epoch > owner.first_epoch and _newest(folder, identity) is None:
@@ -198,7 +199,7 @@ def find_restore_point(
 ) -> CheckpointMetadata | None:
     """Return the checkpoint that an epoch begins from, or None where it begins without state.
 
-    To be called after `claim`.  Publishes the checkpoint of an epoch before where that was left undone.
+    To be called after `claim`.  Publishes the checkpoint of an earlier epoch that its driver did not publish.
 
     Parameters
     ----------
@@ -210,13 +211,13 @@ def find_restore_point(
     Raises
     ------
     IncompleteEpochError
-        Where an epoch before this one ran, and its checkpoint cannot be made.
+        Where an earlier epoch ran, and its checkpoint cannot be made.
     SupersededRunError
         Where a newer run of the query has begun before that checkpoint was published.
     MissingCheckpointError
-        Where there must have been a checkpoint and there is none.
+        Where a checkpoint must exist and does not.
     MissedEpochsError
-        Where the query has gone on without the operator.
+        Where the query has continued without the operator.
     StateFolderOwnedError, MaxParallelismChangedError
         Where a checkpoint is another query's or has another number of key groups.
     CorruptManifestError, FormatVersionError, StorageError
@@ -252,14 +253,12 @@ def _refuse_missed_epochs(folder: OperatorFolder, identity: TaskIdentity, newest
 def handles_for(
     metadata: CheckpointMetadata, storage: CheckpointStorage, key_groups: KeyGroupRange
 ) -> list[SegmentHandle | ChainHandle | StoredNativeHandle]:
-    """Open the segments of a checkpoint that hold any of some key groups.
+    """Open the files of a checkpoint that have entries of some key groups; the handles read only these.
 
     Parameters
     ----------
     storage : CheckpointStorage
         The operator's own folder, `OperatorFolder.storage`.
-    key_groups : KeyGroupRange
-        What is wanted; the handles read nothing beyond.
 
     Raises
     ------
@@ -267,38 +266,44 @@ def handles_for(
         Where a file, which is named, cannot be read; no handle stays open.
     """
     handles: list[SegmentHandle | ChainHandle | StoredNativeHandle] = []
-    try:
+    with contextlib.ExitStack() as opened:
+
+        def open_segment(file: SegmentFile, wanted: KeyGroupRange | None = None) -> SegmentHandle:
+            return opened.enter_context(contextlib.closing(SegmentHandle.open(storage, file, wanted)))
+
         for part in metadata.parts:
-            if part.native is not None and part.native.key_groups.intersection(key_groups):
+            native = part.native
+            if native is not None and native.key_groups.intersection(key_groups):
                 states = [StateMeta.from_json(dict(state)) for state in part.states]
                 handles.append(
-                    StoredNativeHandle(storage, part.native, states, part.deltas, part.entries, key_groups)
+                    StoredNativeHandle(storage, native, states, part.deltas, part.entries, key_groups)
                 )
             for segment in part.segments:
-                if segment.key_groups.intersection(key_groups):
-                    handles.append(_open_chain(storage, segment, part, key_groups))
-    except BaseException:
-        for handle in handles:
-            handle.close()
-        raise
+                if not segment.key_groups.intersection(key_groups):
+                    continue
+                full = open_segment(segment, key_groups)
+                if part.deltas:
+                    # All of a delta is read: it has one stream for all key groups.
+                    deltas = [open_segment(delta) for delta in part.deltas]
+                    states = [StateMeta.from_json(dict(state)) for state in part.states]
+                    handles.append(ChainHandle(full, deltas, states))
+                else:
+                    handles.append(full)
+        opened.pop_all()
     return handles
 
 
-def _open_chain(
-    storage: CheckpointStorage, full: SegmentFile, part: AttemptManifest, key_groups: KeyGroupRange
-) -> SegmentHandle | ChainHandle:
-    opened = [SegmentHandle.open(storage, full, key_groups)]
+@contextlib.contextmanager
+def opened_handles(
+    metadata: CheckpointMetadata, storage: CheckpointStorage, key_groups: KeyGroupRange
+) -> Iterator[list[SegmentHandle | ChainHandle | StoredNativeHandle]]:
+    """Give what `handles_for` returns, and close it at the end."""
+    handles = handles_for(metadata, storage, key_groups)
     try:
-        if not part.deltas:
-            return opened[0]
-        # Key groups of one stream only: a delta has no order by key group.
-        for delta in part.deltas:
-            opened.append(SegmentHandle.open(storage, delta))
-        return ChainHandle(opened[0], opened[1:], [StateMeta.from_json(dict(state)) for state in part.states])
-    except BaseException:
-        for handle in opened:
+        yield handles
+    finally:
+        for handle in handles:
             handle.close()
-        raise
 
 
 def _new_owner(identity: TaskIdentity, first_epoch: int, runs: tuple[str, ...]) -> Owner:
@@ -342,10 +347,11 @@ def _newest(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointMetadat
 def _look(
     folder: OperatorFolder, identity: TaskIdentity
 ) -> tuple[CheckpointMetadata | None, dict[int, list[AttemptFile]]]:
-    """Return the newest checkpoint, and the attempts of epochs before this one that it may lack, ascending.
+    """Return the newest checkpoint, and the attempts of earlier epochs that it may lack, ascending.
 
-    Clean-up deletes attempts once a later epoch is published, so attempts are listed first: what is gone then
-    is in a checkpoint that is listed afterwards.  A folder that was emptied in between makes it look again.
+    Clean-up deletes attempts once a later epoch is published, so attempts are listed first: an attempt that is
+    deleted then is in a checkpoint that is listed afterwards.  A folder that becomes empty in between is listed
+    again.
     """
     before: object = None
     while True:
@@ -369,7 +375,7 @@ def _completed(
     attempts: Mapping[int, Sequence[AttemptFile]],
     newest: CheckpointMetadata | None,
 ) -> CheckpointMetadata:
-    """Return the checkpoint of an epoch that ran, which is published where it is not the newest one."""
+    """Return the checkpoint of an epoch that ran; publishes it if it is not the newest one."""
     by_run: defaultdict[str, list[AttemptFile]] = defaultdict(list)
     for attempt in attempts[epoch]:
         by_run[attempt.run_id].append(attempt)
@@ -421,7 +427,7 @@ def _publish(
 
 
 def _ambiguous_partitions(attempts: Sequence[AttemptFile], parallelism: int) -> str:
-    """Return in words which partitions do not have exactly one finished attempt; empty where all have."""
+    """Describe the partitions that do not have exactly one finished attempt; empty where all have."""
     finished: defaultdict[int, list[int]] = defaultdict(list)
     started: defaultdict[int, set[str]] = defaultdict(set)
     for attempt in attempts:

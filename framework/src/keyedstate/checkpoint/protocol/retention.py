@@ -1,14 +1,14 @@
-"""What may be deleted, and when: old checkpoints, settled attempts, data files that nothing needs.
+"""Which files may be deleted, and when: old checkpoints, settled attempts, unreferenced data files.
 
-Deletion goes by what is listed and never by what is remembered, so that whatever a killed clean-up leaves is
-found by the next one.  There are no counts of references: a data file is needed as long as a checkpoint that
-can be seen, an attempt that may still count, or a lease names it.
+Clean-up lists what exists and remembers nothing, so the next one finds what a killed one leaves.  There are no
+reference counts: a data file is needed while a visible checkpoint, an attempt that may still count, or a lease
+references it.
 
-Clean-up runs beside the tasks of the next epochs, and what needs a file changes meanwhile.  It changes in one
-direction: an attempt writes its marker before its data, a checkpoint is published while its attempts are
-there, and leases are taken of checkpoints that are there.  So everything is listed in that order, data files,
-attempts, checkpoints, leases, and a file that is passed on from one to the next is seen in one of them.
-Metadata is deleted before the data that it names: a checkpoint that can be seen is whole.
+Clean-up runs while the tasks of the next epochs do, and the references to a file move meanwhile, in one
+direction: an attempt writes its marker before its data, its checkpoint is published while the attempts exist,
+and leases are taken of existing checkpoints.  So clean-up lists in this order: data files, attempts,
+checkpoints, leases.  It sees a file that moves from one to the next in one of them.  It deletes metadata before
+the data that it references: a visible checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from keyedstate.errors import CorruptManifestError
 
 
 def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) -> list[int]:
-    """Delete what the publication of an epoch's checkpoint has made useless.
+    """Delete what the publication of an epoch's checkpoint has made obsolete.
 
-    Kept are the newest `retained` checkpoints at or below the epoch, all checkpoints above it, those that a
-    reader holds, the attempts of this and of later epochs, and the data files that any of these may use.
-    Names that this package does not give are left alone.
+    It keeps the newest `retained` checkpoints at or below the epoch, all checkpoints above it, leased ones, the
+    attempts of this and of later epochs, and the data files that any of these may reference.  Files of other
+    names are left alone.
 
     Returns
     -------
@@ -38,9 +38,9 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
     Raises
     ------
     StateFolderOwnedError, SupersededRunError
-        Where another run may write by now, which may be at an earlier epoch; nothing was deleted.
+        Where another run may write now, possibly at an earlier epoch; nothing was deleted.
     CheckpointError
-        Where something cannot be read or deleted; what is needed is there all the same.
+        Where something cannot be read or deleted; everything needed still exists.
     """
     candidates, attempts = folder.data_files(), _attempts(folder)
     # After the attempts were listed: those of a run that begins later are not among them.
@@ -81,15 +81,14 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
 
 
 def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
-    """Delete what earlier runs have left behind, when a run begins.
+    """Delete what earlier runs have left, when a run begins.
 
-    That is each data file that no checkpoint, lease or attempt names, what killed processes have left of
-    small files and, where the storage has locks, what older runs have of the epoch that the new one is at.
-    Without the latter, a query that fails and restarts in the same epoch for a whole night would add the
-    size of its state each time.  Where the epoch has no checkpoint, the newest older run that finished all
-    partitions is spared: Spark may have committed its output, and this run may die before it publishes the
-    epoch.  Where there are no locks an older run may still finish its attempts, so all are spared until a
-    later epoch is published.
+    That is each data file that no checkpoint, lease or attempt references, the temporary files of killed processes
+    and, where the storage has locks, the attempts of older runs at the new run's epoch: otherwise a query that
+    restarts in the same epoch for a whole night would add the size of its state each time.  Where the epoch has no
+    checkpoint, the newest older run that finished all partitions is spared: Spark may have committed its output,
+    and this run may die before it publishes the epoch.  Without locks an older run may still finish its attempts,
+    so all are kept until a later epoch is published.
 
     Parameters
     ----------
@@ -99,7 +98,7 @@ def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
     Raises
     ------
     StateFolderOwnedError, SupersededRunError
-        Where another run may write by now; nothing was deleted.
+        Where another run may write now; nothing was deleted.
     CheckpointError
         Where something cannot be read or deleted.
     """

@@ -6,7 +6,7 @@ import enum
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from keyedstate.backend import StateHandle, StateMeta
 from keyedstate.checkpoint.format.segment import SegmentHandle
-from keyedstate.checkpoint.protocol.recovery import handles_for
+from keyedstate.checkpoint.protocol.recovery import opened_handles
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import IncomparableStateError
 from keyedstate.keygroups import KeyGroupRange
@@ -215,20 +215,15 @@ def _compare_part(
     limit: int,
     advance: Advance,
 ) -> None:
-    with ExitStack() as opened:
-        before, after = (_open(stored, key_groups, opened) for stored in (first, second))
+    with (
+        opened_handles(first.metadata, first.storage, key_groups) as before,
+        opened_handles(second.metadata, second.storage, key_groups) as after,
+    ):
         for difference in differences.values():
             for group in key_groups:
                 old = dict(_entries(before, difference.name, group, advance))
                 new = _entries(after, difference.name, group, advance)
                 _compare_entries(difference, group, old, new, limit)
-
-
-def _open(stored: OperatorSnapshot, key_groups: KeyGroupRange, opened: ExitStack) -> Sequence[StateHandle]:
-    handles = handles_for(stored.metadata, stored.storage, key_groups)
-    for handle in handles:
-        opened.callback(handle.close)
-    return handles
 
 
 def _entries(
@@ -293,13 +288,10 @@ def _elements(stored: OperatorSnapshot, meta: OperatorStateMeta) -> Iterator[tup
         file = part.operator_state
         if file is None or meta.name not in file.segment.entries:
             continue
-        handle = SegmentHandle.open(stored.storage, file.segment)
-        try:
+        with closing(SegmentHandle.open(stored.storage, file.segment)) as handle:
             for batch in handle.entries(meta.name, OPERATOR_KEY_GROUP):
                 keys = batch.keys if is_map else itertools.islice(following, len(batch))
                 yield from zip(zip(batch.namespaces, keys, strict=True), batch.values, strict=True)
-        finally:
-            handle.close()
         if is_map:
             # Every task has written the same one.
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import json
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
-from keyedstate.checkpoint.reading.json_values import json_value
+from keyedstate.checkpoint.reading.json_values import json_converter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, OutputFile
 from keyedstate.errors import UnexportableTypeError
 
@@ -23,7 +22,7 @@ _BYTES = 64 << 20
 
 
 class ExportFormat(str, enum.Enum):
-    """What an export may be written as."""
+    """The format of an export."""
 
     parquet = "parquet"
     arrow = "arrow"
@@ -32,7 +31,7 @@ class ExportFormat(str, enum.Enum):
 
 
 class ExportFile:
-    """A file under a name that nobody looks at, until `publish`.
+    """A file that has a temporary name until `publish`.
 
     Parameters
     ----------
@@ -75,7 +74,7 @@ class ExportFile:
         try:
             writer = _WRITERS[self._format](self._sink, self._schema)
             for table in _gathered(batches, self._schema):
-                writer.write(table)
+                writer.write_table(table.combine_chunks())
                 self.rows += table.num_rows
             writer.close()
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -92,7 +91,7 @@ class ExportFile:
 
 
 class _Sink:
-    """Hands bytes on; what Arrow needs of a file."""
+    """The file-like object that Arrow writes to."""
 
     def __init__(self, output: OutputFile) -> None:
         self.output = output
@@ -126,52 +125,16 @@ def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
         yield pa.Table.from_batches(waiting, schema)
 
 
-class _Writer(ABC):
-    """Writes tables of one schema."""
-
-    @abstractmethod
-    def __init__(self, sink: _Sink, schema: pa.Schema) -> None: ...
-
-    @abstractmethod
-    def write(self, table: pa.Table) -> None: ...
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-
-class _Parquet(_Writer):
-    def __init__(self, sink: _Sink, schema: pa.Schema) -> None:
-        self._writer = pa_parquet.ParquetWriter(pa.PythonFile(sink, "w"), schema, compression="zstd")
-
-    def write(self, table: pa.Table) -> None:
-        self._writer.write_table(table.combine_chunks())
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _Arrow(_Writer):
-    def __init__(self, sink: _Sink, schema: pa.Schema) -> None:
-        self._writer = pa.ipc.new_file(pa.PythonFile(sink, "w"), schema)
-
-    def write(self, table: pa.Table) -> None:
-        self._writer.write_table(table.combine_chunks())
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _Csv(_Writer):
-    """One line per entry; what is no plain value is JSON in a cell of text."""
+class _CsvWriter:
+    """One line per entry; a cell of a nested type is JSON."""
 
     def __init__(self, sink: _Sink, schema: pa.Schema) -> None:
         self._schema = pa.schema(
             [field if _is_plain(field.type) else pa.field(field.name, pa.string()) for field in schema]
         )
-        self._file = pa.PythonFile(sink, "w")
-        self._writer = pa_csv.CSVWriter(self._file, self._schema)
+        self._writer = pa_csv.CSVWriter(pa.PythonFile(sink, "w"), self._schema)
 
-    def write(self, table: pa.Table) -> None:
+    def write_table(self, table: pa.Table) -> None:
         columns = [_cells(column) for column in table.columns]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
 
@@ -179,15 +142,14 @@ class _Csv(_Writer):
         self._writer.close()
 
 
-class _JsonLines(_Writer):
+class _JsonLinesWriter:
     """One object per line."""
 
     def __init__(self, sink: _Sink, schema: pa.Schema) -> None:
         self._sink = sink
 
-    def write(self, table: pa.Table) -> None:
-        columns = [_json_values(column) for column in table.columns]
-        for values in zip(*columns, strict=True):
+    def write_table(self, table: pa.Table) -> None:
+        for values in zip(*map(_json_values, table.columns), strict=True):
             line = dict(zip(table.column_names, values, strict=True))
             self._sink.write(json.dumps(line, allow_nan=False).encode("ascii") + b"\n")
 
@@ -195,11 +157,13 @@ class _JsonLines(_Writer):
         """Do nothing: lines need no end."""
 
 
-_WRITERS: dict[ExportFormat, type[_Writer]] = {
-    ExportFormat.parquet: _Parquet,
-    ExportFormat.arrow: _Arrow,
-    ExportFormat.csv: _Csv,
-    ExportFormat.jsonl: _JsonLines,
+_WRITERS: dict[ExportFormat, Callable[[_Sink, pa.Schema], Any]] = {
+    ExportFormat.parquet: lambda sink, schema: pa_parquet.ParquetWriter(
+        pa.PythonFile(sink, "w"), schema, compression="zstd"
+    ),
+    ExportFormat.arrow: lambda sink, schema: pa.ipc.new_file(pa.PythonFile(sink, "w"), schema),
+    ExportFormat.csv: _CsvWriter,
+    ExportFormat.jsonl: _JsonLinesWriter,
 }
 
 
@@ -229,29 +193,4 @@ def _cells(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
 
 
 def _json_values(column: pa.ChunkedArray) -> list[Any]:
-    convert = _converter(column.type)
-    return [convert(value) for value in column.to_pylist()]
-
-
-def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return what makes JSON of the Python form of a column's values: maps come as lists of pairs."""
-    if pa.types.is_map(kind):
-        key, item = _converter(kind.key_type), _converter(kind.item_type)
-        as_object = pa.types.is_string(kind.key_type)
-
-        def of_map(value: Any) -> Any:
-            if value is None:
-                return None
-            pairs = [[key(name), item(inner)] for name, inner in value]
-            return dict(pairs) if as_object else pairs
-
-        return of_map
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        element = _converter(kind.value_type)
-        return lambda value: None if value is None else [element(inner) for inner in value]
-    if pa.types.is_struct(kind):
-        parts = {field.name: _converter(field.type) for field in kind}
-        return lambda value: (
-            None if value is None else {name: convert(value[name]) for name, convert in parts.items()}
-        )
-    return json_value
+    return list(map(json_converter(column.type), column.to_pylist()))

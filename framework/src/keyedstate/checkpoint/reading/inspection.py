@@ -27,7 +27,6 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 
-_PIECE_BYTES = 4 << 20
 #: Takes the bytes that were read since it was called last.
 Advance = Callable[[int], None]
 
@@ -296,15 +295,11 @@ def _faults_of_native(
     """Compare the bytes of a native file with its digest; what they say, its backend alone knows."""
     digest, done = hashlib.sha256(), 0
     try:
-        source = storage.open_input(file.path)
-        try:
-            for start in range(0, source.size, _PIECE_BYTES):
-                piece = source.read_at(start, min(_PIECE_BYTES, source.size - start))
+        with storage.open_input(file.path) as source:
+            for piece in source.pieces():
                 digest.update(piece)
                 done += len(piece)
                 advance(len(piece))
-        finally:
-            source.close()
     except MissingFileError:
         raise
     except CheckpointError as error:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from keyedstate.backend import StateMeta
+from keyedstate.checkpoint.reading.json_values import json_converter, json_value
 from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, KeyedStateReader, StateReader, StateSlice
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.keygroups import KeyGroupRange
 
 
 class AllStatesReader(StateReader):
-    """Reads all keyed states of an operator, which share the types of their keys and of nothing else.
+    """Reads all keyed states of an operator, which share the types of their keys and nothing else.
 
     The columns are those of `KeyedStateReader` without ``written_at``, with ``namespace`` and ``value`` as
-    JSON: structs and maps with keys of strings are objects, other maps are lists of pairs, bytes are Base64,
-    times, decimals and what JSON has no numbers for are strings.  Each value becomes a Python object on the
-    way: to read much, read a single state.
+    JSON.  Structs and maps with text keys are objects, other maps lists of pairs, bytes Base64; times,
+    decimals and numbers that JSON lacks are strings.  Each value becomes a Python object: to read much, read
+    a single state.
 
     Parameters
     ----------
@@ -55,12 +55,8 @@ class AllStatesReader(StateReader):
     def slices(
         self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
     ) -> list[StateSlice]:
-        found = {
-            piece: None
-            for reader in self._readers.values()
-            for piece in reader.slices(key_groups, bytes_each)
-        }
-        return list(found)
+        readers = self._readers.values()
+        return list(dict.fromkeys(piece for one in readers for piece in one.slices(key_groups, bytes_each)))
 
     def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
         as_json = (self.own_names["namespace"], self.own_names["value"])
@@ -85,32 +81,13 @@ def _shared(
 
 
 def _as_json(column: pa.Array) -> pa.Array:
-    return pa.array(
-        [
-            None if value is None else json.dumps(_plain(value, column.type), ensure_ascii=False)
-            for value in column.to_pylist()
-        ],
-        pa.string(),
-    )
+    convert = json_converter(column.type, _leaf)
+    texts = [
+        None if value is None else json.dumps(convert(value), ensure_ascii=False)
+        for value in column.to_pylist()
+    ]
+    return pa.array(texts, pa.string())
 
 
-def _plain(value: Any, arrow_type: pa.DataType) -> Any:
-    """Return a value of `to_pylist` as JSON has it."""
-    if value is None:
-        return None
-    if pa.types.is_struct(arrow_type):
-        return {field.name: _plain(value[field.name], field.type) for field in arrow_type}
-    if pa.types.is_map(arrow_type):
-        items = [
-            (_plain(key, arrow_type.key_type), _plain(item, arrow_type.item_type)) for key, item in value
-        ]
-        return dict(items) if pa.types.is_string(arrow_type.key_type) else [list(pair) for pair in items]
-    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
-        return [_plain(element, arrow_type.value_type) for element in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+def _leaf(value: Any) -> Any:
+    return str(value) if isinstance(value, timedelta) else json_value(value)

@@ -1,4 +1,4 @@
-"""How values of stored state are printed: as JSON for scripts, and in Python's spelling for people."""
+"""Values of stored state as text: JSON for programs, and Python's spelling for people."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+import pyarrow as pa
 
 from keyedstate.types import TimedDict, TimedList, TtlSerializer, TypeSerializer, VoidNamespace
 
-#: The time of what was written at a time that nobody knows.
+#: The timestamp of a value whose time of writing is unknown.
 _UNKNOWN_TIME = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -35,9 +36,9 @@ def time_of(milliseconds: int | None) -> str | None:
 def json_value(value: Any, serializer: TypeSerializer[Any] | None = None) -> Any:
     """Return a value in types that JSON has.
 
-    Records become objects, bytes base64, times ISO 8601, numbers that JSON lacks their names; a map whose
-    keys are not all text becomes a list of pairs.  A value that has a time to live becomes an object of the
-    value and the time from which it counts, where its serializer is given.
+    Records become objects, bytes Base64, times ISO 8601, numbers that JSON lacks their names.  A map whose
+    keys are not all text becomes a list of pairs.  A value with a time to live becomes an object of the value
+    and the time of its writing, where its serializer is given.
     """
     if isinstance(serializer, TtlSerializer) and value is not None:
         stamp, inner = value
@@ -58,8 +59,38 @@ def json_value(value: Any, serializer: TypeSerializer[Any] | None = None) -> Any
     return repr(value)
 
 
+def json_converter(arrow_type: pa.DataType, leaf: Callable[[Any], Any] = json_value) -> Callable[[Any], Any]:
+    """Return what converts the ``to_pylist`` values of a column to JSON values; maps come as lists of pairs.
+
+    Parameters
+    ----------
+    leaf : callable
+        Converts values that are neither struct, map nor list.
+    """
+    if pa.types.is_map(arrow_type):
+        key, item = json_converter(arrow_type.key_type, leaf), json_converter(arrow_type.item_type, leaf)
+        as_object = pa.types.is_string(arrow_type.key_type)
+
+        def of_map(value: Any) -> Any:
+            if value is None:
+                return None
+            pairs = [[key(name), item(inner)] for name, inner in value]
+            return dict(pairs) if as_object else pairs
+
+        return of_map
+    if isinstance(arrow_type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
+        element = json_converter(arrow_type.value_type, leaf)
+        return lambda value: None if value is None else list(map(element, value))
+    if pa.types.is_struct(arrow_type):
+        parts = {field.name: json_converter(field.type, leaf) for field in arrow_type}
+        return lambda value: (
+            None if value is None else {name: convert(value[name]) for name, convert in parts.items()}
+        )
+    return leaf
+
+
 def shown_value(value: Any, serializer: TypeSerializer[Any] | None = None) -> str:
-    """Return a value as people read it, whole: what differs may be at its end."""
+    """Return a value for people, never shortened: what differs may be at its end."""
     if isinstance(serializer, TtlSerializer) and value is not None:
         return f"{shown_value(value[1])} written at {_stamp(value[0])}"
     # NumPy would cut arrays and fold their lines.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment import SegmentHandle
-from keyedstate.checkpoint.protocol.recovery import handles_for
+from keyedstate.checkpoint.protocol.recovery import opened_handles
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import (
     GenericStateRefusedError,
@@ -169,8 +170,7 @@ class KeyedStateReader(StateReader):
         return pieces
 
     def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
-        handles = handles_for(self._stored.metadata, self._stored.storage, piece.key_groups)
-        try:
+        with opened_handles(self._stored.metadata, self._stored.storage, piece.key_groups) as handles:
             for handle in handles:
                 metas = {meta.name: meta for meta in handle.states}
                 if self.name not in metas:
@@ -179,9 +179,6 @@ class KeyedStateReader(StateReader):
                 for key_group in handle.key_groups.intersection(piece.key_groups):
                     for entries in handle.columns(self.name, key_group):
                         yield self._batch(key_group, entries, convert)
-        finally:
-            for handle in handles:
-                handle.close()
 
     def _conversion(self, stored: TypeSerializer[Any]) -> Any:
         """Return what turns a column of another type, of a task that kept it, into one of the newest."""
@@ -209,7 +206,7 @@ class KeyedStateReader(StateReader):
             written,
             _expiry(latest, self._ttl_ms, rows),
             pa.array(np.full(rows, key_group, np.int32)),
-            pa.array([self.name]).take(pa.array(np.zeros(rows, np.int32))),
+            pa.repeat(self.name, rows),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -258,26 +255,23 @@ class OperatorStateReader(StateReader):
     def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
         file = self._stored.metadata.parts[piece.part].operator_state
         assert file is not None, "a slice of a part without operator state"
-        handle = SegmentHandle.open(self._stored.storage, file.segment)
-        try:
-            position = 0
+        position = 0
+        with closing(SegmentHandle.open(self._stored.storage, file.segment)) as handle:
             for entries in handle.columns(self.name, OPERATOR_KEY_GROUP):
                 _, keys, values = entries.columns
                 rows = entries.num_rows
                 if self._is_map:
-                    place = [keys]
+                    address = [keys]
                 else:
                     numbers = np.arange(position, position + rows, dtype=np.int64)
-                    place = [pa.array(np.full(rows, piece.part, np.int32)), pa.array(numbers)]
+                    address = [pa.array(np.full(rows, piece.part, np.int32)), pa.array(numbers)]
                 position += rows
-                names = pa.array([self.name]).take(pa.array(np.zeros(rows, np.int32)))
+                names = pa.repeat(self.name, rows)
                 try:
-                    yield pa.RecordBatch.from_arrays([*place, values, names], schema=self.schema)
+                    yield pa.RecordBatch.from_arrays([*address, values, names], schema=self.schema)
                 except (pa.ArrowException, TypeError) as error:
                     reason = "its tasks have written it with several types; run its query once"
                     raise UnreadableStateError(handle.location, self.name, reason) from error
-        finally:
-            handle.close()
 
 
 def reader_of(stored: OperatorSnapshot, name: str, *, allow_generic: bool = False) -> StateReader:

@@ -12,17 +12,14 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 
-from keyedstate.checkpoint.format.delta import ChainHandle
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
-from keyedstate.checkpoint.format.native_files import StoredNativeHandle
-from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
-from keyedstate.checkpoint.protocol.recovery import handles_for
+from keyedstate.checkpoint.protocol.recovery import opened_handles
 from keyedstate.checkpoint.savepoint.savepoint import Progress
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.transfer import FileCopy, transfer
@@ -148,14 +145,13 @@ def _write_part(
         segments = tuple(_rewritten(metadata, part, source, target, compression or "zstd"))
     else:
         segments = tuple(
-            copy_segment(source, segment, target, data_paths(_numbered(nonce, number))[0])
+            copy_segment(source, segment, target, data_paths(f"{nonce}-{number}" if number else nonce)[0])
             for number, segment in enumerate(part.segments)
         )
-    operator_state: OperatorStateFile | None = None
-    if part.operator_state is not None:
-        path = data_paths(nonce)[1]
-        copied = copy_segment(source, part.operator_state.segment, target, path)
-        operator_state = replace(part.operator_state, segment=copied)
+    operator_state = part.operator_state
+    if operator_state is not None:
+        copied = copy_segment(source, operator_state.segment, target, data_paths(nonce)[1])
+        operator_state = replace(operator_state, segment=copied)
     states = {state for segment in segments for state in segment.entries}
     whole = replace(
         part,
@@ -178,7 +174,7 @@ def _rewritten(
     target: CheckpointStorage,
     compression: str,
 ) -> Iterator[SegmentFile]:
-    with _opened(metadata, part, source) as handles:
+    with opened_handles(metadata, source, part.key_groups) as handles:
         for handle in handles:
             path = data_paths(uuid.uuid4().hex)[0]
             with SegmentWriter(target, path, handle.key_groups, compression) as writer:
@@ -187,19 +183,3 @@ def _rewritten(
                     for key_group in handle.key_groups:
                         writer.write_columns(key_group, handle.columns(meta.name, key_group))
                 yield writer.finish()
-
-
-@contextmanager
-def _opened(
-    metadata: CheckpointMetadata, part: AttemptManifest, source: CheckpointStorage
-) -> Iterator[list[SegmentHandle | ChainHandle | StoredNativeHandle]]:
-    handles = handles_for(metadata, source, part.key_groups)
-    try:
-        yield handles
-    finally:
-        for handle in handles:
-            handle.close()
-
-
-def _numbered(nonce: str, number: int) -> str:
-    return f"{nonce}-{number}" if number else nonce

@@ -21,9 +21,9 @@ import hashlib
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from keyedstate.checkpoint.format.json_converter import to_json
@@ -216,11 +216,8 @@ class SavepointFolder:
         segments = [(one.uid, segment) for one in metadata for part in one.parts for segment in part.files]
         total, done = sum(segment.bytes for _, segment in segments), 0
         for uid, segment in segments:
-            handle = SegmentHandle.open(self.storage(uid), segment)
-            try:
+            with closing(SegmentHandle.open(self.storage(uid), segment)) as handle:
                 handle.verify()
-            finally:
-                handle.close()
             done += segment.bytes
             if progress is not None:
                 progress(done, total)
@@ -321,7 +318,7 @@ class SavepointWriter:
             raise SavepointTargetError(self.root.location(), foreign or files)
         # First the mark of our own, then the rest of the other: what is killed here is still ours.
         self.root.write_atomic(UNFINISHED, _mark(self.id))
-        _delete_files(self.root, [path for path in files if path != UNFINISHED])
+        self.root.for_each(self.root.delete_file, [path for path in files if path != UNFINISHED])
 
     def storage(self, uid: str) -> CheckpointStorage:
         """Return the folder of one operator, for its data files.
@@ -415,17 +412,13 @@ class SavepointWriter:
     def __enter__(self) -> SavepointWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.abort()
             return
-        try:
+        # The block's error is the one to report; the mark says that the rest is of no use.
+        with suppress(KeyedStateError):
             self.abort()
-        except KeyedStateError:
-            # The first error is the one to report; the mark says that the rest is of no use.
-            return
 
     def _write(self, path: str, data: bytes) -> None:
         self.root.write_atomic(path, data)
@@ -460,7 +453,8 @@ def _delete_own(root: CheckpointStorage) -> tuple[str, ...]:
     # Somebody may have pointed a query's checkpoint.dir here: what an operator has claimed is not ours.
     claimed = {path.partition("/")[0] for path in files if path.endswith(f"/{OWNER}")}
     foreign = tuple(path for path in files if not _OWN.fullmatch(path) or path.partition("/")[0] in claimed)
-    _delete_files(root, [path for path in files if path not in foreign and path != UNFINISHED])
+    kept = {*foreign, UNFINISHED}
+    root.for_each(root.delete_file, [path for path in files if path not in kept])
     root.delete_file(UNFINISHED)
     if root.is_local:
         # What comes into it since it was listed keeps it.
@@ -469,10 +463,6 @@ def _delete_own(root: CheckpointStorage) -> tuple[str, ...]:
         # Not a whole bucket, where the savepoint has one to itself.
         root.delete_dir("")
     return foreign
-
-
-def _delete_files(root: CheckpointStorage, paths: Sequence[str]) -> None:
-    root.for_each(root.delete_file, paths)
 
 
 def _is_sparks(path: str) -> bool:

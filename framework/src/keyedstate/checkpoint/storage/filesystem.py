@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
@@ -45,6 +45,7 @@ R = TypeVar("R")
 Location: TypeAlias = "str | os.PathLike[str] | CheckpointStorage"
 
 _WRITE_BUFFER_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 20
 #: A file that is written elsewhere than on a local disk is held up to this size, and sent in one request.
 _HELD_OUTPUT_BYTES = 8 << 20
 #: What may be on its way of a larger one: pyarrow uploads in the background, as much as it is given.
@@ -454,6 +455,18 @@ class InputFile:
             self._held = self._storage._run("read", self._path, lambda: self._read(0, self.size))
         start = min(offset, self._held.size)
         return self._held.slice(start, max(0, min(length, self._held.size - start)))
+
+    def pieces(self, offset: int = 0, length: int | None = None) -> Iterator[pa.Buffer]:
+        """Yield a range of the file, by default all of it, in pieces of at most 4 MiB."""
+        end = self.size if length is None else offset + length
+        for start in range(offset, end, _PIECE_BYTES):
+            yield self.read_at(start, min(_PIECE_BYTES, end - start))
+
+    def __enter__(self) -> InputFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the file; again does nothing."""
