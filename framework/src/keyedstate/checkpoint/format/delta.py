@@ -192,20 +192,13 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class _ChangedColumns:
-    """What all deltas of a chain have changed of one state.
+    """What all deltas of a chain have changed of one state."""
 
-    Attributes
-    ----------
-    entries : pyarrow.Table
-        Namespace, key and value of each change, in the order of the files.
-    present : list of bool
-        Whether the change wrote the entry; False where it removed it.
-    rows : dict
-        By key group and address, the row of the last change.
-    """
-
+    #: Namespace, key and value of each change, in the order of the files.
     entries: pa.Table
+    #: Whether the change wrote the entry; False where it removed it.
     present: list[bool]
+    #: By key group and address, the row of the last change.
     rows: dict[int, dict[tuple[Any, Any], int]]
 
 

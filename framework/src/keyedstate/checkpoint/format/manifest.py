@@ -24,35 +24,24 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """One attempt of one task: one partition of one epoch of one operator.
+    """One attempt of one task: one partition of one epoch of one operator."""
 
-    Attributes
-    ----------
-    uid : str
-        The operator.
-    query_id : str
-        Spark's query id, the same after a restart.
-    run_id : str
-        Spark's run id, another one after every restart.
-    epoch : int
-        Spark's micro-batch id.
-    max_parallelism : int
-        Number of key groups of the operator.
-    attempt : int
-        Spark's ``taskAttemptId``, unique within one Spark application.
-    nonce : str
-        Random and unique, such as ``uuid.uuid4().hex``: two processes that run one attempt differ in it.
-        The attempt's data file is named after it.
-    """
-
+    #: The operator.
     uid: str
+    #: Spark's query id, the same after a restart.
     query_id: str
+    #: Spark's run id, another one after every restart.
     run_id: str
+    #: Spark's micro-batch id.
     epoch: int
     partition: int
     parallelism: int
+    #: Number of key groups of the operator.
     max_parallelism: int
+    #: Spark's ``taskAttemptId``, unique within one Spark application.
     attempt: int
+    #: Random and unique, such as ``uuid.uuid4().hex``: two processes that run one attempt differ in it. The
+    #: attempt's data file is named after it.
     nonce: str
 
     def __post_init__(self) -> None:
@@ -74,116 +63,82 @@ class StateOrigin(enum.Enum):
 
 @dataclass(frozen=True)
 class HostAddress:
-    """Where the process listens that keeps the state of a partition for the next epoch.
+    """Where the process listens that keeps the state of a partition for the next epoch."""
 
-    Attributes
-    ----------
-    executor : str
-        The executor that it belongs to.
-    address : str
-        As other executors are to use it: an IP address or a name.
-    """
-
+    #: The executor that it belongs to.
     executor: str
+    #: As other executors are to use it: an IP address or a name.
     address: str
     port: int
 
 
 @dataclass(frozen=True)
 class AttemptManifest:
-    """What one finished attempt has written: the state of its key groups after its epoch.
-
-    Attributes
-    ----------
-    backend, backend_version : str
-        Who wrote the segments.
-    states : tuple of mapping
-        `StateMeta.to_json` of every state.
-    segments : tuple of SegmentFile
-        The full snapshot's files: written by this attempt or, where there are deltas, by an earlier one.
-        Empty where the full snapshot is native.
-    deltas : tuple of SegmentFile
-        Files with what changed since, in their order; the last one is this attempt's own where it changed
-        anything.
-    entries : mapping of str to int
-        Entries per state.
-    rows_by_input : mapping of str to int
-        Of `rows_in` those of each of two connected inputs; empty where there is one.
-    rows_dropped : mapping of str to int
-        By why, as `EpochMetrics.rows_dropped`.
-    largest_event_time : int or None
-        Milliseconds since 1970 UTC, over the rows of this epoch; None where there is no event time.
-    watermark : int or None
-        The event time up to which all rows had come when the epoch began, also where its own rows had none;
-        None where that was not known.
-    processing_time : int or None
-        By which timers fired in the epoch, in milliseconds since 1970 UTC.
-    clock_skew_ms : int
-        How far the clock of the task's machine was ahead of that of the storage; negative where behind.
-    inputs : mapping of str to (int, int)
-        Where rows are of several inputs: what this task knows of each, over all epochs; the largest event
-        time, and the processing time of the last epoch in which it had a row.
-    sync_ms, write_ms, restore_ms, process_ms : float
-        Time of the snapshot's synchronous part, of writing it, of restoring, and of the rows.
-    bytes : int
-        Size of what this attempt has written.
-    key_columns : tuple of (str, str)
-        Names and types of the key columns, as the operator was given them.
-    operator_state : OperatorStateFile or None
-        None where the operator has no operator state.
-    ttl_ms : mapping of str to int
-        The time to live of each state that has one, as the program had set it: for whoever reads the state
-        without the program.  The program that goes on with the state brings its own.
-    full_snapshots : tuple of FullSnapshotReport
-        The last full snapshot that was completed, and those that failed since.
-    unfinished : str or None
-        The file of a full snapshot that is being written in the background, which this checkpoint does not
-        need; or that in whose place native files are being uploaded.
-    latencies : mapping of str to (mapping of str to sequence of int)
-        By state and operation the nanoseconds of sampled accesses; empty where none are sampled.
-    metrics : mapping of str to int
-        What the backend's own engine reports.
-    native : NativeFullSnapshot or None
-        The full snapshot, where it is of the backend's own files.
-    host : HostAddress or None
-        Who keeps the state for the next epoch; None where nobody does whom other executors could reach.
-    task_executor : str or None
-        The executor of the task, where that is known.  Where it is not the host's, the rows have gone over
-        the network.
-    """
+    """What one finished attempt has written: the state of its key groups after its epoch."""
 
     identity: TaskIdentity
     key_groups: KeyGroupRange
+    #: Who wrote the segments.
     backend: str
     backend_version: str
+    #: `StateMeta.to_json` of every state.
     states: tuple[Mapping[str, Any], ...]
+    #: The full snapshot's files: written by this attempt or, where there are deltas, by an earlier one. Empty
+    #: where the full snapshot is native.
     segments: tuple[SegmentFile, ...]
+    #: Entries per state.
     entries: Mapping[str, int]
     rows_in: int
     rows_out: int
+    #: Milliseconds since 1970 UTC, over the rows of this epoch; None where there is no event time.
     largest_event_time: int | None
+    #: Time of the snapshot's synchronous part, of writing it, of restoring, and of the rows.
     sync_ms: float
     write_ms: float
     restore_ms: float
     process_ms: float
+    #: Size of what this attempt has written.
     bytes: int
+    #: Names and types of the key columns, as the operator was given them.
     key_columns: tuple[tuple[str, str], ...] = ()
+    #: None where the operator has no operator state.
     operator_state: OperatorStateFile | None = None
+    #: The event time up to which all rows had come when the epoch began, also where its own rows had none;
+    #: None where that was not known.
     watermark: int | None = None
+    #: By which timers fired in the epoch, in milliseconds since 1970 UTC.
     processing_time: int | None = None
+    #: Where rows are of several inputs: what this task knows of each, over all epochs; the largest event
+    #: time, and the processing time of the last epoch in which it had a row.
     inputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    #: Of `rows_in` those of each of two connected inputs; empty where there is one.
     rows_by_input: Mapping[str, int] = field(default_factory=dict)
+    #: Files with what changed since, in their order; the last one is this attempt's own where it changed
+    #: anything.
     deltas: tuple[SegmentFile, ...] = ()
+    #: The time to live of each state that has one, as the program had set it: for whoever reads the state
+    #: without the program.  The program that goes on with the state brings its own.
     ttl_ms: Mapping[str, int] = field(default_factory=dict)
+    #: The last full snapshot that was completed, and those that failed since.
     full_snapshots: tuple[FullSnapshotReport, ...] = field(default=(), metadata={"json": "bases"})
+    #: The file of a full snapshot that is being written in the background, which this checkpoint does not
+    #: need; or that in whose place native files are being uploaded.
     unfinished: str | None = None
     state_origin: StateOrigin = StateOrigin.FILES
+    #: Who keeps the state for the next epoch; None where nobody does whom other executors could reach.
     host: HostAddress | None = None
+    #: The executor of the task, where that is known.  Where it is not the host's, the rows have gone over the
+    #: network.
     task_executor: str | None = None
+    #: The full snapshot, where it is of the backend's own files.
     native: NativeFullSnapshot | None = None
+    #: By state and operation the nanoseconds of sampled accesses; empty where none are sampled.
     latencies: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
+    #: What the backend's own engine reports.
     metrics: Mapping[str, int] = field(default_factory=dict, metadata={"json": "figures"})
+    #: By why, as `EpochMetrics.rows_dropped`.
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
+    #: How far the clock of the task's machine was ahead of that of the storage; negative where behind.
     clock_skew_ms: int = 0
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
@@ -219,11 +174,6 @@ class CheckpointMetadata:
     It is made from the manifests of its attempts and from nothing else, so that whoever publishes it, the
     coordinator or tasks of the next epoch, writes the same bytes.
 
-    Attributes
-    ----------
-    parts : tuple of AttemptManifest
-        One per partition, in their order.
-
     Raises
     ------
     IncompleteEpochError
@@ -237,6 +187,7 @@ class CheckpointMetadata:
     parallelism: int
     max_parallelism: int
     key_columns: tuple[tuple[str, str], ...]
+    #: One per partition, in their order.
     parts: tuple[AttemptManifest, ...]
 
     @classmethod
@@ -311,46 +262,31 @@ class CheckpointMetadata:
 
 @dataclass(frozen=True)
 class SavepointOrigin:
-    """The savepoint that the first epoch of a query begins from.
+    """The savepoint that the first epoch of a query begins from."""
 
-    Attributes
-    ----------
-    location : str
-        Its address without passwords.
-    operators : tuple of str
-        The uids of all operators in it.
-    claimed : bool
-        Whether it is the query's own, and to be deleted when it needs it no more.
-    """
-
+    #: Its address without passwords.
     location: str
     id: str
+    #: The uids of all operators in it.
     operators: tuple[str, ...]
+    #: Whether it is the query's own, and to be deleted when it needs it no more.
     claimed: bool
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose state a folder holds.
-
-    Attributes
-    ----------
-    first_epoch : int
-        The first epoch that ran over this folder: a later one must find a checkpoint.
-    runs : tuple of str
-        The newest runs of the query in the order in which they began; only the last one may write.
-    savepoint : SavepointOrigin or None
-        Where the query began from one.
-    drained_run : str or None
-        The run whose input is over: its event-time timers all fire.
-    """
+    """Whose state a folder holds."""
 
     query_id: str
     uid: str
     max_parallelism: int
+    #: The first epoch that ran over this folder: a later one must find a checkpoint.
     first_epoch: int
+    #: The newest runs of the query in the order in which they began; only the last one may write.
     runs: tuple[str, ...]
+    #: Where the query began from one.
     savepoint: SavepointOrigin | None = None
+    #: The run whose input is over: its event-time timers all fire.
     drained_run: str | None = None
 
     def position(self, run_id: str) -> int:

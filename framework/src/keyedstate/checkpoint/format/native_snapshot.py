@@ -18,39 +18,27 @@ _NUMBER = re.compile(r"\.[0-9]+\.native$")
 
 @dataclass(frozen=True)
 class StoredNativeFile:
-    """A native file in the storage.
+    """A native file in the storage."""
 
-    Attributes
-    ----------
-    name : str
-        Of the file as the backend knows it.
-    path : str
-        Relative to the operator's folder.
-    sha256 : str
-        Hexadecimal.
-    """
-
+    #: Of the file as the backend knows it.
     name: str
+    #: Relative to the operator's folder.
     path: str
     bytes: int
+    #: Hexadecimal.
     sha256: str
 
 
 @dataclass(frozen=True)
 class NativeFullSnapshot:
-    """The whole keyed state of some key groups in a backend's own files.
-
-    Attributes
-    ----------
-    details : mapping
-        What the backend wants to know at a restore.
-    """
+    """The whole keyed state of some key groups in a backend's own files."""
 
     backend: str
     key_groups: KeyGroupRange
     max_parallelism: int
     files: tuple[StoredNativeFile, ...]
     entries: Mapping[str, int]
+    #: What the backend wants to know at a restore.
     details: Mapping[str, Any]
 
     @property

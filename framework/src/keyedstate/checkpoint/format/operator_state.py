@@ -25,15 +25,10 @@ from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateMeta, Res
 
 @dataclass(frozen=True)
 class OperatorStateFile:
-    """The operator state of one task, as its manifest names it.
-
-    Attributes
-    ----------
-    states : tuple of mapping
-        `OperatorStateMeta.to_json` of every state.
-    """
+    """The operator state of one task, as its manifest names it."""
 
     segment: SegmentFile
+    #: `OperatorStateMeta.to_json` of every state.
     states: tuple[Mapping[str, Any], ...]
 
     def metas(self) -> list[OperatorStateMeta]:

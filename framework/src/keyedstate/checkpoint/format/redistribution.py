@@ -20,18 +20,12 @@ from keyedstate.operator_state import OperatorStateKind
 
 @dataclass(frozen=True)
 class Share:
-    """A run of the entries of one state in one part.
-
-    Attributes
-    ----------
-    part : int
-        The old task that wrote it.
-    start, stop : int
-        The entries ``start`` to ``stop - 1``.
-    """
+    """A run of the entries of one state in one part."""
 
     state: str
+    #: The old task that wrote it.
     part: int
+    #: The entries ``start`` to ``stop - 1``.
     start: int
     stop: int
 

@@ -438,9 +438,7 @@ class SegmentHandle(StateHandle):
     def verify(self) -> None:
         """Read every stream and compare it with its checksum; decodes nothing.
 
-        Raises
-        ------
-        CorruptSegmentError, StorageError
+        Raises `CorruptSegmentError` and `StorageError`.
         """
         for state, index in self._streams.items():
             for row, key_group in enumerate(index.key_groups):

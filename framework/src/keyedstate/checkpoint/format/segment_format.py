@@ -44,29 +44,19 @@ _TAIL_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """A finished segment file, as manifests name it.
+    """A finished segment file, as manifests name it."""
 
-    Attributes
-    ----------
-    path : str
-        Relative to the storage that it was written to.
-    bytes : int
-        Size of the file.
-    digest : str
-        SHA-256 of the index, hexadecimal; the index holds the checksum of everything else.
-    key_groups : KeyGroupRange
-        The key groups that the file covers, also those without entries.
-    entries : mapping of str to int
-        Entries per state.
-    sizes : mapping of str to int
-        Bytes per state; empty where an earlier version has written the file.
-    """
-
+    #: Relative to the storage that it was written to.
     path: str
+    #: Size of the file.
     bytes: int
+    #: SHA-256 of the index, hexadecimal; the index holds the checksum of everything else.
     digest: str
+    #: The key groups that the file covers, also those without entries.
     key_groups: KeyGroupRange
+    #: Entries per state.
     entries: Mapping[str, int]
+    #: Bytes per state; empty where an earlier version has written the file.
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -75,22 +65,16 @@ class StreamIndex:
     """The streams of one state; the lists run in parallel, key groups ascending.
 
     A key group of the file's range that is not listed has no entries.
-
-    Attributes
-    ----------
-    meta : dict
-        `StateMeta.to_json`.
-    offsets, lengths : list of int
-        In bytes, offsets from the start of the file.
-    checksums : list of int
-        CRC-32 of the streams.
     """
 
+    #: `StateMeta.to_json`.
     meta: dict[str, Any]
     key_groups: list[int] = field(default_factory=list)
+    #: In bytes, offsets from the start of the file.
     offsets: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
+    #: CRC-32 of the streams.
     checksums: list[int] = field(default_factory=list)
 
 

@@ -45,34 +45,23 @@ _COUNTED = frozenset(
 
 @dataclass(frozen=True)
 class FullSnapshotReport:
-    """What became of one base.
+    """What became of one base."""
 
-    Attributes
-    ----------
-    epoch : int
-        It holds the state after this epoch.
-    background : bool
-        Whether it was written beside the work.
-    failure : FailureReason or None
-        Why it failed; None where it was completed.
-    error : str
-        The error in words; empty where it was completed.
-    sync_ms, async_ms : float
-        How long it held the task up; how long it was then written.
-    bytes, entries : int
-        Of what was written; 0 where it failed.
-    ended_ms : int
-        When, in milliseconds since 1970 UTC, by the clock of the task.
-    """
-
+    #: It holds the state after this epoch.
     epoch: int
+    #: Whether it was written beside the work.
     background: bool
+    #: Why it failed; None where it was completed.
     failure: FailureReason | None
+    #: The error in words; empty where it was completed.
     error: str
+    #: How long it held the task up; how long it was then written.
     sync_ms: float
     async_ms: float
+    #: Of what was written; 0 where it failed.
     bytes: int
     entries: int
+    #: When, in milliseconds since 1970 UTC, by the clock of the task.
     ended_ms: int
 
     @property

@@ -50,8 +50,8 @@ class Background:
     def submit(self, job: Callable[[], None]) -> None:
         """Queue a job; blocks while `limit` jobs wait.
 
-        The error of a job is logged.  Where no thread can be started, the job waits for the next call that can start
-        one.
+        The error of a job is logged.  Where no thread can be started, the job waits for the next call that
+        can start one.
         """
         with self._changed:
             if len(self._jobs) >= self._limit and self._running:

@@ -1,7 +1,7 @@
 """The driver's side: collects the acknowledgements of an epoch, publishes its checkpoint, and cleans up.
 
-Spark waits while the driver handles the end of a task.  The checkpoint must exist before Spark's own commit, so
-it is published at once; everything else happens in the background.
+Spark waits while the driver handles the end of a task.  The checkpoint must exist before Spark's own commit,
+so it is published at once; everything else happens in the background.
 """
 
 from __future__ import annotations
@@ -34,15 +34,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """The message of a task that its attempt has finished; small, since it travels through an accumulator.
-
-    Attributes
-    ----------
-    manifest : str
-        The path that `write_attempt` returned.
-    """
+    """The message of a task that its attempt has finished; small, since it travels through an accumulator."""
 
     identity: TaskIdentity
+    #: The path that `write_attempt` returned.
     manifest: str
 
 
@@ -67,27 +62,19 @@ class CheckpointListener:
 
 @dataclass
 class _Pending:
-    """The current epoch.
-
-    Attributes
-    ----------
-    acknowledged : dict of int to Acknowledgement
-        The last one of each partition.
-    manifests : dict of str to AttemptManifest
-        By path; a manifest never changes after it is written.
-    timer : threading.Timer
-        Runs until the epoch is published.
-    published, aborted : bool
-        Whether it was published, and whether the listener was notified that it was not.
-    """
+    """The current epoch."""
 
     query_id: str
     run_id: str
     epoch: int
     parallelism: int
+    #: Runs until the epoch is published.
     timer: threading.Timer
+    #: The last one of each partition.
     acknowledged: dict[int, Acknowledgement] = field(default_factory=dict)
+    #: By path; a manifest never changes after it is written.
     manifests: dict[str, AttemptManifest] = field(default_factory=dict)
+    #: Whether it was published, and whether the listener was notified that it was not.
     published: bool = False
     aborted: bool = False
 
@@ -103,23 +90,21 @@ class CheckpointCoordinator:
     retained : int
         Completed checkpoints to keep, at least 2: Spark may run the newest epoch again, from the one before.
     timeout_ms : int
-        From the first acknowledgement of an epoch to the last one.  Afterwards the epoch is reported as aborted,
-        with the missing partitions.  If they still acknowledge before the next epoch, the checkpoint is
-        published, since Spark is about to commit the epoch.
+        From the first acknowledgement of an epoch to the last one.  Afterwards the epoch is reported as
+        aborted, with the missing partitions.  If they still acknowledge before the next epoch, the checkpoint
+        is published, since Spark is about to commit the epoch.
 
     Raises
     ------
     InvalidOptionError
         Where `retained` or `timeout_ms` is too small.
 
-    Notes
-    -----
-    Correctness after a crash does not depend on this class: the tasks of the next epoch publish an unpublished
-    checkpoint from the same manifests.
+    Notes ----- Correctness after a crash does not depend on this class: the tasks of the next epoch publish
+    an unpublished checkpoint from the same manifests.
 
     Clean-up and the listener run in a thread of their own.  If it falls behind by some epochs, the next
-    publication waits for it, so that files do not pile up (CP-03).  Of several waiting clean-ups only the last one
-    runs, since each deletes everything that is obsolete.
+    publication waits for it, so that files do not pile up (CP-03).  Of several waiting clean-ups only the
+    last one runs, since each deletes everything that is obsolete.
     """
 
     def __init__(
@@ -148,15 +133,16 @@ class CheckpointCoordinator:
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Take the acknowledgement of a task; the last missing one publishes the epoch's checkpoint.
 
-        Where Spark runs a partition again, its last attempt counts: an epoch that was published is published again.
-        Late acknowledgements of earlier epochs are ignored.
+        Where Spark runs a partition again, its last attempt counts: an epoch that was published is published
+        again. Late acknowledgements of earlier epochs are ignored.
 
         Raises
         ------
         StateFolderOwnedError, SupersededRunError
             Where another query, or a newer run of this one, may write now; nothing was published.
         CheckpointError
-            Where a manifest cannot be read or the checkpoint not be written; the tasks of the next epoch publish it.
+            Where a manifest cannot be read or the checkpoint not be written; the tasks of the next epoch
+            publish it.
         """
         identity = acknowledgement.identity
         if identity.uid != self.folder.uid:

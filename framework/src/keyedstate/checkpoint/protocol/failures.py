@@ -8,7 +8,8 @@ from keyedstate.checkpoint.format.snapshot_report import FailureReason
 class FailureManager:
     """Counts failures in a row, and reports when there are too many.
 
-    Each id counts once.  A success resets the count, and failures of ids before the newest success do not count.
+    Each id counts once.  A success resets the count, and failures of ids before the newest success do not
+    count.
 
     Parameters
     ----------

@@ -38,16 +38,11 @@ class SnapshotKind(enum.Enum):
 
 @dataclass(frozen=True)
 class FullSnapshotRules:
-    """The options that decide when a full snapshot is due.
+    """The options that decide when a full snapshot is due."""
 
-    Attributes
-    ----------
-    max_deltas, min_bytes, min_pause_ms, max_concurrent, timeout_ms, tolerable_failures : int
-        The options ``checkpoint.max-deltas``, ``checkpoint.delta-min-bytes``,
-        ``checkpoint.full-snapshot-min-pause``, ``checkpoint.max-concurrent-full-snapshots``,
-        ``checkpoint.full-snapshot-timeout`` and ``checkpoint.tolerable-failures``.
-    """
-
+    #: The options ``checkpoint.max-deltas``, ``checkpoint.delta-min-bytes``,
+    #: ``checkpoint.full-snapshot-min-pause``, ``checkpoint.max-concurrent-full-snapshots``,
+    #: ``checkpoint.full-snapshot-timeout`` and ``checkpoint.tolerable-failures``.
     max_deltas: int
     min_bytes: int
     min_pause_ms: int = 0
@@ -80,8 +75,8 @@ class FullSnapshotRules:
         Parameters
         ----------
         restore_point : CheckpointMetadata or None
-            The checkpoint that the epoch begins from.  All tasks see the same one, so they agree on which of them
-            write a full snapshot.
+            The checkpoint that the epoch begins from.  All tasks see the same one, so they agree on which of
+            them write a full snapshot.
         asynchronous : bool
             Whether the backend can write a full snapshot in the background.
         now_ms : int

@@ -85,7 +85,8 @@ class Lease:
 def lease(folder: OperatorFolder, epoch: int, duration: float, clock: Clock = time.time) -> Lease:
     """Keep clean-up from deleting the checkpoint of an epoch and its data.
 
-    Where the storage is read-only, a warning is logged and the caller continues unprotected (`Lease.protects`).
+    Where the storage is read-only, a warning is logged and the caller continues unprotected
+    (`Lease.protects`).
 
     Parameters
     ----------

@@ -1,12 +1,13 @@
 """Copies of data files on a task's own machine, from which a restore there reads.
 
 A task writes to the storage and, byte for byte, to a local folder.  A later restore on the machine uses a
-local copy only if it is exactly the file that the manifest describes: every byte is verified first, and a copy
-that differs is deleted and read from the storage.  So a copy may be lost, damaged or left behind by a crash at
-any moment.
+local copy only if it is exactly the file that the manifest describes: every byte is verified first, and a
+copy that differs is deleted and read from the storage.  So a copy may be lost, damaged or left behind by a
+crash at any moment.
 
 `keyedstate.checkpoint.protocol.local_copies_folder` has their layout, and what may be deleted there.  Follows
-Flink's ``TaskLocalStateStoreImpl``, ``DuplicatingCheckpointOutputStream`` and ``PrioritizedOperatorSubtaskState``.
+Flink's ``TaskLocalStateStoreImpl``, ``DuplicatingCheckpointOutputStream`` and
+``PrioritizedOperatorSubtaskState``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def with_local_copies(
     restore_point : CheckpointMetadata or None
         The published checkpoint that the epoch begins from.
     default_folder : Path or None
-        Its subfolder has the copies where ``checkpoint.local-copies-dir`` is not set; None for no copies then.
+        Its subfolder has the copies where ``checkpoint.local-copies-dir`` is not set; None for no copies
+        then.
     """
     if config[CHECKPOINT_LOCAL_COPIES] == "off":
         return operator
@@ -168,16 +170,11 @@ class LocalCopy:
 
 @dataclass(frozen=True)
 class CopyingStorage(CheckpointStorage):
-    """An operator's storage whose data files have local copies.
-
-    Attributes
-    ----------
-    described : mapping of str to SegmentFile or StoredNativeFile
-        The manifests' descriptions of the files that may be read locally, by path.
-    """
+    """An operator's storage whose data files have local copies."""
 
     copies: CopiesFolder = field(kw_only=True)
     epoch: int = field(kw_only=True)
+    #: The manifests' descriptions of the files that may be read locally, by path.
     described: Mapping[str, SegmentFile | StoredNativeFile] = field(kw_only=True)
 
     @property

@@ -7,9 +7,9 @@
         epoch-<epoch>/<path of the data file>                            0600
         epoch-<epoch>/<path>.<32 hexadecimal digits>.tmp                 being written, and locked meanwhile
 
-The user chooses the base folder and may keep other files there.  So a folder counts as ours only with its name,
-its mark, this user as its owner and no access for others, and only files with our names are deleted from it.
-Its age is that of its newest file: a folder's own time does not change when a file in it does.
+The user chooses the base folder and may keep other files there.  So a folder counts as ours only with its
+name, its mark, this user as its owner and no access for others, and only files with our names are deleted
+from it. Its age is that of its newest file: a folder's own time does not change when a file in it does.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class CopiesFolder:
     def prune(self, epoch: int, kept: set[str]) -> None:
         """Delete the copies of earlier epochs that are not kept, and leftovers.
 
-        Copies of the epoch and of later ones stay: other tasks may be writing them, and this one may be a zombie.
+        Copies of the epoch and of later ones stay: other tasks may be writing them, and this one may be a
+        zombie.
         """
         now = time.time()
         files = self.files()

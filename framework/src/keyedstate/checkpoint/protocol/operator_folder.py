@@ -14,7 +14,7 @@
         data/<nonce>[.base].<number>.native  a file of the backend's own, in the place of one of those
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.started    an attempt that began
         attempts/epoch-<epoch>/<run id>.p<partition>.t<attempt>.<nonce>.json       its manifest: it finished
-        holds/<epoch>.<expires>.<nonce>  a lease: the data files that a reader needs until then (ms since 1970)
+        holds/<epoch>.<expires>.<nonce>  a lease: data files that a reader needs until then (ms since 1970)
 
 The names of attempts have everything that recovery and clean-up need, so that both list and do not read.  An
 attempt writes its started marker before its data files, and its data files before its manifest; a manifest
@@ -65,40 +65,27 @@ _STALE_MS = 3_600_000
 
 @dataclass(frozen=True)
 class AttemptFile:
-    """The name of an attempt's file, parsed.
+    """The name of an attempt's file, parsed."""
 
-    Attributes
-    ----------
-    path : str
-        Relative to the operator's folder.
-    finished : bool
-        True for a manifest, False for a started marker.
-    """
-
+    #: Relative to the operator's folder.
     path: str
     run_id: str
     partition: int
     attempt: int
     nonce: str
+    #: True for a manifest, False for a started marker.
     finished: bool
 
 
 @dataclass(frozen=True)
 class LeaseFile:
-    """The name of a lease, parsed.
+    """The name of a lease, parsed."""
 
-    Attributes
-    ----------
-    path : str
-        Relative to the operator's folder.
-    epoch : int
-        The leased checkpoint.
-    expires_ms : int
-        Milliseconds since 1970 UTC.
-    """
-
+    #: Relative to the operator's folder.
     path: str
+    #: The leased checkpoint.
     epoch: int
+    #: Milliseconds since 1970 UTC.
     expires_ms: int
 
 
@@ -203,8 +190,8 @@ class OperatorFolder:
 
         Returns the storage's time in milliseconds since 1970 UTC, or None where it has none.
 
-        To be called right after `claim`.  An attempt that fails before it and hides its failure from Spark would look
-        like an epoch that was never evaluated.
+        To be called right after `claim`.  An attempt that fails before it and hides its failure from Spark
+        would look like an epoch that was never evaluated.
         """
         # Only its name counts, and the sync of the first manifest in the folder covers that. Before that, no
         # output of the epoch is whole; and a sync here would be half of what an epoch without rows costs.
@@ -220,7 +207,8 @@ class OperatorFolder:
         Parameters
         ----------
         shared : collection of str
-            The `AttemptManifest.kept_files` of the checkpoint that the attempt began from, which it may reference.
+            The `AttemptManifest.kept_files` of the checkpoint that the attempt began from, which it may
+            reference.
         """
         path = _attempt_path(manifest.identity, "json")
         allowed = {*data_paths(manifest.identity.nonce), *shared}

@@ -1,11 +1,12 @@
 """One writer for each state folder: which run may write, and what keeps two of them from writing at once.
 
-The owner file names the query and its runs; only the newest run may publish and delete.  What a run reads there
-may be outdated when it acts.  On a local disk (and on a network file system with locks) a lock, which ends with
-its process, closes that gap: a run enters itself, and publishes a checkpoint, each under the lock.  For object
-stores pyarrow has no write that fails where an object exists.  There a run reads the owner file again after it
-has written it, and before each publication; the time from that read to the end of the write stays unprotected.
-A task takes the lock shared when it finishes its attempt: after a run has entered, no older one finishes any.
+The owner file names the query and its runs; only the newest run may publish and delete.  What a run reads
+there may be outdated when it acts.  On a local disk (and on a network file system with locks) a lock, which
+ends with its process, closes that gap: a run enters itself, and publishes a checkpoint, each under the lock.
+For object stores pyarrow has no write that fails where an object exists.  There a run reads the owner file
+again after it has written it, and before each publication; the time from that read to the end of the write
+stays unprotected. A task takes the lock shared when it finishes its attempt: after a run has entered, no
+older one finishes any.
 """
 
 from __future__ import annotations
@@ -84,13 +85,13 @@ def check_writer(folder: OperatorFolder, query_id: str, run_id: str) -> Owner | 
 
 
 def write_attempt(folder: OperatorFolder, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
-    """Finish an attempt, unless its run was superseded; takes and returns the same as `OperatorFolder.write_manifest`.
+    """Finish an attempt as `OperatorFolder.write_manifest`, unless its run was superseded.
 
     Raises
     ------
     StateFolderOwnedError, SupersededRunError
-        Where another run has entered since, and the storage has locks.  Without locks a check would prove nothing,
-        and would cost each task a request.
+        Where another run has entered since, and the storage has locks.  Without locks a check would prove
+        nothing, and would cost each task a request.
     StorageError
     """
     if not folder.storage.is_local:

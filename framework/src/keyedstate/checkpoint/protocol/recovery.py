@@ -82,9 +82,9 @@ def claim(
 ) -> Owner:
     """Check that a folder belongs to this query, or claim a new one; every task calls it first.
 
-    A query that is past its first epoch and finds no folder is refused.  Either the operator was added to a running
-    query, or its folder was deleted: to begin without state would silently lose the state.  The error names the
-    empty file by which a user allows it.
+    A query that is past its first epoch and finds no folder is refused.  Either the operator was added to a
+    running query, or its folder was deleted: to begin without state would silently lose the state.  The error
+    names the empty file by which a user allows it.
 
     Parameters
     ----------
@@ -106,10 +106,8 @@ def claim(
     MissingCheckpointError
         Where there is state and only the owner file is missing.
 
-    Notes
-    -----
-    Of two queries that claim a new folder at the same time one is refused; of two runs of a query the later one
-    may write (`keyedstate.checkpoint.protocol.owner`).
+    Notes ----- Of two queries that claim a new folder at the same time one is refused; of two runs of a query
+    the later one may write (`keyedstate.checkpoint.protocol.owner`).
     """
     owner = folder.read_owner()
     if owner is None:
@@ -174,8 +172,8 @@ def _check_not_overtaken(folder: OperatorFolder, identity: TaskIdentity, owner: 
 def _set_back(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
     """Delete this epoch and all later ones: their batches may have other rows now.
 
-    The consent is deleted last, so that an interrupted deletion is repeated, and before the run enters, so that
-    it counts once.
+    The consent is deleted last, so that an interrupted deletion is repeated, and before the run enters, so
+    that it counts once.
     """
     if identity.epoch > owner.first_epoch and _newest(folder, identity) is None:
         raise _no_checkpoint(folder, identity, folder.checkpoints())
@@ -349,9 +347,9 @@ def _look(
 ) -> tuple[CheckpointMetadata | None, dict[int, list[AttemptFile]]]:
     """Return the newest checkpoint, and the attempts of earlier epochs that it may lack, ascending.
 
-    Clean-up deletes attempts once a later epoch is published, so attempts are listed first: an attempt that is
-    deleted then is in a checkpoint that is listed afterwards.  A folder that becomes empty in between is listed
-    again.
+    Clean-up deletes attempts once a later epoch is published, so attempts are listed first: an attempt that
+    is deleted then is in a checkpoint that is listed afterwards.  A folder that becomes empty in between is
+    listed again.
     """
     before: object = None
     while True:

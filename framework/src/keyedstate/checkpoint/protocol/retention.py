@@ -1,14 +1,14 @@
 """Which files may be deleted, and when: old checkpoints, settled attempts, unreferenced data files.
 
-Clean-up lists what exists and remembers nothing, so the next one finds what a killed one leaves.  There are no
-reference counts: a data file is needed while a visible checkpoint, an attempt that may still count, or a lease
-references it.
+Clean-up lists what exists and remembers nothing, so the next one finds what a killed one leaves.  There are
+no reference counts: a data file is needed while a visible checkpoint, an attempt that may still count, or a
+lease references it.
 
 Clean-up runs while the tasks of the next epochs do, and the references to a file move meanwhile, in one
 direction: an attempt writes its marker before its data, its checkpoint is published while the attempts exist,
 and leases are taken of existing checkpoints.  So clean-up lists in this order: data files, attempts,
-checkpoints, leases.  It sees a file that moves from one to the next in one of them.  It deletes metadata before
-the data that it references: a visible checkpoint is complete.
+checkpoints, leases.  It sees a file that moves from one to the next in one of them.  It deletes metadata
+before the data that it references: a visible checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from keyedstate.errors import CorruptManifestError
 def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) -> list[int]:
     """Delete what the publication of an epoch's checkpoint has made obsolete.
 
-    It keeps the newest `retained` checkpoints at or below the epoch, all checkpoints above it, leased ones, the
-    attempts of this and of later epochs, and the data files that any of these may reference.  Files of other
-    names are left alone.
+    It keeps the newest `retained` checkpoints at or below the epoch, all checkpoints above it, leased ones,
+    the attempts of this and of later epochs, and the data files that any of these may reference.  Files of
+    other names are left alone.
 
     Returns
     -------
@@ -83,12 +83,12 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
 def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
     """Delete what earlier runs have left, when a run begins.
 
-    That is each data file that no checkpoint, lease or attempt references, the temporary files of killed processes
-    and, where the storage has locks, the attempts of older runs at the new run's epoch: otherwise a query that
-    restarts in the same epoch for a whole night would add the size of its state each time.  Where the epoch has no
-    checkpoint, the newest older run that finished all partitions is spared: Spark may have committed its output,
-    and this run may die before it publishes the epoch.  Without locks an older run may still finish its attempts,
-    so all are kept until a later epoch is published.
+    That is each data file that no checkpoint, lease or attempt references, the temporary files of killed
+    processes and, where the storage has locks, the attempts of older runs at the new run's epoch: otherwise a
+    query that restarts in the same epoch for a whole night would add the size of its state each time.  Where
+    the epoch has no checkpoint, the newest older run that finished all partitions is spared: Spark may have
+    committed its output, and this run may die before it publishes the epoch.  Without locks an older run may
+    still finish its attempts, so all are kept until a later epoch is published.
 
     Parameters
     ----------

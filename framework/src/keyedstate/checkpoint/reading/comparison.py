@@ -39,44 +39,31 @@ class Change(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Example:
-    """One entry that differs.
-
-    Attributes
-    ----------
-    key_group : int or None
-        None in operator state.
-    namespace, key : object
-        For the elements of a list of the operator, their number.
-    before, after : object
-        None where there is none.
-    """
+    """One entry that differs."""
 
     change: Change
+    #: None in operator state.
     key_group: int | None
+    #: For the elements of a list of the operator, their number.
     namespace: Any
     key: Any
+    #: None where there is none.
     before: Any
     after: Any
 
 
 @dataclass
 class StateDifference:
-    """What differs in one state.
-
-    Attributes
-    ----------
-    before, after : mapping of str to TypeSerializer, or None
-        The types of key, namespace and value; None where the state is not there.
-    added, removed, changed : int
-        Entries.
-    """
+    """What differs in one state."""
 
     name: str
     kind: str
+    #: The types of key, namespace and value; None where the state is not there.
     before: Mapping[str, TypeSerializer[Any]] | None
     after: Mapping[str, TypeSerializer[Any]] | None
     entries_before: int = 0
     entries_after: int = 0
+    #: Entries.
     added: int = 0
     removed: int = 0
     changed: int = 0
@@ -96,16 +83,11 @@ class StateDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two stored states of an operator and what differs between them.
-
-    Attributes
-    ----------
-    states, operator_states : tuple of StateDifference
-        Every state that either has, by name.
-    """
+    """Two stored states of an operator and what differs between them."""
 
     first: OperatorSnapshot
     second: OperatorSnapshot
+    #: Every state that either has, by name.
     states: tuple[StateDifference, ...]
     operator_states: tuple[StateDifference, ...]
 

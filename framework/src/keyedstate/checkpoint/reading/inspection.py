@@ -51,22 +51,15 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A file that is not as it should be.
+    """A file that is not as it should be."""
 
-    Attributes
-    ----------
-    path : str
-        In the operator's folder.
-    epochs : tuple of int
-        Those whose checkpoints need the file, the newest first; empty in a savepoint.
-    partitions : tuple of int
-        Those whose state is in it.
-    """
-
+    #: In the operator's folder.
     path: str
     fault: Fault
     detail: str
+    #: Those whose checkpoints need the file, the newest first; empty in a savepoint.
     epochs: tuple[int, ...] = ()
+    #: Those whose state is in it.
     partitions: tuple[int, ...] = ()
 
 
@@ -84,27 +77,18 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in one operator's folder.
-
-    Attributes
-    ----------
-    checkpoints : tuple of Checkpoint
-        Those that were to be read, the newest first.
-    files, bytes : int
-        Data files that were read, and their size.
-    orphans : tuple of StoredFile or None
-        Files that nothing names, ``name`` being the path; None where metadata that might name them is
-        damaged.
-    deleted : frozenset of str
-        The metadata of checkpoints that clean-up has deleted before all of their files were read.
-    """
+    """What was found in one operator's folder."""
 
     survey: Survey
+    #: Those that were to be read, the newest first.
     checkpoints: tuple[Checkpoint, ...]
     problems: tuple[Problem, ...]
+    #: Data files that were read, and their size.
     files: int
     bytes: int
+    #: Files that nothing names, ``name`` being the path; None where metadata that might name them is damaged.
     orphans: tuple[StoredFile, ...] | None
+    #: The metadata of checkpoints that clean-up has deleted before all of their files were read.
     deleted: frozenset[str]
 
     def problems_of(self, checkpoint: Checkpoint) -> list[Problem]:

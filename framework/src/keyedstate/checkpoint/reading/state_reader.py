@@ -48,17 +48,11 @@ SLICE_BYTES = 128 << 20
 
 @dataclass(frozen=True)
 class StateSlice:
-    """A piece of one state that is read at once.
+    """A piece of one state that is read at once."""
 
-    Attributes
-    ----------
-    key_groups : KeyGroupRange
-        Of keyed state.
-    part : int
-        The task that wrote it.
-    """
-
+    #: Of keyed state.
     key_groups: KeyGroupRange
+    #: The task that wrote it.
     part: int
 
 

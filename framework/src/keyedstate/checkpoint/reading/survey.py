@@ -37,50 +37,33 @@ class Status(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint of an operator.
+    """One checkpoint of an operator."""
 
-    Attributes
-    ----------
-    epoch : int or None
-        None where the metadata of a savepoint cannot be read.
-    path : str
-        Of its metadata, in the operator's folder.
-    problem : str
-        In words, where the metadata cannot be read.
-    published_ms : int or None
-        When its metadata was written, as the file system says.
-    metadata : CheckpointMetadata or None
-        None where it cannot be read.
-    held_until_ms : int or None
-        Until when readers hold it; None where none does.
-    """
-
+    #: None where the metadata of a savepoint cannot be read.
     epoch: int | None
+    #: Of its metadata, in the operator's folder.
     path: str
     status: Status
+    #: In words, where the metadata cannot be read.
     problem: str
+    #: When its metadata was written, as the file system says.
     published_ms: int | None
+    #: None where it cannot be read.
     metadata: CheckpointMetadata | None
+    #: Until when readers hold it; None where none does.
     held_until_ms: int | None = None
 
 
 @dataclass(frozen=True)
 class UnpublishedEpoch:
-    """An epoch that tasks have worked at, and that has no checkpoint yet, or none any more.
-
-    Attributes
-    ----------
-    is_left_over : bool
-        Whether a later epoch has a checkpoint: then nobody needs it, and clean-up will delete it.
-    run_id : str
-        The newest run that has attempts.
-    attempts : tuple of AttemptFile
-        Markers and manifests, those of older runs too.
-    """
+    """An epoch that tasks have worked at, and that has no checkpoint yet, or none any more."""
 
     epoch: int
+    #: Whether a later epoch has a checkpoint: then nobody needs it, and clean-up will delete it.
     is_left_over: bool
+    #: The newest run that has attempts.
     run_id: str
+    #: Markers and manifests, those of older runs too.
     attempts: tuple[AttemptFile, ...]
 
     @property
@@ -97,24 +80,16 @@ class UnpublishedEpoch:
 
 @dataclass(frozen=True)
 class Survey:
-    """What an operator's folder holds.
-
-    Attributes
-    ----------
-    owner : Owner or None
-        None where the file is not there or cannot be read, and in a savepoint.
-    owner_problem : str
-        What is wrong with the owner's file, in words.
-    checkpoints : tuple of Checkpoint
-        The newest first.
-    unpublished : tuple of UnpublishedEpoch
-        The newest first.
-    """
+    """What an operator's folder holds."""
 
     operator: StoredOperator
+    #: None where the file is not there or cannot be read, and in a savepoint.
     owner: Owner | None
+    #: What is wrong with the owner's file, in words.
     owner_problem: str
+    #: The newest first.
     checkpoints: tuple[Checkpoint, ...]
+    #: The newest first.
     unpublished: tuple[UnpublishedEpoch, ...]
 
     @property

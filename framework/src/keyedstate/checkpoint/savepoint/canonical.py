@@ -112,9 +112,7 @@ def copy_segment(
 ) -> SegmentFile:
     """Copy a segment file as it is, and read the copy to see that it is whole.
 
-    Raises
-    ------
-    CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
+    Raises `CorruptSegmentError`, `FormatVersionError`, `MissingFileError` and `StorageError`.
     """
     copied = replace(segment, path=path)
     # Not told the size: a file that is cut off is reported as the damaged segment that it is.

@@ -28,20 +28,13 @@ class LocationKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class StoredOperator:
-    """One operator with checkpoints or a savepoint.
+    """One operator with checkpoints or a savepoint."""
 
-    Attributes
-    ----------
-    uid : str
-        The name of its folder.
-    storage : CheckpointStorage
-        The folder.
-    folder : OperatorFolder or None
-        None in a savepoint, which has no owner and one checkpoint.
-    """
-
+    #: The name of its folder.
     uid: str
+    #: The folder.
     storage: CheckpointStorage
+    #: None in a savepoint, which has no owner and one checkpoint.
     folder: OperatorFolder | None
 
     @classmethod
@@ -53,24 +46,16 @@ class StoredOperator:
 
 @dataclass(frozen=True)
 class SnapshotLocation:
-    """An address and what is there.
-
-    Attributes
-    ----------
-    storage : CheckpointStorage
-        The address.
-    operators : tuple of StoredOperator
-        At least one, by uid.
-    epoch : int or None
-        The one checkpoint at the address; None for all of an operator.
-    savepoint : SavepointFolder or None
-        The savepoint at the address; None for one operator's folder in it.
-    """
+    """An address and what is there."""
 
     kind: LocationKind
+    #: The address.
     storage: CheckpointStorage
+    #: At least one, by uid.
     operators: tuple[StoredOperator, ...]
+    #: The one checkpoint at the address; None for all of an operator.
     epoch: int | None = None
+    #: The savepoint at the address; None for one operator's folder in it.
     savepoint: SavepointFolder | None = None
 
     @classmethod
@@ -133,9 +118,7 @@ class SnapshotLocation:
 def operators_in(storage: CheckpointStorage) -> Sequence[str]:
     """Return the uids of the operators in a checkpoint folder, sorted; none for other folders.
 
-    Raises
-    ------
-    StorageError
+    Raises `StorageError`.
     """
     files = storage.describe()
     folders = [file.name for file in files if file.is_folder and not file.name.startswith((".", "_"))]

@@ -32,18 +32,12 @@ from keyedstate.operator_state import OperatorStateMeta
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """The state of one operator after one epoch.
+    """The state of one operator after one epoch."""
 
-    Attributes
-    ----------
-    storage : CheckpointStorage
-        The operator's folder: what the paths of its data files are relative to.
-    path : str
-        The metadata's own file in that folder: ``chk-7/_metadata``, or ``_metadata`` in a savepoint.
-    """
-
+    #: The operator's folder: what the paths of its data files are relative to.
     storage: CheckpointStorage
     metadata: CheckpointMetadata = field(repr=False)
+    #: The metadata's own file in that folder: ``chk-7/_metadata``, or ``_metadata`` in a savepoint.
     path: str
 
     @classmethod
@@ -132,12 +126,7 @@ class OperatorSnapshot:
         return {name: self._reads_all(name, metas) for name, metas in sorted(found.items())}
 
     def state(self, name: str) -> StateMeta:
-        """Return one keyed state.
-
-        Raises
-        ------
-        UnknownStateError, UnreadableStateError
-        """
+        """Return one keyed state; raises `UnknownStateError` and `UnreadableStateError`."""
         states = self.states()
         if name not in states:
             raise UnknownStateError(self.location, name, [*states, *self.operator_states()])
@@ -156,9 +145,7 @@ class OperatorSnapshot:
     def describe(self) -> dict[str, Any]:
         """Return a description as JSON values; types as people write them, sizes in bytes.
 
-        Raises
-        ------
-        UnreadableStateError
+        Raises `UnreadableStateError`.
         """
         metadata, parts = self.metadata, self.metadata.parts
         files = {file.path: file.bytes for part in parts for file in part.files}

@@ -34,22 +34,15 @@ from keyedstate.options import (
 
 @dataclass(frozen=True)
 class SavepointRestore:
-    """What the options ``restore.*`` say.
+    """What the options ``restore.*`` say."""
 
-    Attributes
-    ----------
-    uri : str or None
-        None where the query does not begin from a savepoint, or does not say so any more.
-    claims : bool
-        Whether the savepoint becomes the query's own.
-    config : Configuration
-        With what storages are opened.
-    """
-
+    #: None where the query does not begin from a savepoint, or does not say so any more.
     uri: str | None
+    #: Whether the savepoint becomes the query's own.
     claims: bool
     allow_unclaimed: bool
     allow_new: bool
+    #: With what storages are opened.
     config: Configuration
 
     @classmethod
@@ -168,6 +161,7 @@ class SavepointRestore:
         An operator of the query has a folder once epoch 0 is done, and nothing before tells which operators a
         query has.  Epoch 0 is committed then, but its state is all there: nothing is lost where the query is
         stopped here.
+        Raises `UnclaimedStateError`.
 
         Parameters
         ----------
@@ -175,10 +169,6 @@ class SavepointRestore:
             The folder with the folders of all operators.
         restored : CheckpointMetadata
             The checkpoint that the epoch begins from.
-
-        Raises
-        ------
-        UnclaimedStateError
         """
         if owner.savepoint is None or self.allow_unclaimed or restored.epoch != 0:
             return

@@ -67,17 +67,11 @@ _OWN = re.compile(
 
 @dataclass(frozen=True)
 class SparkPosition:
-    """How far a query had come: the micro-batch that a savepoint is the state after.
+    """How far a query had come: the micro-batch that a savepoint is the state after."""
 
-    Attributes
-    ----------
-    query_id : str
-        Of the query that the savepoint was taken of.
-    epoch : int
-        Its last micro-batch that counts.
-    """
-
+    #: Of the query that the savepoint was taken of.
     query_id: str
+    #: Its last micro-batch that counts.
     epoch: int
 
 
@@ -86,33 +80,22 @@ _Folder = TypeVar("_Folder", bound="SavepointFolder")
 
 @dataclass(frozen=True)
 class SavepointFolder:
-    """A finished savepoint.
-
-    Attributes
-    ----------
-    id : str
-        Its own, which a copy of it has too.
-    created_ms : int
-        Milliseconds since 1970 UTC.
-    keyedstate_version : str
-        What wrote it.
-    operators : tuple of str
-        The uids of the operators whose state is in it, sorted.
-    drained : bool
-        Whether its query had used up all input before it was taken.
-    watermark : int or None
-        The final watermark of a drained one, in milliseconds: the largest number that there is.  None else.
-    spark : SparkPosition or None
-        Where Spark's own files are in it, so that a query can be forked from it.
-    """
+    """A finished savepoint."""
 
     root: CheckpointStorage
+    #: Its own, which a copy of it has too.
     id: str
+    #: Milliseconds since 1970 UTC.
     created_ms: int
+    #: What wrote it.
     keyedstate_version: str
+    #: The uids of the operators whose state is in it, sorted.
     operators: tuple[str, ...]
+    #: Whether its query had used up all input before it was taken.
     drained: bool
+    #: The final watermark of a drained one, in milliseconds: the largest number that there is.  None else.
     watermark: int | None
+    #: Where Spark's own files are in it, so that a query can be forked from it.
     spark: SparkPosition | None
     _digests: Mapping[str, str] = field(repr=False)
 
@@ -166,9 +149,7 @@ class SavepointFolder:
     def storage(self, uid: str) -> CheckpointStorage:
         """Return the folder of one operator, what the paths of its data files are relative to.
 
-        Raises
-        ------
-        UnknownOperatorError
+        Raises `UnknownOperatorError`.
         """
         if uid not in self.operators:
             raise UnknownOperatorError(self.location, uid, self.operators)

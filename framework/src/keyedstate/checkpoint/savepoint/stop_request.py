@@ -35,28 +35,19 @@ _MARGIN_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class StopRequest:
-    """What the driver is asked for, and its answer.
-
-    Attributes
-    ----------
-    savepoint : str
-        The new savepoint, as the driver is to open it.
-    expires_ms : int
-        A driver that finds it later, in milliseconds since 1970 UTC, does nothing.
-    status : str
-        ``asked``, ``taken`` by the driver, ``done`` or ``failed``.
-    answer : str
-        Why it failed; of a done one, why the query had failed before it was stopped, or nothing.
-    renewals : int
-        How often the driver has renewed a taken one.
-    """
+    """What the driver is asked for, and its answer."""
 
     id: str
+    #: The new savepoint, as the driver is to open it.
     savepoint: str
     drain: bool
+    #: A driver that finds it later, in milliseconds since 1970 UTC, does nothing.
     expires_ms: int
+    #: ``asked``, ``taken`` by the driver, ``done`` or ``failed``.
     status: str = "asked"
+    #: Why it failed; of a done one, why the query had failed before it was stopped, or nothing.
     answer: str = ""
+    #: How often the driver has renewed a taken one.
     renewals: int = 0
 
     @classmethod
@@ -68,9 +59,7 @@ class StopRequest:
     def read(cls, folder: OperatorFolder) -> StopRequest | None:
         """Return the request in a folder, or None.
 
-        Raises
-        ------
-        CorruptManifestError, FormatVersionError, StorageError
+        Raises `CorruptManifestError`, `FormatVersionError` and `StorageError`.
         """
         try:
             data = folder.storage.read(_FILE)

@@ -60,19 +60,13 @@ _REMOTE_REQUESTS = 16
 
 @dataclass(frozen=True)
 class StoredFile:
-    """What a file system says of one name in a folder.
-
-    Attributes
-    ----------
-    bytes : int
-        0 for a folder.
-    modified_ms : int or None
-        Milliseconds since 1970 UTC; None where the file system does not tell, or says 0.
-    """
+    """What a file system says of one name in a folder."""
 
     name: str
     is_folder: bool
+    #: 0 for a folder.
     bytes: int
+    #: Milliseconds since 1970 UTC; None where the file system does not tell, or says 0.
     modified_ms: int | None
 
 
@@ -80,27 +74,20 @@ class StoredFile:
 class CheckpointStorage:
     """A folder of a file system; paths are relative to it, with ``/`` between their parts.
 
-    Attributes
-    ----------
-    root : str
-        The folder, as the file system names it.
-    uri : str
-        What `open` takes to get the same storage, in another process too: a local folder's absolute path, or
-        the URI, which may hold credentials; `location` hides them.
-    retry : RetryPolicy
-        What is done after a transient error.
-    permissions : Permissions
-        Of new files and folders on a local disk.
-
     Notes
     -----
     Opening creates nothing; folders come into being with the first file that is written into them.
     """
 
     filesystem: pafs.FileSystem
+    #: The folder, as the file system names it.
     root: str
+    #: What `open` takes to get the same storage, in another process too: a local folder's absolute path, or
+    #: the URI, which may hold credentials; `location` hides them.
     uri: str
+    #: What is done after a transient error.
     retry: RetryPolicy = DEFAULT
+    #: Of new files and folders on a local disk.
     permissions: local_disk.Permissions = local_disk.OWNER_ONLY
 
     def __repr__(self) -> str:

@@ -12,16 +12,11 @@ from typing import BinaryIO
 
 @dataclass(frozen=True)
 class Permissions:
-    """Modes of new folders and files.
-
-    Attributes
-    ----------
-    exact : bool
-        Whether they have these modes whatever the umask is.
-    """
+    """Modes of new folders and files."""
 
     folders: int
     files: int
+    #: Whether they have these modes whatever the umask is.
     exact: bool = True
 
 

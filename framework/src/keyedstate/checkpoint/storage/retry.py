@@ -81,22 +81,15 @@ class RetryPolicy:
     The pause before the n-th repetition is drawn from the upper half of ``delay_ms * 2**(n - 1)``, and never
     longer than 20 seconds: it doubles, so that a storage in trouble is left alone, and differs between tasks,
     so that they do not all come back at once.
-
-    Attributes
-    ----------
-    retries : int
-        The option ``storage.retries``.
-    delay_ms : int
-        The option ``storage.retry-delay``.
-    sleep : callable
-        Waits for so many seconds.
-    fraction : callable
-        Gives a random number from 0 up to 1.
     """
 
+    #: The option ``storage.retries``.
     retries: int = STORAGE_RETRIES.default or 0
+    #: The option ``storage.retry-delay``.
     delay_ms: int = STORAGE_RETRY_DELAY.default or 0
+    #: Waits for so many seconds.
     sleep: Callable[[float], None] = field(default=time.sleep, compare=False, repr=False)
+    #: Gives a random number from 0 up to 1.
     fraction: Callable[[], float] = field(default=random.random, compare=False, repr=False)
 
     @classmethod

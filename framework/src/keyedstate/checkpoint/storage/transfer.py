@@ -20,34 +20,23 @@ _PIECE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class FileCopy:
-    """A file to copy.
+    """A file to copy."""
 
-    Attributes
-    ----------
-    source, target : str
-        Paths in the storage that is read and in the one that is written.
-    bytes : int or None
-        The size that the file must have, where it is known.
-    """
-
+    #: Paths in the storage that is read and in the one that is written.
     source: str
     target: str
+    #: The size that the file must have, where it is known.
     bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file that was copied.
-
-    Attributes
-    ----------
-    sha256 : str
-        Of the bytes that were copied, hexadecimal.
-    """
+    """A file that was copied."""
 
     source: str
     target: str
     bytes: int
+    #: Of the bytes that were copied, hexadecimal.
     sha256: str
 
 
