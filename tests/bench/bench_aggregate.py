@@ -140,7 +140,7 @@ class Job:
             operator.close()
         return time.process_time() - began
 
-    def write_whole(self) -> float:
+    def write_full_snapshot(self) -> float:
         began = time.process_time()
         for keyed in self.parts:
             snapshot = keyed.snapshot(self.epoch)
@@ -211,7 +211,7 @@ def main() -> None:
                 gc.collect()
                 measured[f"{name}: rows"] = job.run(epoch)
                 measured[f"{name}: changes"] = job.write_changes()
-                measured[f"{name}: whole"] = job.write_whole()
+                measured[f"{name}: whole"] = job.write_full_snapshot()
             if number >= 0:  # the first one fills the state
                 for name, seconds in measured.items():
                     times.setdefault(name, []).append(seconds * 1000)
@@ -226,7 +226,7 @@ def main() -> None:
             for job in jobs.values():
                 profile.enable()
                 job.run(rows.epochs[0])
-                job.write_whole()
+                job.write_full_snapshot()
                 job.write_changes()
                 profile.disable()
             pstats.Stats(profile).sort_stats("tottime").print_stats(35)

@@ -105,7 +105,7 @@ class Work:
     def path(self) -> str:
         return f"data/n{next(self.numbers)}.seg"
 
-    def write_whole(self) -> tuple[float, float, SegmentFile]:
+    def write_full_snapshot(self) -> tuple[float, float, SegmentFile]:
         """Return milliseconds held up and in all, and the file."""
         started = time.perf_counter()
         snapshot = self.keyed.snapshot(self.epoch)
@@ -161,7 +161,7 @@ def changes(work: Work, rounds: int) -> list[Line]:
         for rate in (None, *RATES):
             work.change(rate or 0.001)
             gc.collect()
-            held_up, total, file = work.write_whole() if rate is None else work.write_changes()
+            held_up, total, file = work.write_full_snapshot() if rate is None else work.write_changes()
             found.setdefault(rate, []).append((held_up, total, file.bytes))
             work.folder.storage.delete_file(file.path)
     middle = {
@@ -193,7 +193,7 @@ def beside(work: Work, rounds: int, share: float = 0.1) -> list[Line]:
     if not work.keyed.snapshots_asynchronously:
         return []
     rules = FullSnapshotRules(max_deltas=10, min_bytes=0)
-    _, _, full = work.write_whole()
+    _, _, full = work.write_full_snapshot()
     handle = work.keyed.get_state(TOTAL)
     # An epoch that changes most of the entries would give the full snapshot up and write the whole.
     rows = list(zip(work.keys.visits[: work.entries * 2 // 5], itertools.count(), strict=False))
@@ -242,7 +242,7 @@ def beside(work: Work, rounds: int, share: float = 0.1) -> list[Line]:
 
 def restore(work: Work, rounds: int) -> list[Line]:
     """Chains and ranges."""
-    _, _, full = work.write_whole()
+    _, _, full = work.write_full_snapshot()
     deltas = []
     for _ in range(10):
         work.change(0.01)

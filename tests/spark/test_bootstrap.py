@@ -15,7 +15,7 @@ import pytest
 import keyedstate.types as t
 from keyedstate import keyed
 from keyedstate.checkpoint import OperatorSnapshot
-from keyedstate.checkpoint.reading.state_reader import reader_of, taken_apart
+from keyedstate.checkpoint.reading.state_reader import reader_of, split_ttl
 from keyedstate.cli.demo.flights import read_flights
 from keyedstate.errors import (
     BootstrapError,
@@ -394,12 +394,12 @@ def test_times_that_were_taken_apart_come_together_again() -> None:
     ]
     for serializer, values in columns:
         stored = serializer.to_arrow(values)
-        plain, written, _ = taken_apart(serializer, stored)
+        plain, written, _ = split_ttl(serializer, stored)
         of_spark = fitted(written, to_arrow(spark_type_of(pa.struct([("w", written.type)]))).field(0).type)
         assert with_times(serializer, plain, of_spark).equals(stored) or nan in values[0]
         assert repr(serializer.from_arrow(with_times(serializer, plain, of_spark))) == repr(values)
         unknown = serializer.from_arrow(with_times(serializer, plain, None))
-        assert taken_apart(serializer, serializer.to_arrow(unknown))[0].equals(plain) or nan in values[0]
+        assert split_ttl(serializer, serializer.to_arrow(unknown))[0].equals(plain) or nan in values[0]
     with pytest.raises(ValueError, match="one time for each element"):
         with_times(
             columns[1][0], pa.array([["a", "b"]]), pa.array([[1]], pa.list_(pa.timestamp("us", "UTC")))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from keyedstate import types
 from keyedstate.checkpoint import SnapshotKind, handles_for
-from keyedstate.checkpoint.savepoint.canonical import write_whole
+from keyedstate.checkpoint.savepoint.canonical import write_canonical
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.app import app
 from keyedstate.errors import CheckpointError, CorruptSegmentError
@@ -345,7 +345,7 @@ def test_a_savepoint_of_native_files_is_canonical_and_shares_nothing(job: Job, t
     job.run(count(1), writing=SnapshotKind.DELTA)
     assert job.point is not None
     target = CheckpointStorage.open(tmp_path / "savepoint")
-    whole = write_whole(job.point, job.folder.storage, target)
+    whole = write_canonical(job.point, job.folder.storage, target)
     (part,) = whole.parts
     assert part.native is None and part.entries == {"counts": 50, "seen": 50, "last": 50}
     shutil.rmtree(tmp_path / "checkpoints")

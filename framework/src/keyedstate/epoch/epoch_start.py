@@ -74,7 +74,7 @@ class EpochStart:
         Raises
         ------
         CheckpointError
-            As `claim`, `find_restore_point` and `SavepointRestore.beginning`.
+            As `claim`, `find_restore_point` and `SavepointRestore.find_snapshot`.
         DuplicateUidError, KeyColumnsReorderedError
         """
         directory = storage_in_task(location.directory, plan.settings)
@@ -92,7 +92,7 @@ class EpochStart:
         clock = EpochClock.at_stamp(before_ms, storage_ms, after_ms, config[CLOCK_MAX_SKEW])
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
         began = time.perf_counter()
-        stored = restore.beginning(directory, folder, owner, identity, restore_point)
+        stored = restore.find_snapshot(folder, owner, identity, restore_point)
         refuse_reordered_key(location.uid, plan.key_columns, None if stored is None else stored.metadata)
         chosen = backend_in_task(plan.settings)
         kind = full_snapshot_rules_in_task(plan.settings).choose(

@@ -301,7 +301,7 @@ def test_an_epoch_whose_last_word_does_not_come_in_time_is_given_up_and_reported
         coordinator.acknowledge(job.task("run-1", 0, 0))
         assert expired.wait(60.0)
     assert told.all == [("aborted", 0, FailureReason.EXPIRED)] and checkpoints(job) == []
-    assert "the checkpoint of epoch 0 of 'views' is given up" in caplog.text
+    assert "the checkpoint of epoch 0 of 'views' is aborted" in caplog.text
     assert "the partitions 1 of 2 have not acknowledged" in caplog.text
 
 

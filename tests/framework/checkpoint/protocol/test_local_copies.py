@@ -259,7 +259,7 @@ def test_a_copy_that_fails_does_not_fail_the_checkpoint(
         machine.epoch("run-1", 0)
         machine.epoch("run-1", 1)
     assert machine.job.published(1) == machine.epochs_seen(0, 1)
-    assert "is given up" in caplog.text
+    assert "is abandoned" in caplog.text
     assert not [path for path in machine.copies() if path.suffix in (".seg", ".tmp")]
 
 

@@ -14,7 +14,7 @@ from keyedstate.checkpoint import (
     SavepointFolder,
     SavepointWriter,
 )
-from keyedstate.checkpoint.savepoint.canonical import write_whole
+from keyedstate.checkpoint.savepoint.canonical import write_canonical
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint.savepoint import SparkPosition
 from keyedstate.errors import CorruptSegmentError, NotASavepointError, SavepointTargetError
@@ -53,7 +53,7 @@ def test_a_checkpoint_becomes_a_savepoint_of_one_operator(
 def test_a_savepoint_is_converted_with_all_that_it_says(done: Any, tmp_path: Path) -> None:
     metadata = done.folder.read_metadata(3)
     with SavepointWriter(tmp_path / "first") as writer:
-        writer.add_operator(write_whole(metadata, done.folder.storage, writer.storage("views")))
+        writer.add_operator(write_canonical(metadata, done.folder.storage, writer.storage("views")))
         writer.add_spark_file("offsets/3", b"v1")
         writer.finish(spark=SparkPosition("query-1", 3), drained=True, watermark=8)
     told: list[tuple[int, int]] = []
@@ -89,6 +89,6 @@ def test_damage_is_found_while_it_is_copied_and_the_original_is_named(
 def test_an_unfinished_savepoint_is_not_converted(done: Any, tmp_path: Path) -> None:
     writer = SavepointWriter(tmp_path / "savepoint")
     metadata = done.folder.read_metadata(3)
-    writer.add_operator(write_whole(metadata, done.folder.storage, writer.storage("views")))
+    writer.add_operator(write_canonical(metadata, done.folder.storage, writer.storage("views")))
     with pytest.raises(NotASavepointError, match="not finished"):
         convert_savepoint(tmp_path / "savepoint", tmp_path / "second")

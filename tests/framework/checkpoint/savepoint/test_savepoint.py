@@ -13,7 +13,7 @@ import pytest
 
 from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.format.json_document import encode_document
-from keyedstate.checkpoint.savepoint.canonical import write_whole
+from keyedstate.checkpoint.savepoint.canonical import write_canonical
 from keyedstate.checkpoint.savepoint.savepoint import SparkPosition
 from keyedstate.errors import (
     CorruptManifestError,
@@ -46,7 +46,7 @@ def done(job: Any) -> Any:
 
 def fill(writer: SavepointWriter, job: Any) -> None:
     metadata = job.folder.read_metadata(3)
-    writer.add_operator(write_whole(metadata, job.folder.storage, writer.storage(job.folder.uid)))
+    writer.add_operator(write_canonical(metadata, job.folder.storage, writer.storage(job.folder.uid)))
     writer.add_spark_file("offsets/3", b"v1\n{}\n-")
     writer.add_spark_file("sources/0/3", b"v1")
 
@@ -271,7 +271,7 @@ def test_a_writer_refuses_metadata_that_its_files_do_not_bear_out(
     writer = SavepointWriter(place)
     with pytest.raises(ValueError, match="is not in the savepoint"):
         writer.add_operator(metadata)
-    whole = write_whole(metadata, done.folder.storage, writer.storage("views"))
+    whole = write_canonical(metadata, done.folder.storage, writer.storage("views"))
     chained = replace(whole.parts[0], deltas=whole.parts[0].segments)
     with pytest.raises(ValueError, match="not a whole one"):
         writer.add_operator(replace(whole, parts=(chained, *whole.parts[1:])))

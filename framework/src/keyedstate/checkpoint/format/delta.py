@@ -1,9 +1,9 @@
-"""Delta files: what one epoch changed, and how a chain of them over a full snapshot is read.
+"""Delta files: the changes of one epoch, and how a full snapshot and its deltas are read.
 
-A delta is a segment file, so its bytes are checked like those and any Arrow tool reads it.  Each state is one
-stream, whatever key groups its changes are of: an epoch that changes a little would otherwise cost a stream
-per key group.  The value of an entry is a struct of the key group, whether there is an entry (false: it was
-removed), and the entry's value.
+A delta is a segment file, so its bytes are verified the same way and any Arrow tool reads it.  Each state is
+one stream, for all key groups: an epoch that changes a little would otherwise cost a stream per key group.
+The value of an entry is a struct of the key group, whether the entry exists (false: it was removed), and the
+entry's value.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_delta(
     changes: Mapping[str, TableChanges[Any, Any, Any]],
     compression: str = "zstd",
 ) -> SegmentFile:
-    """Write what changed; to be released by the caller.
+    """Write the changes of an epoch; the caller releases them.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def write_delta(
     Raises
     ------
     UnwritableEntryError, StorageError
-        The file is not there then.
+        The file does not exist then.
     """
     with SegmentWriter(storage, path, key_groups, compression) as writer:
         for name, changed in changes.items():
@@ -77,12 +77,12 @@ def write_delta(
 def read_changes(
     storage: CheckpointStorage, deltas: Sequence[SegmentFile], states: Sequence[StateMeta]
 ) -> Iterator[EntryChange]:
-    """Yield what deltas have changed, in their order; each file is verified before any of it is yielded.
+    """Yield the changes of deltas, in their order; each file is verified before any of it is yielded.
 
     Parameters
     ----------
     states : sequence of StateMeta
-        The states after the last of them; their serializers are those of every file.
+        The states after the last delta; their serializers read every file.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _delta_meta(meta: StateMeta) -> StateMeta:
 def _columns(
     meta: StateMeta, key_groups: KeyGroupRange, changed: TableChanges[Any, Any, Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes as they are stored; no object is made for a change."""
+    """Yield the changes in their stored form, without an object per change."""
     # Gathered over key groups: a small epoch changes a few entries of each, and a batch costs by itself.
     gathered = _Gathered(meta)
     for group in changed.occupied(key_groups):
@@ -129,13 +129,7 @@ def _columns(
 
 
 class _Gathered:
-    """Changes of several key groups that become one batch: all of them lists, or all of them columns.
-
-    Attributes
-    ----------
-    is_arrow : bool
-        Which of the two they are.
-    """
+    """Changes of several key groups that become one batch: all lists, or all columns (`is_arrow`)."""
 
     def __init__(self, meta: StateMeta) -> None:
         self._meta = meta
@@ -173,7 +167,7 @@ class _Gathered:
             yield from record_batches(self._meta, self._runs[0][0], entries)
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield what was added as columns, and begin anew."""
+        """Yield what was added as columns, and start again."""
         if not self._runs:
             return
         lengths = [length for _, _, length in self._runs]
@@ -192,7 +186,7 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class _ChangedColumns:
-    """What all deltas of a chain have changed of one state."""
+    """The changes of one state in all deltas of a chain."""
 
     #: Namespace, key and value of each change, in the order of the files.
     entries: pa.Table
@@ -203,7 +197,7 @@ class _ChangedColumns:
 
 
 def _may_be_in(column: pa.Array, wanted: pa.Array) -> pa.Array:
-    """Return a mask that leaves out only values which are surely not among others of their type."""
+    """Return a mask that excludes only values which are surely not among others of their type."""
     if pa.types.is_struct(column.type) and column.type.num_fields:
         masks = map(_may_be_in, column.flatten(), wanted.flatten())
         return functools.reduce(pc.and_, masks)
@@ -219,13 +213,13 @@ class ChainHandle(StateHandle):
     Parameters
     ----------
     deltas : sequence of SegmentHandle
-        In the order in which they were written, each over the key groups of the base.
+        In the order in which they were written, each over the key groups of the full snapshot.
     states : sequence of StateMeta
-        The states after the last delta; their serializers are those of every file.
+        The states after the last delta; their serializers read every file.
 
     Notes
     -----
-    The deltas of a state are held in memory until their key groups were read, the full snapshot is not.
+    Memory has the deltas of a state until their key groups were read, and never the full snapshot.
     """
 
     def __init__(
@@ -234,10 +228,10 @@ class ChainHandle(StateHandle):
         self._full = full
         self._deltas = deltas
         self._states = {meta.name: meta for meta in states}
-        #: By state, the changes of the key groups that were not handed out yet, and those that were.
+        #: By state, the changes of the key groups that were not read yet, and the key groups that were.
         self._overlays: dict[str, dict[int, _Overlay]] = {}
-        self._handed_out: dict[str, set[int]] = {}
-        #: By state, for those who read columns.
+        self._consumed: dict[str, set[int]] = {}
+        #: By state, for `columns`.
         self._changed: dict[str, _ChangedColumns] = {}
 
     @property
@@ -249,7 +243,7 @@ class ChainHandle(StateHandle):
         return tuple(self._states.values())
 
     def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
-        if self._handed_out.setdefault(state, set()) or state not in self._overlays:
+        if self._consumed.setdefault(state, set()) or state not in self._overlays:
             self._make_overlays(state)
         changed = (key_group for key_group in self._overlays[state] if key_group in key_groups)
         return sorted({*self._full.occupied(state, key_groups), *changed})
@@ -275,9 +269,9 @@ class ChainHandle(StateHandle):
             yield EntryBatch(namespaces, keys, values)
 
     def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:
-        """Yield the same entries as they are stored: the columns `segment_format.COLUMNS`, verified.
+        """Yield the same entries in their stored form: the columns `segment_format.COLUMNS`, verified.
 
-        Of the base's entries, only those whose keys deltas may have changed become Python objects.
+        Only those entries of the full snapshot become Python objects whose keys deltas may have changed.
         """
         if state not in self._changed:
             self._changed[state] = self._changed_columns(state)
@@ -330,7 +324,7 @@ class ChainHandle(StateHandle):
                     zip(groups.to_pylist(), addresses, strict=True), len(present)
                 ):
                     of_group = rows.setdefault(group, {})
-                    # Behind the others, as where the entries are laid over each other as objects.
+                    # To the end of the dict, in the same order as `entries`.
                     of_group.pop(address, None)
                     of_group[address] = row
                 present += there.to_pylist()
@@ -342,20 +336,20 @@ class ChainHandle(StateHandle):
             handle.close()
 
     def _take_overlay(self, state: str, key_group: int) -> _Overlay:
-        """Return the changes of one key group, values of the caller's own: tables change theirs in place."""
-        handed_out = self._handed_out.setdefault(state, set())
-        if state not in self._overlays or key_group in handed_out:
+        """Return the changes of one key group, with new values: tables change theirs in place."""
+        consumed = self._consumed.setdefault(state, set())
+        if state not in self._overlays or key_group in consumed:
             self._make_overlays(state)
-        handed_out.add(key_group)
+        consumed.add(key_group)
         return self._overlays[state].pop(key_group, {})
 
     def _make_overlays(self, state: str) -> None:
-        self._handed_out[state].clear()
+        self._consumed[state].clear()
         overlays = self._overlays[state] = {}
         for delta in self._deltas:
-            self._lay_over(delta, state, overlays)
+            self._apply(delta, state, overlays)
 
-    def _lay_over(self, delta: SegmentHandle, state: str, overlay: dict[int, _Overlay]) -> None:
+    def _apply(self, delta: SegmentHandle, state: str, overlay: dict[int, _Overlay]) -> None:
         serializer = self._states[state].value_serializer
         for batch in delta.columns(state, delta.key_groups.start):
             group_column, there_column, value_column = batch.column(2).flatten()

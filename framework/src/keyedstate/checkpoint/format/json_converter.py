@@ -1,8 +1,8 @@
-"""Data classes as JSON values and back: by their fields and annotations, strictly.
+"""Data classes as JSON values and back, strictly by their fields and annotations.
 
-A value of another type than its annotation is refused: nothing in a document is converted.  A field with a
-default may be missing, and unknown ones are ignored: so files of earlier and of later versions are read.  A
-field has its own name in JSON, or the one in its metadata under ``json``.
+A value of another type than its annotation is refused: nothing is converted.  A field with a default may be
+missing, and unknown ones are ignored, so that files of earlier and later versions can be read.  The metadata
+of a field may have its name in JSON, ``json``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def to_json(value: object) -> Any:
-    """Return a data class as a JSON object, in which tuples may be in the place of lists."""
+    """Return a data class as a JSON object, which may have tuples in place of lists."""
     return _converter.unstructure(value)
 
 
@@ -33,7 +33,7 @@ def from_json(kind: type[T], document: object) -> T:
     Raises
     ------
     KeyError, TypeError, ValueError
-        Where a field is missing, has another type, or a value that is none of those it may have.
+        Where a field is missing, has another type, or a value that it must not have.
     """
     return _converter.structure(document, kind)
 

@@ -1,9 +1,9 @@
 """Small JSON files that prove their own integrity.
 
 A document is one line of canonical JSON with four members: ``kind``, ``version``, ``body`` and ``checksum``,
-the SHA-256 of the canonical JSON of the other three.  Canonical means sorted names, no spaces, ASCII only; a
-reader renders what it has parsed and compares it with the bytes it was given, so no changed byte goes
-unnoticed, not even one that JSON ignores.  Kind, version and checksum keep this form in every later version.
+the SHA-256 of the canonical JSON of the other three.  Canonical means sorted names, no spaces, ASCII only.  A
+reader renders what it has parsed and compares it with the given bytes, so it notices every changed byte, even
+one that JSON ignores.  Kind, version and checksum keep this form in every later version.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def decode_document(path: str, kind: str, supported: int, data: bytes) -> dict[s
     path : str
         The file, for errors.
     kind : str
-        What the file must be.
+        The expected kind.
     supported : int
         The newest version that the caller reads.
 
     Raises
     ------
     CorruptManifestError
-        Where the bytes are not those of a document, or of one of another kind.
+        Where the bytes are not those of a document, or of another kind.
     FormatVersionError
         Where the version is newer than `supported`.
     """

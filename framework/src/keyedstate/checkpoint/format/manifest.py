@@ -1,6 +1,6 @@
-"""What is written down about attempts and checkpoints: who, which key groups, which files.
+"""Manifests of attempts and metadata of checkpoints: identity, key groups, files, metrics.
 
-`keyedstate.checkpoint.protocol.operator_folder` puts them into files, as JSON.
+`keyedstate.checkpoint.protocol.operator_folder` writes them as JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TaskIdentity:
 
 
 class StateOrigin(enum.Enum):
-    """Where an attempt had the state from with which it began."""
+    """Where an attempt began with its state from."""
 
     #: Or there was none.
     FILES = "files"
@@ -63,11 +63,11 @@ class StateOrigin(enum.Enum):
 
 @dataclass(frozen=True)
 class HostAddress:
-    """Where the process listens that keeps the state of a partition for the next epoch."""
+    """The address of the process that keeps the state of a partition for the next epoch."""
 
     #: The executor that it belongs to.
     executor: str
-    #: As other executors are to use it: an IP address or a name.
+    #: The IP address or name that other executors use.
     address: str
     port: int
 
@@ -78,7 +78,7 @@ class AttemptManifest:
 
     identity: TaskIdentity
     key_groups: KeyGroupRange
-    #: Who wrote the segments.
+    #: What wrote the segments.
     backend: str
     backend_version: str
     #: `StateMeta.to_json` of every state.
@@ -103,32 +103,29 @@ class AttemptManifest:
     key_columns: tuple[tuple[str, str], ...] = ()
     #: None where the operator has no operator state.
     operator_state: OperatorStateFile | None = None
-    #: The event time up to which all rows had come when the epoch began, also where its own rows had none;
-    #: None where that was not known.
+    #: The watermark when the epoch began, also where its own rows had no event time; None where unknown.
     watermark: int | None = None
-    #: By which timers fired in the epoch, in milliseconds since 1970 UTC.
+    #: The time of the epoch's processing-time timers, in milliseconds since 1970 UTC.
     processing_time: int | None = None
-    #: Where rows are of several inputs: what this task knows of each, over all epochs; the largest event
-    #: time, and the processing time of the last epoch in which it had a row.
+    #: By input, where there are several, over all epochs: the largest event time, and the processing time
+    #: of the last epoch in which this task had a row of it.
     inputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    #: Of `rows_in` those of each of two connected inputs; empty where there is one.
+    #: The `rows_in` of each of two connected inputs; empty for one input.
     rows_by_input: Mapping[str, int] = field(default_factory=dict)
-    #: Files with what changed since, in their order; the last one is this attempt's own where it changed
-    #: anything.
+    #: The changes since, in their order; the last file is this attempt's own where it changed anything.
     deltas: tuple[SegmentFile, ...] = ()
-    #: The time to live of each state that has one, as the program had set it: for whoever reads the state
-    #: without the program.  The program that goes on with the state brings its own.
+    #: The time to live of each state that has one, as the program set it: for readers without the program.
+    #: A program that continues with the state has its own.
     ttl_ms: Mapping[str, int] = field(default_factory=dict)
     #: The last full snapshot that was completed, and those that failed since.
     full_snapshots: tuple[FullSnapshotReport, ...] = field(default=(), metadata={"json": "bases"})
-    #: The file of a full snapshot that is being written in the background, which this checkpoint does not
-    #: need; or that in whose place native files are being uploaded.
+    #: The file of a full snapshot that is being written in the background, or that native files which are
+    #: being uploaded replace; this checkpoint does not need it.
     unfinished: str | None = None
     state_origin: StateOrigin = StateOrigin.FILES
-    #: Who keeps the state for the next epoch; None where nobody does whom other executors could reach.
+    #: The host that keeps the state for the next epoch; None without one that other executors can reach.
     host: HostAddress | None = None
-    #: The executor of the task, where that is known.  Where it is not the host's, the rows have gone over the
-    #: network.
+    #: The executor of the task, where known.  If it is not the host's, the rows were sent over the network.
     task_executor: str | None = None
     #: The full snapshot, where it is of the backend's own files.
     native: NativeFullSnapshot | None = None
@@ -136,15 +133,15 @@ class AttemptManifest:
     latencies: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
     #: What the backend's own engine reports.
     metrics: Mapping[str, int] = field(default_factory=dict, metadata={"json": "figures"})
-    #: By why, as `EpochMetrics.rows_dropped`.
+    #: By reason, as `EpochMetrics.rows_dropped`.
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
     #: How far the clock of the task's machine was ahead of that of the storage; negative where behind.
     clock_skew_ms: int = 0
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
-        """Return whether these states, of `StateMeta.to_json`, have the types that they have here.
+        """Return whether these states, of `StateMeta.to_json`, have the same types here.
 
-        The files of one chain are read with one type; states that are not here yet may come.
+        One type reads all files of a chain; new states may be added.
         """
         mine = {state["name"]: state for state in self.states}
         return all(mine.get(state["name"], state) == state for state in states)
@@ -156,13 +153,13 @@ class AttemptManifest:
 
     @property
     def data_files(self) -> set[str]:
-        """The paths of all files that hold the state."""
+        """The paths of all files of the state."""
         own = {file.path for file in self.files}
         return own if self.native is None else own.union(file.path for file in self.native.files)
 
     @property
     def files(self) -> tuple[SegmentFile, ...]:
-        """All files that hold the state, but for native ones."""
+        """All segment files of the state."""
         operator_state = () if self.operator_state is None else (self.operator_state.segment,)
         return (*self.segments, *self.deltas, *operator_state)
 
@@ -171,8 +168,8 @@ class AttemptManifest:
 class CheckpointMetadata:
     """A complete checkpoint: the state of one operator after one epoch.
 
-    It is made from the manifests of its attempts and from nothing else, so that whoever publishes it, the
-    coordinator or tasks of the next epoch, writes the same bytes.
+    It is a function of the manifests of its attempts, so the coordinator and the tasks of the next epoch
+    publish the same bytes.
 
     Raises
     ------
@@ -208,24 +205,24 @@ class CheckpointMetadata:
 
     @property
     def data_files(self) -> frozenset[str]:
-        """The paths of all files that hold the state."""
+        """The paths of all files of the state."""
         return frozenset().union(*(part.data_files for part in self.parts))
 
     @property
     def processing_time(self) -> int | None:
-        """The processing time of the epoch, the latest of its tasks'; None where it is not known."""
+        """The latest processing time of the epoch's tasks; None where it is not known."""
         return max(
             (part.processing_time for part in self.parts if part.processing_time is not None), default=None
         )
 
     @property
     def watermark(self) -> int | None:
-        """The event time up to which all rows had come when the epoch began; None where that is not known."""
+        """The watermark when the epoch began; None where it is not known."""
         return max((part.watermark for part in self.parts if part.watermark is not None), default=None)
 
     @property
     def largest_event_time(self) -> int | None:
-        """That of all rows of the epoch; None where none had any."""
+        """The largest event time of the epoch's rows; None where none had any."""
         known = [part.largest_event_time for part in self.parts if part.largest_event_time is not None]
         return max(known, default=None)
 
@@ -269,13 +266,13 @@ class SavepointOrigin:
     id: str
     #: The uids of all operators in it.
     operators: tuple[str, ...]
-    #: Whether it is the query's own, and to be deleted when it needs it no more.
+    #: Whether the query deletes it when it does not need it any more.
     claimed: bool
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose state a folder holds."""
+    """The owner of a state folder."""
 
     query_id: str
     uid: str
@@ -284,22 +281,22 @@ class Owner:
     first_epoch: int
     #: The newest runs of the query in the order in which they began; only the last one may write.
     runs: tuple[str, ...]
-    #: Where the query began from one.
+    #: The savepoint that the query began from.
     savepoint: SavepointOrigin | None = None
-    #: The run whose input is over: its event-time timers all fire.
+    #: The run whose input has ended: its event-time timers all fire.
     drained_run: str | None = None
 
     def position(self, run_id: str) -> int:
-        """Return the place of a run in the order in which runs began; -1 where it is not remembered."""
+        """Return the position of a run in the order in which runs began; -1 where it is not remembered."""
         return self.runs.index(run_id) if run_id in self.runs else -1
 
     def superseded_by(self, run_id: str) -> str | None:
-        """Return the run that has taken the place of `run_id`, or None."""
+        """Return the run that superseded `run_id`, or None."""
         return self.runs[-1] if run_id in self.runs[:-1] else None
 
 
 def latest_inputs(inputs: Iterable[tuple[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
-    """Return the later times of each input, of which several may know: as in `AttemptManifest.inputs`."""
+    """Return the latest times of each input, as in `AttemptManifest.inputs`."""
     found: dict[str, tuple[int, int]] = {}
     for name, (event_time, seen) in inputs:
         known = found.get(name, (event_time, seen))

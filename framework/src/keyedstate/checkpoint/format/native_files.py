@@ -45,30 +45,25 @@ def write_native(
     completed: Mapping[str, StoredNativeFile],
     cancelled: threading.Event | None = None,
 ) -> tuple[NativeFullSnapshot, int]:
-    """Upload the files of a snapshot that no completed checkpoint has.
+    """Upload the files of a snapshot that no completed checkpoint has; return it with the uploaded bytes.
 
     Parameters
     ----------
     storage : CheckpointStorage
         The operator's folder.
     path : str
-        Of the segment file in whose place the files come.
+        Of the segment file that the native files replace.
     snapshot : NativeSnapshot
-        To be released by the caller.
+        The caller releases it.
     completed : mapping
-        By path the native files of the checkpoint that the epoch went on from.
-
-    Returns
-    -------
-    tuple of (NativeFullSnapshot, int)
-        And the bytes that were uploaded.
+        By path the native files of the checkpoint that the epoch began from.
 
     Raises
     ------
     StorageError, TransferCancelledError
         What was uploaded is deleted then.
     """
-    # What somebody has deleted from the storage is uploaded again.
+    # A file that was deleted from the storage is uploaded again.
     there = {f"data/{name}" for name in storage.list("data")} if completed else set()
     shared: dict[str, StoredNativeFile] = {}
     copies: list[FileCopy] = []
@@ -89,7 +84,7 @@ def write_native(
 
 
 def delete_native(storage: CheckpointStorage, path: str, full: NativeFullSnapshot) -> None:
-    """Delete those files of a full snapshot that were uploaded for it alone, under a path."""
+    """Delete the files that were uploaded for this full snapshot alone, under a path."""
     own = [file.path for file in full.files if owner_path(file.path) == path]
     storage.for_each(storage.delete_file, own)
 
@@ -145,7 +140,7 @@ class StoredNativeHandle(NativeHandle):
         return read_changes(self._storage, self._deltas, self._states)
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of one state and key group, out of tables of the backend that wrote the files."""
+        """Yield the entries of one state and key group, from tables of the backend that wrote the files."""
         snapshot = self._opened().get(state)
         return iter(()) if snapshot is None else snapshot.batches(key_group, SNAPSHOT_BATCH_ENTRIES)
 
@@ -177,7 +172,7 @@ class StoredNativeHandle(NativeHandle):
         return self._snapshots
 
     def close(self) -> None:
-        """Close and delete what was fetched to be read."""
+        """Close the tables, and delete what was fetched for them."""
         self._snapshots = None
         self._closing.close()
 
@@ -188,7 +183,7 @@ def fetch(storage: CheckpointStorage, full: NativeFullSnapshot, folder: Path) ->
     Raises
     ------
     CorruptSegmentError, StorageError
-        The file is named, and nothing is left in the folder.
+        The file is named, and the folder is deleted.
     """
     folder.mkdir(mode=0o700, parents=True)
     try:

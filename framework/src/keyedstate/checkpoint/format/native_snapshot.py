@@ -1,4 +1,4 @@
-"""What a manifest says of a full snapshot in a backend's own files.
+"""The description of a full snapshot in a backend's own files.
 
 A native file is named after the attempt that uploaded it, ``data/<nonce>.<number>.native`` or, in the
 background, ``data/<nonce>.base.<number>.native``.  Later full snapshots may reference it too.
@@ -31,14 +31,14 @@ class StoredNativeFile:
 
 @dataclass(frozen=True)
 class NativeFullSnapshot:
-    """The whole keyed state of some key groups in a backend's own files."""
+    """The keyed state of some key groups in a backend's own files."""
 
     backend: str
     key_groups: KeyGroupRange
     max_parallelism: int
     files: tuple[StoredNativeFile, ...]
     entries: Mapping[str, int]
-    #: What the backend wants to know at a restore.
+    #: What the backend needs at a restore.
     details: Mapping[str, Any]
 
     @property
@@ -48,5 +48,5 @@ class NativeFullSnapshot:
 
 
 def owner_path(path: str) -> str:
-    """Return the segment file in whose place a native file came: what an attempt is known by."""
+    """Return the segment file that a native file replaces, whose name identifies the attempt."""
     return _NUMBER.sub(".seg", path)

@@ -1,9 +1,8 @@
-"""Operator state in checkpoints: a file of each attempt, and what a task restores out of those of all.
+"""Operator state in checkpoints: a file of each attempt, and what a task restores from those of all tasks.
 
-The file is a segment file with one key group, beside that of the keyed state: so its bytes are checked like
-those, and any Arrow tool reads it.  Each task writes its own copy of a broadcast map, as in Flink: it goes on
-with what it wrote, whoever else restarts, and the tasks do not all read one file.  A task without any
-operator state writes no file.
+The file is a segment file with one key group.  Each task writes its own copy of a broadcast map, as in Flink:
+it continues with its own, and the tasks do not all read one file.  A task without operator state writes no
+file.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateMeta, Res
 
 @dataclass(frozen=True)
 class OperatorStateFile:
-    """The operator state of one task, as its manifest names it."""
+    """The operator state of one task, as its manifest references it."""
 
     segment: SegmentFile
     #: `OperatorStateMeta.to_json` of every state.
@@ -57,7 +56,7 @@ def write_operator_state(
     Raises
     ------
     UnwritableEntryError, StorageError, SnapshotCancelledError
-        The file is not there then.
+        The file does not exist then.
     """
     key_groups = KeyGroupRange(OPERATOR_KEY_GROUP, OPERATOR_KEY_GROUP)
     with SegmentWriter(storage, path, key_groups, compression) as writer:
@@ -80,15 +79,15 @@ def read_operator_state(
     parts : sequence of OperatorStateFile or None
         Of every task of the checkpoint, in their order.
     task, parallelism : int
-        The task that restores, from 0, and how many there are now.
+        The task that restores, from 0, and the new number of tasks.
     restarted : bool, default True
-        False where the job goes on with the epoch behind the checkpoint, as it does in every epoch in which a
-        task is restored from files: then each task has what it wrote, union lists too.
+        False where the same run continues with the next epoch: then each task has what it wrote, union lists
+        too.
 
     Returns
     -------
     list of (OperatorStateMeta, list of EntryBatch)
-        Every state of the parts in question is there, those of which the task gets nothing without batches.
+        Every state of the parts in question, without batches where the task gets nothing of it.
 
     Raises
     ------

@@ -1,12 +1,12 @@
-"""Who gets which operator state: the parts of a checkpoint dealt out to the tasks that restore it.
+"""Which task restores which operator state.
 
-A pure function of what the manifests say, so that a task reads only the files that it needs, and all tasks
-agree without a word (Flink's ``RoundRobinOperatorStateRepartitioner``):
+A pure function of the manifests, so a task reads only the files that it needs, and all tasks agree (Flink's
+``RoundRobinOperatorStateRepartitioner``):
 
 - A list stays where it was when the parallelism has not changed.  Otherwise all its elements, part after
-  part, are cut into as many runs as there are tasks.  What two tasks get of all lists together differs by one
-  element at most.
-- A union list goes whole to every task.
+  part, are cut into as many runs as there are tasks.  The shares of two tasks in all lists together differ
+  by one element at most.
+- Every task gets a whole union list.
 - A broadcast map is the same in every part: task i takes that of part i modulo the number of parts.
 """
 
@@ -20,7 +20,7 @@ from keyedstate.operator_state import OperatorStateKind
 
 @dataclass(frozen=True)
 class Share:
-    """A run of the entries of one state in one part."""
+    """A run of the entries of one state in one part: the entries ``start`` to ``stop - 1``."""
 
     state: str
     #: The old task that wrote it.
@@ -40,21 +40,19 @@ def redistribute(
 
     Parameters
     ----------
-    kinds : mapping of str to OperatorStateKind
-        Every state by its name.
     parts : sequence of mapping of str to int
-        For each old task in order, how many entries it has written of each of its states.
+        For each old task in order, the number of entries of each of its states.
     task, parallelism : int
-        The new one, from 0, and the number of new ones.
+        The new task, from 0, and the new number of tasks.
     """
     shares: list[Share] = []
-    # The tasks that got one more than others: the next list goes on behind them.
+    # The next list gives its remainder to the tasks after those that already got one.
     following = 0
     for state in sorted(kinds):
         counts = {part: written[state] for part, written in enumerate(parts) if state in written}
         if kinds[state] is OperatorStateKind.BROADCAST:
-            holders = list(counts)
-            chosen = holders[task % len(holders)] if holders else 0
+            writers = list(counts)
+            chosen = writers[task % len(writers)] if writers else 0
             shares.append(Share(state, chosen, 0, counts.get(chosen, 0)))
         elif kinds[state] is OperatorStateKind.UNION_LIST:
             shares += [Share(state, part, 0, count) for part, count in counts.items()]
@@ -69,7 +67,7 @@ def redistribute(
 
 
 def _run(total: int, task: int, parallelism: int, first: int) -> tuple[int, int]:
-    """Return the run of one task where the remainder goes to the tasks from `first` on, in a ring."""
+    """Return the run of one task; the tasks from `first` on, in a ring, get one of the remainder each."""
     length, rest = divmod(total, parallelism)
 
     def extra(task: int) -> bool:

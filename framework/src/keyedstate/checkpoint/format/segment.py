@@ -60,9 +60,9 @@ class SegmentWriter(SnapshotSink):
     Parameters
     ----------
     path : str
-        The new file; one that is there already is an error.
+        The new file; an existing one is an error.
     key_groups : KeyGroupRange
-        What the file covers.
+        The key groups that the file covers.
     compression : {"zstd", "lz4", "none"}
         The option ``checkpoint.compression``.
 
@@ -71,10 +71,8 @@ class SegmentWriter(SnapshotSink):
     StorageError
         From every method, where the file system refuses.
 
-    Notes
-    -----
-    Used by one thread at a time.  After an error, a cancel among them, only `abort` is of use; the end of a
-    ``with`` block calls it.
+    Notes ----- Used by one thread at a time.  After an error, also a cancel, only `abort` is allowed; the end
+    of a ``with`` block calls it.
     """
 
     def __init__(
@@ -124,13 +122,13 @@ class SegmentWriter(SnapshotSink):
         UnwritableEntryError
             Where a serializer refuses a part of an entry.
         KeyGroupOutOfRangeError, SnapshotOrderError
-            For a key group outside the file's range, or not behind the one before.
+            For a key group outside the file's range, or not after the previous one.
         """
         meta = self._check_order(key_group)
         self._write(key_group, self._as_columns(meta, key_group, batches))
 
     def write_columns(self, key_group: int, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write the entries of one key group as `SegmentHandle.columns` gives them.
+        """Write the entries of one key group in the form of `SegmentHandle.columns`.
 
         Raises
         ------
@@ -183,7 +181,7 @@ class SegmentWriter(SnapshotSink):
             entries += batch.num_rows
         if writer is not None:
             writer.close()
-            sink.hand_on()
+            sink.send()
             index.key_groups.append(key_group)
             index.offsets.append(self._position)
             index.lengths.append(sink.length)
@@ -193,7 +191,7 @@ class SegmentWriter(SnapshotSink):
         self._unusable = False
 
     def finish(self) -> SegmentFile:
-        """Write index and footer, publish the file and describe it."""
+        """Write index and footer, publish the file and return its description."""
         self._check_usable()
         self._unusable = True
         ending, digest = encode_ending(self._position, self._key_groups, self._states.values())
@@ -227,7 +225,7 @@ class SegmentWriter(SnapshotSink):
 
 
 class _StreamSink:
-    """Takes the bytes of one Arrow stream, counts and checksums them, and hands them on in large pieces."""
+    """Counts and checksums the bytes of one Arrow stream, and passes them on in large pieces."""
 
     def __init__(self, output: OutputFile) -> None:
         self.length = 0
@@ -244,10 +242,10 @@ class _StreamSink:
         self.length += len(piece)
         self._waiting += len(piece)
         if self._waiting >= _PIECE_BYTES:
-            self.hand_on()
+            self.send()
         return len(piece)
 
-    def hand_on(self) -> None:
+    def send(self) -> None:
         self._output.write(b"".join(self._pieces))
         self._pieces.clear()
         self._waiting = 0
@@ -268,7 +266,7 @@ def _columns(meta: StateMeta, batch: EntryBatch[Any, Any, Any]) -> Iterator[tupl
 def record_batches(
     meta: StateMeta, key_group: int, batch: EntryBatch[Any, Any, Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield entries as columns: in one piece, or in halves where Arrow cannot address so many bytes.
+    """Yield entries as columns, in halves where Arrow cannot address so many bytes.
 
     Raises
     ------
@@ -310,9 +308,9 @@ def _refused_row(serializer: Any, values: Sequence[Any], error: Exception) -> in
 
 
 class SegmentHandle(StateHandle):
-    """Reads a segment file: its index at first, then only the key groups that are asked for.
+    """Reads a segment file: first its index, then only the requested key groups.
 
-    Neighbouring key groups are read at once, up to 8 MiB, as far as they lie in the wanted range.
+    It reads neighbouring key groups at once, up to 8 MiB, as far as they are in the wanted range.
     """
 
     def __init__(
@@ -344,8 +342,6 @@ class SegmentHandle(StateHandle):
 
         Parameters
         ----------
-        storage : CheckpointStorage
-            The one that the file was written to.
         wanted : KeyGroupRange, optional
             The key groups that will be read; nothing beyond them is read ahead.
 
@@ -415,14 +411,14 @@ class SegmentHandle(StateHandle):
             )
 
     def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:
-        """Yield the same entries as they are stored: the columns `segment_format.COLUMNS`, verified."""
+        """Yield the same entries in their stored form: the columns `segment_format.COLUMNS`, verified."""
         row = self._rows.get(state, {}).get(key_group)
         if row is None:
             return
         index = self._streams[state]
-        place = f"key group {key_group} of the state {state!r}"
-        stream = self._verified_stream(index, row, place)
-        # Refused before the first batch is handed out.
+        stream_name = f"key group {key_group} of the state {state!r}"
+        stream = self._verified_stream(index, row, stream_name)
+        # An unknown type is refused before the first batch.
         self._meta_of_states()
         entries = 0
         try:
@@ -430,29 +426,26 @@ class SegmentHandle(StateHandle):
                 entries += columns.num_rows
                 yield columns
         except (pa.ArrowException, OSError) as error:
-            raise CorruptSegmentError(self.location, f"{place} is no Arrow stream ({error})") from error
+            raise CorruptSegmentError(self.location, f"{stream_name} is no Arrow stream ({error})") from error
         if entries != index.entries[row]:
-            what = f"{place} has {entries} entries, and {index.entries[row]} were written"
+            what = f"{stream_name} has {entries} entries, and {index.entries[row]} were written"
             raise CorruptSegmentError(self.location, what)
 
     def verify(self) -> None:
-        """Read every stream and compare it with its checksum; decodes nothing.
-
-        Raises `CorruptSegmentError` and `StorageError`.
-        """
+        """Compare every stream with its checksum; raises `CorruptSegmentError` and `StorageError`."""
         for state, index in self._streams.items():
             for row, key_group in enumerate(index.key_groups):
                 self._verified_stream(index, row, f"key group {key_group} of the state {state!r}")
 
     def close(self) -> None:
-        """Close the file; the handle is of no use afterwards."""
+        """Close the file."""
         self._run = pa.py_buffer(b"")
         self._source.close()
 
-    def _verified_stream(self, index: StreamIndex, row: int, place: str) -> pa.Buffer:
+    def _verified_stream(self, index: StreamIndex, row: int, name: str) -> pa.Buffer:
         stream = self._read_stream(index, row)
         if zlib.crc32(stream) != index.checksums[row]:
-            raise CorruptSegmentError(self.location, f"{place} does not have its checksum")
+            raise CorruptSegmentError(self.location, f"{name} does not have its checksum")
         return stream
 
     def _read_stream(self, index: StreamIndex, row: int) -> pa.Buffer:
@@ -473,13 +466,13 @@ class SegmentHandle(StateHandle):
 
 
 def canonical_column(serializer: TypeSerializer[Any], column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return keys or namespaces in the form by which tables find them: Arrow gives a new NaN each time."""
+    """Return keys or namespaces in the form by which tables find them: Arrow creates a new NaN each time."""
     found = serializer.from_arrow(column)
     return list(map(serializer.canonical, found)) if serializer.needs_canonical else found
 
 
 def canonical_values(serializer: TypeSerializer[Any], found: Sequence[Any]) -> Sequence[Any]:
-    """Return values in the form in which tables hold them: a map's own keys are looked up too."""
+    """Return values in the form that tables keep: a map's own keys are looked up too."""
     if (
         isinstance(serializer, (MapSerializer, TtlMapSerializer))
         and serializer.key_serializer.needs_canonical

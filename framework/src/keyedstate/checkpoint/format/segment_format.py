@@ -1,4 +1,4 @@
-"""The layout of a segment file, and the check that its bytes are those that were written.
+"""The layout of a segment file, and the verification of its bytes.
 
 ::
 
@@ -8,10 +8,10 @@
     footer   offset, length and checksum of the index, format version,
              checksum of the footer, magic                                         36 bytes
 
-The streams lie one behind the other, states in the order in which they were begun and key groups ascending,
-so that neighbouring key groups are read at once.  Every byte belongs to a checksum (CRC-32, numbers little
-endian) or is a constant that is compared; the SHA-256 of the index, which `SegmentFile` carries into the
-manifest, ties the whole file to it.
+The streams are consecutive, states in the order in which they were begun and key groups ascending, so that
+neighbouring key groups are read at once.  Every byte has a checksum (CRC-32, numbers little endian) or is a
+constant that is compared.  The SHA-256 of the index, which `SegmentFile` carries into the manifest, covers
+the whole file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TAIL_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """A finished segment file, as manifests name it."""
+    """A finished segment file, as manifests reference it."""
 
     #: Relative to the storage that it was written to.
     path: str
@@ -62,10 +62,7 @@ class SegmentFile:
 
 @dataclass
 class StreamIndex:
-    """The streams of one state; the lists run in parallel, key groups ascending.
-
-    A key group of the file's range that is not listed has no entries.
-    """
+    """The streams of one state in parallel lists, ascending; a key group without entries is not listed."""
 
     #: `StateMeta.to_json`.
     meta: dict[str, Any]
@@ -97,7 +94,7 @@ def encode_ending(offset: int, key_groups: KeyGroupRange, states: Iterable[Strea
 
 
 def read_index(location: str, source: InputFile, described: SegmentFile) -> dict[str, StreamIndex]:
-    """Return the streams by state, after everything in the file but the streams was verified.
+    """Return the streams by state, after verifying everything in the file except the streams.
 
     Raises
     ------
@@ -106,7 +103,6 @@ def read_index(location: str, source: InputFile, described: SegmentFile) -> dict
     FormatVersionError
         Where a newer keyedstate wrote the file.
     StorageError
-        Where the file cannot be read.
     """
     index = _verified_index(location, source, described)
     try:

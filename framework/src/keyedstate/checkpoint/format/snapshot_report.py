@@ -1,4 +1,4 @@
-"""What became of one full snapshot, as manifests carry it: when, how long, how much, and why it failed."""
+"""The outcome of one full snapshot, as manifests carry it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 
 class FailureReason(enum.Enum):
-    """Why a checkpoint, or a full snapshot that is written in the background, did not come about.
+    """Why a checkpoint, or a full snapshot in the background, failed.
 
-    The value is what logs and hooks are given.  Exactly five reasons count as failures, Flink's; the others
-    are ways in which something ends in normal operation, or that are reported as failures of their own.
+    Logs and hooks get the value.  Exactly five reasons count as failures, Flink's; the others occur in normal
+    operation, or are reported as failures of their own.
     """
 
     IO = "the storage failed"
@@ -28,7 +28,7 @@ class FailureReason(enum.Enum):
 
     @property
     def counts(self) -> bool:
-        """Whether it is a failure in the sense of the tolerated number."""
+        """Whether it counts for the tolerated number of failures."""
         return self in _COUNTED
 
 
@@ -45,17 +45,17 @@ _COUNTED = frozenset(
 
 @dataclass(frozen=True)
 class FullSnapshotReport:
-    """What became of one base."""
+    """The outcome of one full snapshot."""
 
-    #: It holds the state after this epoch.
+    #: It has the state after this epoch.
     epoch: int
-    #: Whether it was written beside the work.
+    #: Whether it was written in the background.
     background: bool
     #: Why it failed; None where it was completed.
     failure: FailureReason | None
     #: The error in words; empty where it was completed.
     error: str
-    #: How long it held the task up; how long it was then written.
+    #: How long it blocked the task; how long writing took afterwards.
     sync_ms: float
     async_ms: float
     #: Of what was written; 0 where it failed.

@@ -87,7 +87,9 @@ class Background:
                 self._changed.notify_all()
             try:
                 job()
-            except BaseException:  # a plugin may exit; without the thread, whoever waits would wait for ever
+            except (
+                BaseException
+            ):  # a plugin may exit; without the thread, `submit` and `drain` would block for ever
                 _log.exception("a job of %s raised", self._name)
 
 

@@ -190,7 +190,7 @@ class CheckpointCoordinator:
             return pending
         if pending is not None and pending.run_id == identity.run_id and identity.epoch < pending.epoch:
             _log.warning(
-                "passing over a late acknowledgement of partition %d, epoch %d of %r: epoch %d is under way",
+                "ignoring a late acknowledgement of partition %d, epoch %d of %r: epoch %d is under way",
                 identity.partition,
                 identity.epoch,
                 identity.uid,
@@ -248,7 +248,7 @@ class CheckpointCoordinator:
                 return
             missing = sorted(set(range(pending.parallelism)) - set(pending.acknowledged))
             _log.warning(
-                "the checkpoint of epoch %d of %r is given up: after %d ms the partitions %s of %d have not "
+                "the checkpoint of epoch %d of %r is aborted: after %d ms the partitions %s of %d have not "
                 "acknowledged. Should they still finish, it is published.",
                 pending.epoch,
                 self.folder.uid,

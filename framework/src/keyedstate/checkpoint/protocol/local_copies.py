@@ -116,7 +116,7 @@ class LocalCopy:
         self._folder = folder
         self._epoch = epoch
         self._path = path
-        #: The name that it is to have and the one that it has; None before it was begun.
+        #: Its final and its present name; None before it was created.
         self._names: tuple[Path, Path] | None = None
         self._stream: Any = None
         self._guarded(self._open)
@@ -133,7 +133,7 @@ class LocalCopy:
 
     def abort(self) -> None:
         """Delete the copy, also a finished one."""
-        self._give_up()
+        self._discard()
         if self._names is not None:
             delete(self._names[0])
 
@@ -156,10 +156,10 @@ class LocalCopy:
         try:
             action()
         except OSError as error:
-            _log.warning("the local copy of %s in %s is given up: %s", self._path, self._folder.path, error)
-            self._give_up()
+            _log.warning("the local copy of %s in %s is abandoned: %s", self._path, self._folder.path, error)
+            self._discard()
 
-    def _give_up(self) -> None:
+    def _discard(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             with contextlib.suppress(OSError):
@@ -275,5 +275,5 @@ def _verified(local: Path, described: SegmentFile | StoredNativeFile) -> InputFi
         raise
 
 
-# Once in a process: what crashed processes and finished queries have left does not grow by the hour.
+# Once in a process: leftovers of crashed processes and finished queries grow slowly.
 _sweep_once = lru_cache(maxsize=8)(CopiesFolder.sweep)

@@ -58,7 +58,7 @@ _ATTEMPT_EPOCH = re.compile(r"epoch-(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([A-Za-z0-9_-]+)\.p([0-9]+)\.t([0-9]+)\.([A-Za-z0-9_-]+)\.(started|json)")
 _DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator|\.base)?(\.[0-9]+\.native|\.seg)")
 _LEASE = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)\.[A-Za-z0-9_-]+")
-# What a killed process leaves of a write.
+# The temporary file of a killed process.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _STALE_MS = 3_600_000
 
@@ -142,10 +142,14 @@ class OperatorFolder:
         names = self.storage.list()
         return "data" in names or "attempts" in names or any(map(_CHECKPOINT.fullmatch, names))
 
+    def sibling(self, uid: str) -> OperatorFolder:
+        """Return the folder of another operator next to this one."""
+        return OperatorFolder(self._all, uid)
+
     def siblings(self, query_id: str) -> list[str]:
         """Return the uids of the other operators of a query that have a folder next to this one."""
         found = [file.name for file in self._all.describe() if file.is_folder and _UID.fullmatch(file.name)]
-        owners = {uid: OperatorFolder(self._all, uid).read_owner() for uid in found if uid != self.uid}
+        owners = {uid: self.sibling(uid).read_owner() for uid in found if uid != self.uid}
         return [uid for uid, owner in owners.items() if owner is not None and owner.query_id == query_id]
 
     def may_start_empty(self) -> bool:
@@ -194,7 +198,7 @@ class OperatorFolder:
         would look like an epoch that was never evaluated.
         """
         # Only its name counts, and the sync of the first manifest in the folder covers that. Before that, no
-        # output of the epoch is whole; and a sync here would be half of what an epoch without rows costs.
+        # output of the epoch is complete; and a sync here would be half the cost of an epoch without rows.
         path = _attempt_path(identity, "started")
         self._write(path, "started attempt", to_json(identity), durable=False)
         return self.storage.modified_ms(path)
@@ -337,12 +341,12 @@ class OperatorFolder:
             return
         self.storage.for_each(self.storage.delete_file, [f"{folder}/{name}" for name in own])
         if self.storage.is_local:
-            # What comes into it since it was listed keeps it.
+            # A file that was added since the listing keeps the folder.
             remove_empty_folders(f"{self.storage.root}/{folder}")
 
 
-#: Every task of an epoch reads the same checkpoint, whose size follows the number of tasks: a process that
-#: runs several of them takes it apart once.  Nobody changes what is made of it.
+#: All tasks of an epoch read the same checkpoint, whose size grows with their number: a process that runs
+#: several of them decodes it once.  The result is never modified.
 _decode_once = lru_cache(maxsize=4)(decode_as)
 
 

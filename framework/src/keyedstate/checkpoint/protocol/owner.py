@@ -25,7 +25,7 @@ from keyedstate.checkpoint.storage.lock_file import holders, open_lock
 from keyedstate.errors import StateFolderOwnedError, StorageError, SupersededRunError
 
 LOCK = "_lock"
-#: Seconds after which a lock that another process holds is given up; it is held for one small write.
+#: Seconds to wait for a lock, which a process holds for one small write.
 LOCK_TIMEOUT = 60.0
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 

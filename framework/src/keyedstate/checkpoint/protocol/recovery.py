@@ -150,7 +150,7 @@ def _entered(
         _check_not_overtaken(folder, identity, owner)
         owner = replace(owner, runs=(*owner.runs, identity.run_id)[-REMEMBERED_RUNS:])
     folder.write_owner(owner)
-    # Where there is no lock, the last write decides who it is.
+    # Without a lock, the last write decides.
     return folder.read_owner() or owner
 
 

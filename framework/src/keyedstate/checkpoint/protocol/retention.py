@@ -50,9 +50,9 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
     obsolete: list[int] = []
     damage: CorruptManifestError | None = None
     at_or_below = 0
-    held = leased_epochs(folder)
+    leased = leased_epochs(folder)
     for number in reversed(folder.checkpoints()):
-        if number <= epoch and at_or_below >= retained and number not in held:
+        if number <= epoch and at_or_below >= retained and number not in leased:
             obsolete.append(number)
             continue
         try:
@@ -147,6 +147,6 @@ def _delete_unused(
     used.update(path for attempt in attempts for path in data_paths(attempt.nonce))
     # Last of all, see `keyedstate.checkpoint.protocol.leases`.
     used |= leased_data_files(folder)
-    # Native files whose upload is going on are known by the file in whose place they come.
+    # Native files that are being uploaded have the name of the segment file that they replace.
     unused = [path for path in candidates if path not in used and owner_path(path) not in used]
     folder.storage.for_each(folder.storage.delete_file, unused)

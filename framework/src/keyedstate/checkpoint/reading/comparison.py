@@ -1,4 +1,4 @@
-"""What differs between two stored states of an operator, entry by entry."""
+"""The differences between two snapshots of an operator, entry by entry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MISSING: Any = object()
 
 
 class Change(str, enum.Enum):
-    """What became of a state, or of an entry, from the first stored state to the second."""
+    """What happened to a state, or to an entry, from the first snapshot to the second."""
 
     NONE = "none"
     ADDED = "added"
@@ -54,7 +54,7 @@ class Example:
 
 @dataclass
 class StateDifference:
-    """What differs in one state."""
+    """The differences in one state."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class StateDifference:
 
     @property
     def change(self) -> Change:
-        """What became of the state."""
+        """What happened to the state."""
         if self.before is None:
             return Change.ADDED
         if self.after is None:
@@ -83,7 +83,7 @@ class StateDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two stored states of an operator and what differs between them."""
+    """Two snapshots of an operator and their differences."""
 
     first: OperatorSnapshot
     second: OperatorSnapshot
@@ -93,7 +93,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs."""
+        """Whether they have no difference."""
         both = (*self.states, *self.operator_states)
         return all(state.change is Change.NONE for state in both)
 
@@ -106,21 +106,21 @@ def compare(
     limit: int = 0,
     advance: Advance = lambda done: None,
 ) -> Comparison:
-    """Compare two stored states.
+    """Compare two snapshots.
 
-    Memory holds the entries of one state in one key group, and what deltas have changed of one state.
+    Memory has the entries of one state in one key group, and the changes of one state by deltas.
 
     Parameters
     ----------
     names : sequence of str
-        The states that are compared; all where it is empty.
+        The states to compare; all where it is empty.
     limit : int
         How many examples of a state are kept.
 
     Raises
     ------
     IncomparableStateError
-        Where they have another number of key groups.
+        Where they have different numbers of key groups.
     CheckpointError
         Where a file, which is named, cannot be read.
     """
@@ -226,7 +226,7 @@ def _compare_entries(
     new: Iterable[tuple[tuple[Any, Any], Any]],
     limit: int,
 ) -> None:
-    """Count what differs; empties `old`."""
+    """Count the differences; empties `old`."""
 
     def note(change: Change, address: tuple[Any, Any], before: Any, after: Any) -> None:
         if len(difference.examples) < limit:
@@ -263,7 +263,7 @@ def _compare_operator_state(
 
 
 def _elements(stored: OperatorSnapshot, meta: OperatorStateMeta) -> Iterator[tuple[tuple[Any, Any], Any]]:
-    """Yield the entries of a map, or the elements of a list by their place in that of all tasks."""
+    """Yield the entries of a map, or the elements of a list by their position in that of all tasks."""
     is_map = meta.kind is OperatorStateKind.BROADCAST
     following = itertools.count()
     for part in stored.metadata.parts:

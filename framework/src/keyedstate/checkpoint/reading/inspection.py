@@ -1,4 +1,4 @@
-"""Reading every byte that stored state consists of, and telling what is wrong with it and what is over."""
+"""Verifies every byte of stored state, and reports damage and orphaned files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A file that is not as it should be."""
+    """A file that is damaged, missing or unreadable."""
 
     #: In the operator's folder.
     path: str
@@ -65,7 +65,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file that is to be read, and who needs it."""
+    """A file to read, and what references it."""
 
     segment: SegmentFile
     role: str
@@ -77,7 +77,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in one operator's folder."""
+    """The result for one operator's folder."""
 
     survey: Survey
     #: Those that were to be read, the newest first.
@@ -92,7 +92,7 @@ class Inspection:
     deleted: frozenset[str]
 
     def problems_of(self, checkpoint: Checkpoint) -> list[Problem]:
-        """Return what is wrong with one checkpoint."""
+        """Return the problems of one checkpoint."""
         return [
             problem
             for problem in self.problems
@@ -101,7 +101,7 @@ class Inspection:
 
     @property
     def newest_whole(self) -> Checkpoint | None:
-        """The newest checkpoint of which every byte is right; None where none is."""
+        """The newest checkpoint without any problem; None where there is none."""
         right = (
             one for one in self.checkpoints if one.path not in self.deleted and not self.problems_of(one)
         )
@@ -114,10 +114,10 @@ class Inspector:
     Parameters
     ----------
     checkpoints : sequence of Checkpoint
-        Those that are to be read.
+        The checkpoints to read.
     candidates : sequence of StoredFile
-        The data files that were there before the survey: whichever of them nothing names, and that are there
-        still at the end, nobody needs.
+        The data files that existed before the survey.  Those that still exist at the end, unreferenced, are
+        orphans.
     """
 
     def __init__(
@@ -194,11 +194,11 @@ class Inspector:
             wanted.named_by.add(named_by)
             wanted.epochs.add(part.identity.epoch)
             wanted.partitions.add(part.identity.partition)
-        whole = dict.fromkeys(part.entries, 0)
+        counted = dict.fromkeys(part.entries, 0)
         for segment in part.segments:
             for state, count in segment.entries.items():
-                whole[state] = whole.get(state, 0) + count
-        if part.segments and not part.deltas and whole != dict(part.entries):
+                counted[state] = counted.get(state, 0) + count
+        if part.segments and not part.deltas and counted != dict(part.entries):
             detail = (
                 f"partition {part.identity.partition} claims other numbers of entries than its files have"
             )
@@ -225,7 +225,7 @@ class Inspector:
 
 
 def problems_of_savepoint(savepoint: SavepointFolder) -> list[Problem]:
-    """Read what a savepoint has beside the data of operators: their metadata, and the files of Spark."""
+    """Verify the files of a savepoint other than the operators' data: metadata, and the files of Spark."""
     readings: dict[str, Callable[[], object]] = {
         f"{uid}/{METADATA}": partial(savepoint.metadata, uid) for uid in savepoint.operators
     }
@@ -243,7 +243,7 @@ def problems_of_savepoint(savepoint: SavepointFolder) -> list[Problem]:
 
 
 def data_files(storage: CheckpointStorage) -> list[StoredFile]:
-    """Return the data files of an operator, and what killed processes left of writing, by their paths."""
+    """Return the data files of an operator, and temporary files of killed processes, by their paths."""
     return [
         StoredFile(f"data/{file.name}", False, file.bytes, file.modified_ms)
         for file in storage.describe("data")
@@ -252,9 +252,9 @@ def data_files(storage: CheckpointStorage) -> list[StoredFile]:
 
 
 def _unnamed(operator: StoredOperator, files: Sequence[StoredFile]) -> list[StoredFile] | None:
-    """Return those of the data files that are there and nobody needs; None where that cannot be told.
+    """Return the data files that exist and nothing references; None where that cannot be known.
 
-    Each look is behind that which its files come from: a file is listed, then the attempt that writes it,
+    Each look follows the one that its files come from: a file is listed, then the attempt that writes it,
     then the checkpoint that takes it over, then the lease that outlives the checkpoint.
     """
     folder = operator.folder
@@ -276,7 +276,7 @@ def _unnamed(operator: StoredOperator, files: Sequence[StoredFile]) -> list[Stor
 def _faults_of_native(
     storage: CheckpointStorage, file: SegmentFile, advance: Advance
 ) -> Iterator[tuple[Fault, str]]:
-    """Compare the bytes of a native file with its digest; what they say, its backend alone knows."""
+    """Compare a native file with its digest; only its backend could decode it."""
     digest, done = hashlib.sha256(), 0
     try:
         with storage.open_input(file.path) as source:
@@ -296,7 +296,7 @@ def _faults_of_native(
 
 
 def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> Iterator[tuple[Fault, str]]:
-    """Read one file to its end, and yield what is wrong with it; raises `MissingFileError`."""
+    """Read one file to its end, and yield its faults; raises `MissingFileError`."""
     if wanted.role == NATIVE:
         yield from _faults_of_native(storage, wanted.segment, advance)
         return
@@ -323,7 +323,7 @@ def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> 
                         left -= done
                         advance(done)
                 except UnreadableStateError as error:
-                    # Its checksum was right; only the values cannot be told.
+                    # Its checksum is right; only the values cannot be decoded.
                     unreadable[state] = error
                 except MissingFileError:
                     raise

@@ -1,4 +1,4 @@
-"""All keyed states of an operator in one table; with values of different types, these are read as JSON."""
+"""All keyed states of an operator in one table, with namespaces and values as JSON."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Stored state as typed Arrow batches: what the data source and the export of the command line read.
+"""Stored state as typed Arrow batches, for the data source and the export of the command line.
 
-The columns go from the files into the batches as they are; no entry becomes a Python object, aside from what
-deltas have changed.  What a state's serializer writes into a column is what its reader gets: numbers,
-strings, structs for tuples, rows and dataclasses, lists, maps.  A time to live is taken out of the values,
-into columns of its own.
+Columns are read as they are stored; only entries that deltas have changed become Python objects.  A reader
+gets what a state's serializer writes into a column: numbers, strings, structs for tuples, rows and
+dataclasses, lists, maps.  A time to live becomes columns of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from keyedstate.types import (
     generic_parts,
 )
 
-#: The timestamp of what was written at a time that nobody knows.
+#: The timestamp of a value whose time of writing is unknown.
 _UNKNOWN_TIME = 2**63 - 1
 _STAMP = pa.timestamp("ms", "UTC")
 #: Bytes of files behind one slice: what one task reads.
@@ -48,7 +47,7 @@ SLICE_BYTES = 128 << 20
 
 @dataclass(frozen=True)
 class StateSlice:
-    """A piece of one state that is read at once."""
+    """A chunk of one state: some key groups of what one task wrote."""
 
     #: Of keyed state.
     key_groups: KeyGroupRange
@@ -74,19 +73,19 @@ class StateReader(ABC):
     def slices(
         self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
     ) -> list[StateSlice]:
-        """Return the pieces that cover the state, read from metadata alone; none where nothing is stored.
+        """Return the slices that cover the state, from metadata alone; none where nothing is stored.
 
         Parameters
         ----------
         key_groups : KeyGroupRange, optional
-            What is wanted of keyed state.
+            The wanted key groups of keyed state.
         bytes_each : int
-            How much of the files one piece should need at most.
+            How many bytes of files one slice should need at most.
         """
 
     @abstractmethod
     def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
-        """Yield the entries of one piece.
+        """Yield the entries of one slice.
 
         Raises
         ------
@@ -98,11 +97,11 @@ class StateReader(ABC):
 class KeyedStateReader(StateReader):
     """Reads one keyed state.
 
-    The columns are those of the key, under the names that they have in the DataFrame; then ``namespace``;
-    ``value``; ``written_at``, the time from which the time to live counts, null where there is none: for a
-    list one per element, for a map one per entry; ``expires_at``, when the last of the value is expired, null
-    where no time to live is known; ``key_group``; ``state``.  One of these whose name a key column has gets
-    underscores behind it.
+    The columns are those of the key, under their names in the DataFrame; then ``namespace``; ``value``;
+    ``written_at``, the time from which the time to live counts, null without one: for a list one per element,
+    for a map one per entry; ``expires_at``, when the last of the value expires, null where no time to live is
+    known; ``key_group``; ``state``.  Where a key column has one of these names, ours gets underscores behind
+    it.
 
     Parameters
     ----------
@@ -138,7 +137,7 @@ class KeyedStateReader(StateReader):
             ("key_group", pa.int32()),
             ("state", pa.string()),
         ]
-        #: The names of the columns that are ours, by what they would be called without the key's.
+        #: The names of our columns, by their names where no key column has the same.
         self.own_names = {name: _free_name(name, key_names) for name, _ in own}
         self.key_names = key_names
         fields = [
@@ -192,7 +191,7 @@ class KeyedStateReader(StateReader):
         rows = entries.num_rows
         if convert is not None:
             values = convert(values)
-        value, written, latest = taken_apart(self._meta.value_serializer, values)
+        value, written, latest = split_ttl(self._meta.value_serializer, values)
         columns = [
             *(keys.flatten() if self._key_is_struct else [keys]),
             namespaces,
@@ -206,11 +205,11 @@ class KeyedStateReader(StateReader):
 
 
 class OperatorStateReader(StateReader):
-    """Reads one operator state: each stored element once, however a restart deals them out.
+    """Reads one operator state: each stored element once, however a restart redistributes them.
 
     The columns of a list are ``task``, the one that wrote the element; ``position`` in its list; ``value``;
-    ``state``.  Those of a broadcast map are ``key``, ``value`` and ``state``: every task has written the
-    same map, and one of these is read.
+    ``state``.  Those of a broadcast map are ``key``, ``value`` and ``state``; every task has written the same
+    map, and one is read.
 
     Raises
     ------
@@ -236,12 +235,12 @@ class OperatorStateReader(StateReader):
     def slices(
         self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
     ) -> list[StateSlice]:
-        holders = [
+        slices = [
             StateSlice(KeyGroupRange(OPERATOR_KEY_GROUP, OPERATOR_KEY_GROUP), number)
             for number, part in enumerate(self._stored.metadata.parts)
             if part.operator_state is not None and self._is_in(part.operator_state)
         ]
-        return holders[:1] if self._is_map else holders
+        return slices[:1] if self._is_map else slices
 
     def _is_in(self, file: OperatorStateFile) -> bool:
         return any(document.get("name") == self.name for document in file.states)
@@ -269,7 +268,7 @@ class OperatorStateReader(StateReader):
 
 
 def reader_of(stored: OperatorSnapshot, name: str, *, allow_generic: bool = False) -> StateReader:
-    """Return the reader of a state, of keys or of the operator.
+    """Return the reader of a keyed state or an operator state.
 
     Raises
     ------
@@ -302,7 +301,7 @@ def _free_name(name: str, taken: Sequence[str]) -> str:
 
 
 def _plain_types(serializer: TypeSerializer[Any]) -> tuple[pa.DataType, pa.DataType]:
-    """Return the types of a state's value without its times, and of the times."""
+    """Return the types of a state's value without its timestamps, and of the timestamps."""
     if isinstance(serializer, TtlListSerializer):
         return pa.list_(serializer.element_serializer.arrow_type), pa.list_(_STAMP)
     if isinstance(serializer, TtlMapSerializer):
@@ -313,7 +312,7 @@ def _plain_types(serializer: TypeSerializer[Any]) -> tuple[pa.DataType, pa.DataT
     return serializer.arrow_type, _STAMP
 
 
-def taken_apart(
+def split_ttl(
     serializer: TypeSerializer[Any], stored: pa.Array
 ) -> tuple[pa.Array, pa.Array, pa.Array | None]:
     """Return a column's values, when they were written, and the latest time of each row where it has any."""
@@ -351,7 +350,7 @@ def _known(stamps: pa.Array) -> pa.Array:
 
 
 def _latest(stamps: pa.Array, offsets: pa.Array) -> pa.Array:
-    """Return the largest stamp of each row; null for a row without any."""
+    """Return the largest timestamp of each row; null for a row without any."""
     bounds = offsets.to_numpy()
     starts, lengths = bounds[:-1], np.diff(bounds)
     filled = np.flatnonzero(lengths)

@@ -1,4 +1,4 @@
-"""What is in an operator's folder, as far as names and metadata tell: checkpoints, epochs without one."""
+"""The content of an operator's folder by names and metadata: checkpoints, and epochs without one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keyedstate.errors import CheckpointError, CorruptManifestError, FormatVersi
 
 
 class Status(str, enum.Enum):
-    """What a checkpoint is good for."""
+    """Whether a checkpoint can be used."""
 
     COMPLETE = "complete"
     #: Its folder lacks the metadata that would make it one.
@@ -31,7 +31,7 @@ class Status(str, enum.Enum):
 
     @property
     def is_problem(self) -> bool:
-        """Whether something is wrong; leftovers are not."""
+        """Whether it cannot be read; leftovers are no problem."""
         return self in (Status.DAMAGED, Status.TOO_NEW, Status.UNREADABLE)
 
 
@@ -46,20 +46,20 @@ class Checkpoint:
     status: Status
     #: In words, where the metadata cannot be read.
     problem: str
-    #: When its metadata was written, as the file system says.
+    #: When its metadata was written, by the file system's clock.
     published_ms: int | None
     #: None where it cannot be read.
     metadata: CheckpointMetadata | None
-    #: Until when readers hold it; None where none does.
+    #: When the last lease on it expires; None where there is none.
     held_until_ms: int | None = None
 
 
 @dataclass(frozen=True)
 class UnpublishedEpoch:
-    """An epoch that tasks have worked at, and that has no checkpoint yet, or none any more."""
+    """An epoch with attempts that has no checkpoint yet, or not any more."""
 
     epoch: int
-    #: Whether a later epoch has a checkpoint: then nobody needs it, and clean-up will delete it.
+    #: Whether a later epoch has a checkpoint: then clean-up will delete it.
     is_left_over: bool
     #: The newest run that has attempts.
     run_id: str
@@ -80,7 +80,7 @@ class UnpublishedEpoch:
 
 @dataclass(frozen=True)
 class Survey:
-    """What an operator's folder holds."""
+    """The content of an operator's folder."""
 
     operator: StoredOperator
     #: None where the file is not there or cannot be read, and in a savepoint.
@@ -94,7 +94,7 @@ class Survey:
 
     @property
     def newest(self) -> Checkpoint | None:
-        """The checkpoint that the next epoch begins from; None where there is none that can be read."""
+        """The checkpoint that the next epoch begins from; None where none can be read."""
         return next((one for one in self.checkpoints if one.status is Status.COMPLETE), None)
 
     @property
@@ -104,13 +104,7 @@ class Survey:
 
 
 def survey(operator: StoredOperator) -> Survey:
-    """Look at an operator's folder.
-
-    Raises
-    ------
-    StorageError
-        Where folders cannot be listed.
-    """
+    """Look at an operator's folder; raises `StorageError` where folders cannot be listed."""
     folder = operator.folder
     if folder is None:
         return Survey(operator, None, "", (_read(operator, None),), ())
@@ -122,8 +116,8 @@ def survey(operator: StoredOperator) -> Survey:
     except CheckpointError as error:
         owner_problem = str(error)
     found = [_read(operator, epoch) for epoch in reversed(folder.checkpoints())]
-    holds = [held for held in folder.leases() if held.expires_ms > time.time() * 1000]
-    until = {held.epoch: held.expires_ms for held in sorted(holds, key=lambda held: held.expires_ms)}
+    leases = [lease for lease in folder.leases() if lease.expires_ms > time.time() * 1000]
+    until = {lease.epoch: lease.expires_ms for lease in sorted(leases, key=lambda one: one.expires_ms)}
     found = [replace(one, held_until_ms=until.get(one.epoch)) for one in found if one.epoch is not None]
     checkpoints = tuple(found)
     complete = [one.epoch for one in checkpoints if one.status is Status.COMPLETE and one.epoch is not None]
@@ -143,9 +137,9 @@ NATIVE = "native full snapshot"
 
 
 def files_of(part: AttemptManifest) -> Iterator[tuple[str, SegmentFile]]:
-    """Yield every file that holds a part of a checkpoint, with what it is for.
+    """Yield every file of a part of a checkpoint, with its role.
 
-    The digest of one that is `NATIVE` is that of all its bytes.
+    The digest of a `NATIVE` one is that of all its bytes.
     """
     roles = dict.fromkeys((file.path for file in part.segments), "full snapshot")
     roles |= dict.fromkeys((file.path for file in part.deltas), "delta")

@@ -1,8 +1,8 @@
-"""Writing stored state anew, whole and in the canonical form, without a backend.
+"""Writing the snapshot of an operator again, full and in the canonical form, without a backend.
 
-A full snapshot and its deltas become one file; what is one file already is copied as it is.  A file is
-streamed key group by key group: memory holds what the deltas of a state changed, and a batch of entries.
-Values stay as they are stored and never become objects, so no class of the program is needed.
+A full snapshot and its deltas become one file; single files are copied as they are.  Key groups are streamed
+one by one: memory has what the deltas of a state changed, and a batch of entries.  Values are never decoded,
+so no class of the program is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keyedstate.errors import CorruptSegmentError
 
 
 class CopyProgress:
-    """Adds up what several threads have done, for one callback.
+    """Adds up the progress of several threads for one callback.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class CopyProgress:
         self._lock = threading.Lock()
 
     def add(self, done: int) -> None:
-        """Note that so many bytes more are done."""
+        """Count bytes that are done."""
         with self._lock:
             self._done += done
             if self._report is not None:
@@ -59,7 +59,7 @@ def _bytes_of_part(part: AttemptManifest) -> int:
     return native + sum(file.bytes for file in part.files)
 
 
-def write_whole(
+def write_canonical(
     metadata: CheckpointMetadata,
     source: CheckpointStorage,
     target: CheckpointStorage,
@@ -67,14 +67,14 @@ def write_whole(
     compression: str | None = None,
     progress: CopyProgress | None = None,
 ) -> CheckpointMetadata:
-    """Write the data of a checkpoint into another folder, each part whole, several parts at once.
+    """Write a checkpoint's data into another folder, each part as a full snapshot, several parts at once.
 
     Parameters
     ----------
     source, target : CheckpointStorage
         Folders of the operator; what the paths of the data files are relative to.
     compression : {"zstd", "lz4", "none"}, optional
-        Writes every file anew with it; by default files that are whole keep the one that they have.
+        Rewrites every file with it; by default files without deltas keep theirs.
 
     Returns
     -------
@@ -84,7 +84,7 @@ def write_whole(
     Raises
     ------
     CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
-        Where a file, which is named, cannot be read or written.  The target may hold files then.
+        Where a file, which is named, cannot be read or written.  The target may have files then.
     UnreadableStateError
         Where a chain has types that are not known here.
     """
@@ -110,17 +110,14 @@ def write_whole(
 def copy_segment(
     source: CheckpointStorage, segment: SegmentFile, target: CheckpointStorage, path: str
 ) -> SegmentFile:
-    """Copy a segment file as it is, and read the copy to see that it is whole.
-
-    Raises `CorruptSegmentError`, `FormatVersionError`, `MissingFileError` and `StorageError`.
-    """
+    """Copy a segment file as it is, and verify the copy; raises `CheckpointError`, which names the file."""
     copied = replace(segment, path=path)
-    # Not told the size: a file that is cut off is reported as the damaged segment that it is.
+    # Without the size: a truncated file is reported as a damaged segment.
     transfer(source, target, [FileCopy(segment.path, path)], threads=1)
     try:
         _verify(target, copied)
     except CorruptSegmentError:
-        # Mostly the original has the damage; then it is the one to name.
+        # Mostly the original is damaged; then the error names it.
         _verify(source, segment)
         raise
     return copied
@@ -151,7 +148,7 @@ def _write_part(
         copied = copy_segment(source, operator_state.segment, target, data_paths(nonce)[1])
         operator_state = replace(operator_state, segment=copied)
     states = {state for segment in segments for state in segment.entries}
-    whole = replace(
+    written = replace(
         part,
         identity=replace(part.identity, nonce=nonce),
         segments=segments,
@@ -162,7 +159,7 @@ def _write_part(
         unfinished=None,
         native=None,
     )
-    return replace(whole, bytes=sum(file.bytes for file in whole.files))
+    return replace(written, bytes=sum(file.bytes for file in written.files))
 
 
 def _rewritten(

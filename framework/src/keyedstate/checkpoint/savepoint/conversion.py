@@ -1,8 +1,8 @@
-"""Savepoints out of any stored state, written anew: of one checkpoint, or of another savepoint."""
+"""New savepoints from existing state: from a savepoint, or from one operator's checkpoint."""
 
 from __future__ import annotations
 
-from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_whole
+from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_canonical
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import Progress, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.storage.filesystem import Location
@@ -15,7 +15,7 @@ def convert_savepoint(
     compression: str | None = None,
     progress: Progress | None = None,
 ) -> SavepointFolder:
-    """Write a savepoint once more, in the newest format; what it says of its query stays, its id does not.
+    """Write a savepoint again, in the newest format; all that describes its query stays, its id does not.
 
     Parameters
     ----------
@@ -24,9 +24,9 @@ def convert_savepoint(
     target : str, path or CheckpointStorage
         The new folder.
     compression : {"zstd", "lz4", "none"}, optional
-        By default what each file has.
+        By default that of each file.
     progress : callable, optional
-        Told how many of how many bytes are done.
+        Receives the bytes done and their total.
 
     Raises
     ------
@@ -40,14 +40,14 @@ def convert_savepoint(
             writer.add_spark_file(path, origin.read_spark_file(path))
         copied = CopyProgress(origin.data_bytes(), progress)
         for uid in origin.operators:
-            whole = write_whole(
+            written = write_canonical(
                 origin.metadata(uid),
                 origin.storage(uid),
                 writer.storage(uid),
                 compression=compression,
                 progress=copied,
             )
-            writer.add_operator(whole)
+            writer.add_operator(written)
         return writer.finish(spark=origin.spark, drained=origin.drained, watermark=origin.watermark)
 
 
@@ -60,16 +60,16 @@ def savepoint_of_checkpoint(
 ) -> SavepointFolder:
     """Write one operator's checkpoint as a savepoint, from which a new query may start.
 
-    Parameters and errors are those of `convert_savepoint`.  The caller holds the checkpoint where its query
-    runs.
+    Parameters and errors are those of `convert_savepoint`.  The caller has a lease on the checkpoint of a
+    running query.
     """
     with SavepointWriter(target) as writer:
-        whole = write_whole(
+        written = write_canonical(
             stored.metadata,
             stored.storage,
             writer.storage(stored.metadata.uid),
             compression=compression,
             progress=CopyProgress(bytes_of(stored.metadata), progress),
         )
-        writer.add_operator(whole)
+        writer.add_operator(written)
         return writer.finish()

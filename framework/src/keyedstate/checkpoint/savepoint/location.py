@@ -46,7 +46,7 @@ class StoredOperator:
 
 @dataclass(frozen=True)
 class SnapshotLocation:
-    """An address and what is there."""
+    """An address and the operators there."""
 
     kind: LocationKind
     #: The address.

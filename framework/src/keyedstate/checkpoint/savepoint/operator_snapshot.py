@@ -57,7 +57,7 @@ class OperatorSnapshot:
         Raises
         ------
         NoSnapshotError, UnknownOperatorError, UnknownEpochError
-            Each names what is there.
+            Each names what exists.
         NotASavepointError
             Where a savepoint was not finished, or an operator's folder was taken out of one.
         CorruptManifestError, FormatVersionError, StorageError

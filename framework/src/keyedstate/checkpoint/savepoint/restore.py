@@ -1,9 +1,9 @@
-"""How a new query begins from a savepoint: its epoch 0 does, and no other one.
+"""How a new query begins from a savepoint, in its epoch 0.
 
 The owner file of each operator names the savepoint from the first task on.  So epoch 0 begins from it again
-where Spark runs it again, and goes on being refused where the option names another one by then.  From epoch 1
-on there is a checkpoint of epoch 0, which is whole: the savepoint is not read any more and no file of the
-query's own refers to it.
+where Spark repeats it, and is refused where the option names another one by then.  From epoch 1 on there is a
+complete checkpoint of epoch 0: the query does not read the savepoint any more, and no file of its own refers
+to it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from keyedstate.options import (
 
 @dataclass(frozen=True)
 class SavepointRestore:
-    """What the options ``restore.*`` say."""
+    """The options ``restore.*``."""
 
-    #: None where the query does not begin from a savepoint, or does not say so any more.
+    #: None where the query does not begin from a savepoint, or the option was removed since.
     uri: str | None
     #: Whether the savepoint becomes the query's own.
     claims: bool
     allow_unclaimed: bool
     allow_new: bool
-    #: With what storages are opened.
+    #: For opening storages.
     config: Configuration
 
     @classmethod
@@ -57,19 +57,14 @@ class SavepointRestore:
         )
 
     def expected_owner(self, folder: OperatorFolder, max_parallelism: int | None) -> Owner | None:
-        """Return the owner that a folder which is nobody's will get by the savepoint, but for its query.
+        """Return the owner, without a query, that the savepoint gives to a new folder; None for no restore.
 
-        What epoch 0 would refuse is refused here; whether the query is at its epoch 0, nobody knows yet.
+        Refuses what epoch 0 would refuse; whether the query is at its epoch 0 is not known yet.
 
         Parameters
         ----------
         max_parallelism : int or None
             The option, where it is set.
-
-        Returns
-        -------
-        Owner or None
-            None where nothing is restored.
 
         Raises
         ------
@@ -89,59 +84,46 @@ class SavepointRestore:
         return Owner("", folder.uid, stored, 0, ())
 
     def origin(self, identity: TaskIdentity) -> SavepointOrigin | None:
-        """Return what the owner file of a new folder says of the savepoint; raises as `restore_point`."""
+        """Return the savepoint for the owner file of a new folder; raises as `find_snapshot`."""
         if self.uri is None or identity.epoch != 0:
             return None
         savepoint = self._open(self.uri)
         self._refuse_new(savepoint, identity.uid)
-        _stored(savepoint, identity)
+        _snapshot_in(savepoint, identity)
         return SavepointOrigin(savepoint.location, savepoint.id, savepoint.operators, self.claims)
 
-    def beginning(
+    def find_snapshot(
         self,
-        directory: CheckpointStorage,
         folder: OperatorFolder,
         owner: Owner,
         identity: TaskIdentity,
         restored: CheckpointMetadata | None,
     ) -> OperatorSnapshot | None:
-        """Return what an epoch begins from, or None where it begins without state.
+        """Return the snapshot that an epoch begins from, or None where it begins without state.
 
         Parameters
         ----------
-        directory : CheckpointStorage
-            The folder with the folders of all operators.
         owner : Owner
             As `claim` returned it.
         restored : CheckpointMetadata or None
-            What `find_restore_point` returned.
+            As `find_restore_point` returned it.
 
         Raises
         ------
         UnclaimedStateError
-            As `refuse_unclaimed`.
-        CheckpointError
-            As `restore_point`.
-        """
-        if restored is None:
-            return self.restore_point(owner, identity)
-        self.refuse_unclaimed(directory, owner, restored, identity)
-        return OperatorSnapshot(folder.storage, restored, f"chk-{restored.epoch}/{METADATA}")
-
-    def restore_point(self, owner: Owner, identity: TaskIdentity) -> OperatorSnapshot | None:
-        """Return what an epoch begins from that has no checkpoint before it, or None.
-
-        Raises
-        ------
+            In epoch 1, where the savepoint has an operator that the query does not have.
         RestoreChangedError
-            Where epoch 0 runs again, and the option does not name what it began from.
-        NotASavepointError
+            Where epoch 0 runs again, and the option names another savepoint than it began from.
         NewOperatorError
             Where the savepoint does not have the operator, and that is not allowed.
-        MaxParallelismChangedError
+        NotASavepointError, MaxParallelismChangedError
         CheckpointError
             Where a file, which is named, cannot be read.
         """
+        if restored is not None:
+            if restored.epoch == 0:
+                self._refuse_unclaimed(folder, owner, identity)
+            return OperatorSnapshot(folder.storage, restored, f"chk-{restored.epoch}/{METADATA}")
         if identity.epoch != 0:
             return None
         if owner.savepoint is None:
@@ -151,45 +133,26 @@ class SavepointRestore:
         savepoint = self._open(self.uri or owner.savepoint.location)
         if savepoint.id != owner.savepoint.id:
             raise RestoreChangedError(identity.uid, owner.savepoint.location, savepoint.location)
-        return _stored(savepoint, identity)
+        return _snapshot_in(savepoint, identity)
 
-    def refuse_unclaimed(
-        self, directory: CheckpointStorage, owner: Owner, restored: CheckpointMetadata, identity: TaskIdentity
-    ) -> None:
-        """Refuse to go on behind epoch 0 where the savepoint has an operator that the query does not have.
+    def _refuse_unclaimed(self, folder: OperatorFolder, owner: Owner, identity: TaskIdentity) -> None:
+        """Refuse to continue after epoch 0 where the savepoint has an operator that the query does not have.
 
-        An operator of the query has a folder once epoch 0 is done, and nothing before tells which operators a
-        query has.  Epoch 0 is committed then, but its state is all there: nothing is lost where the query is
-        stopped here.
-        Raises `UnclaimedStateError`.
-
-        Parameters
-        ----------
-        directory : CheckpointStorage
-            The folder with the folders of all operators.
-        restored : CheckpointMetadata
-            The checkpoint that the epoch begins from.
+        Each operator of the query has a folder after epoch 0, and before it nothing tells which operators
+        there are.  Epoch 0 is committed then, but its state exists: stopping the query here loses nothing.
         """
-        if owner.savepoint is None or self.allow_unclaimed or restored.epoch != 0:
+        if owner.savepoint is None or self.allow_unclaimed:
             return
-        unclaimed = []
-        for uid in owner.savepoint.operators:
-            if uid != identity.uid:
-                other = OperatorFolder(directory, uid).read_owner()
-                if other is None or other.query_id != identity.query_id:
-                    unclaimed.append(uid)
+        others = [uid for uid in owner.savepoint.operators if uid != identity.uid]
+        owners = {uid: folder.sibling(uid).read_owner() for uid in others}
+        unclaimed = [uid for uid, other in owners.items() if not other or other.query_id != identity.query_id]
         if unclaimed:
             raise UnclaimedStateError(owner.savepoint.location, unclaimed)
 
     def release(self, folder: OperatorFolder, completed: CheckpointMetadata) -> bool:
-        """Delete the savepoint where it is the query's own and a checkpoint shows that nothing needs it.
+        """Delete a claimed savepoint once no epoch needs it; returns whether nothing is left to be done.
 
-        A checkpoint of a later epoch does: Spark has committed epoch 0 then, so that does not run again.
-
-        Returns
-        -------
-        bool
-            Whether nothing is left to be done.
+        A checkpoint of a later epoch shows that: Spark has committed epoch 0 then, which does not run again.
 
         Raises
         ------
@@ -214,7 +177,7 @@ class SavepointRestore:
             raise NewOperatorError(savepoint.location, uid, savepoint.operators)
 
 
-def _stored(savepoint: SavepointFolder, identity: TaskIdentity) -> OperatorSnapshot | None:
+def _snapshot_in(savepoint: SavepointFolder, identity: TaskIdentity) -> OperatorSnapshot | None:
     if identity.uid not in savepoint.operators:
         return None
     metadata = savepoint.metadata(identity.uid)

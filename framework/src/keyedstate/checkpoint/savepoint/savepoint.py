@@ -1,18 +1,18 @@
-"""A savepoint: the whole state of a query's operators in one folder that stands for itself.
+"""A savepoint: the state of a query's operators in one self-contained folder.
 
 ::
 
     <savepoint>/
-        _savepoint                  what the rest is, and the digest of each file that it names; written last
-        _unfinished                 a creation, or a deletion, is under way or was killed
+        _savepoint                  describes the rest, with the digest of each file below it; written last
+        _unfinished                 a creation, or a deletion, is running or was killed
         <uid>/_metadata             a `CheckpointMetadata`, as ``chk-<epoch>/_metadata`` of a checkpoint
-        <uid>/data/<nonce>.seg      whole segment files, and <nonce>.operator.seg
+        <uid>/data/<nonce>.seg      segment files of full snapshots, and <nonce>.operator.seg
         spark/...                   files of Spark's checkpoint location at that epoch, where they were copied
 
-All paths in it are relative: it may be moved and copied, to another storage too.  Nothing in it depends on
-files elsewhere, and any backend reads it.  A folder without ``_savepoint`` is none.  With it everything is
-there, and every byte is covered: by its own checksum ``_savepoint``, by a digest in it each metadata and each
-file of Spark, by digests in the metadata the segment files.
+All paths in it are relative: it may be moved and copied, to another storage too, and any backend reads it.  A
+folder without ``_savepoint`` is none.  With it the savepoint is complete, and every byte is covered:
+``_savepoint`` by its own checksum, each metadata and each file of Spark by a digest in it, the segment files
+by digests in the metadata.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ SAVEPOINT = "_savepoint"
 UNFINISHED = "_unfinished"
 SPARK = "spark"
 
-#: Told how many of how many bytes are done; called by one thread at a time, the last time with all of them.
+#: Receives the bytes done and their total; called by one thread at a time, the last time with all done.
 Progress: TypeAlias = "Callable[[int, int], None]"
 
-# What a creation leaves, killed anywhere; nothing else in a folder is ever deleted.
+# All files of a creation, also a killed one; nothing else in a folder is ever deleted.
 _OWN = re.compile(
     rf"{SAVEPOINT}|{UNFINISHED}"
     r"|[A-Za-z0-9._-]{1,200}/(_metadata|data/[A-Za-z0-9_-]+(\.operator)?\.seg)"
@@ -111,7 +111,7 @@ class SavepointFolder:
         Raises
         ------
         NotASavepointError
-            Where there is none, or one that was not finished.
+            Where there is none, or an unfinished one.
         CorruptManifestError
             Where its file is not the one that was written.
         FormatVersionError
@@ -147,16 +147,13 @@ class SavepointFolder:
         return self.root.location()
 
     def storage(self, uid: str) -> CheckpointStorage:
-        """Return the folder of one operator, what the paths of its data files are relative to.
-
-        Raises `UnknownOperatorError`.
-        """
+        """Return the folder of one operator; raises `UnknownOperatorError`."""
         if uid not in self.operators:
             raise UnknownOperatorError(self.location, uid, self.operators)
         return self.root.child(uid)
 
     def metadata(self, uid: str) -> CheckpointMetadata:
-        """Return what the savepoint has of one operator.
+        """Return the checkpoint of one operator.
 
         Raises
         ------
@@ -184,13 +181,7 @@ class SavepointFolder:
         )
 
     def verify(self, progress: Progress | None = None) -> None:
-        """Read every byte and compare it with what was written; the first damaged file ends it.
-
-        Raises
-        ------
-        CorruptManifestError, CorruptSegmentError, MissingFileError, StorageError
-            Each names the file.
-        """
+        """Verify every byte; raises a `CheckpointError` for the first damaged file."""
         for path in self.spark_files():
             self.read_spark_file(path)
         metadata = [self.metadata(uid) for uid in self.operators]
@@ -204,7 +195,7 @@ class SavepointFolder:
                 progress(done, total)
 
     def describe(self) -> dict[str, Any]:
-        """Return what a savepoint is, as JSON values; sizes in bytes. Raises as `metadata`."""
+        """Return a description as JSON values; sizes in bytes.  Raises as `metadata`."""
         return {
             "location": self.location,
             "id": self.id,
@@ -223,23 +214,23 @@ class SavepointFolder:
     def delete(location: Location, *, only_id: str | None = None) -> tuple[str, ...]:
         """Delete a savepoint, and what an unfinished creation or deletion has left; files of others stay.
 
-        Killed anywhere it leaves either the savepoint as it was, or a folder that is none and may be deleted,
+        A killed deletion leaves either the savepoint as it was, or a folder that is none and may be deleted,
         or written over, later.
 
         Parameters
         ----------
         only_id : str, optional
-            Does nothing where the savepoint, or what a deletion has left of one, has another id.
+            Do nothing where the savepoint, or the rest of one, has another id.
 
         Returns
         -------
         tuple of str
-            The files in the folder that were not the savepoint's; without any the folder is gone as well.
+            The files in the folder that were not the savepoint's; without any the folder is deleted as well.
 
         Raises
         ------
         NotASavepointError
-            Where there is none, and nothing of one.
+            Where there is neither a savepoint nor the rest of one.
         StorageError
         """
         root = CheckpointStorage.at(location)
@@ -275,14 +266,12 @@ class SavepointWriter:
     Raises
     ------
     SavepointTargetError
-        Where the folder holds a savepoint or anything else that no writer of savepoints left.
+        Where the folder has a savepoint or anything else that no writer of savepoints left.
     StorageError
         From every method, where the file system refuses.
 
-    Notes
-    -----
-    Data files may be written by any number of processes, into `storage`, under names that `data_paths` of a
-    nonce of their own gives.  What is given to this object, one thread gives it.
+    Notes ----- Any number of processes may write data files into `storage`, under the names that `data_paths`
+    returns for a nonce of their own.  One thread uses this object.
     """
 
     def __init__(self, location: Location) -> None:
@@ -293,11 +282,11 @@ class SavepointWriter:
         self._finished = False
         files = self.root.files()
         foreign = [path for path in files if not _OWN.fullmatch(path)]
-        # Of a writer that was killed while it wrote its mark there is only a temporary file.
+        # A writer that was killed while it wrote its mark leaves only a temporary file.
         marked = UNFINISHED in files or all(path.endswith(".tmp") for path in files)
         if foreign or SAVEPOINT in files or not marked:
             raise SavepointTargetError(self.root.location(), foreign or files)
-        # First the mark of our own, then the rest of the other: what is killed here is still ours.
+        # First the own mark, then the other's files: a killed process leaves a marked folder.
         self.root.write_atomic(UNFINISHED, _mark(self.id))
         self.root.for_each(self.root.delete_file, [path for path in files if path != UNFINISHED])
 
@@ -307,7 +296,7 @@ class SavepointWriter:
         Raises
         ------
         UnsafeNameError
-            Where the uid cannot be a folder's name beside the other names of a savepoint.
+            Where the uid cannot be a folder's name among the other names of a savepoint.
         """
         storage = OperatorFolder(self.root, uid).storage
         if uid in (SAVEPOINT, UNFINISHED):
@@ -315,12 +304,12 @@ class SavepointWriter:
         return storage
 
     def add_operator(self, metadata: CheckpointMetadata) -> None:
-        """Add an operator, after all of its data files were written; each is whole, and names no delta.
+        """Add an operator, after all of its data files were written; each is of a full snapshot.
 
         Raises
         ------
         ValueError
-            For an operator that was added before, or metadata that names files not of its own.
+            For an operator that was added before, or metadata with deltas or files of others.
         """
         uid = metadata.uid
         if uid in self._operators:
@@ -356,7 +345,7 @@ class SavepointWriter:
         Parameters
         ----------
         spark : SparkPosition, optional
-            Where the files that continue it were added.
+            Where Spark's files were added.
         drained, watermark
             As `SavepointFolder` has them.
         created_ms : int, optional
@@ -427,18 +416,18 @@ def _mark(id: str) -> bytes:
 
 
 def _delete_own(root: CheckpointStorage) -> tuple[str, ...]:
-    """Delete all of a savepoint that is none any more; the mark last, so that a kill leaves it ours."""
-    # A publication whose answer was lost may have left it: without it the rest is no savepoint at any moment.
+    """Delete the files of a former savepoint; the mark last, so that a killed deletion can be repeated."""
+    # A publication whose answer was lost may have left it; without it the rest is no savepoint.
     root.delete_file(SAVEPOINT)
     files = root.files()
-    # Somebody may have pointed a query's checkpoint.dir here: what an operator has claimed is not ours.
+    # A user may have set a query's checkpoint.dir to this folder, which then has folders of operators.
     claimed = {path.partition("/")[0] for path in files if path.endswith(f"/{OWNER}")}
     foreign = tuple(path for path in files if not _OWN.fullmatch(path) or path.partition("/")[0] in claimed)
     kept = {*foreign, UNFINISHED}
     root.for_each(root.delete_file, [path for path in files if path not in kept])
     root.delete_file(UNFINISHED)
     if root.is_local:
-        # What comes into it since it was listed keeps it.
+        # A file that was added since the listing keeps the folder.
         remove_empty_folders(root.root)
     elif not foreign and "/" in root.root.strip("/"):
         # Not a whole bucket, where the savepoint has one to itself.
@@ -447,5 +436,5 @@ def _delete_own(root: CheckpointStorage) -> tuple[str, ...]:
 
 
 def _is_sparks(path: str) -> bool:
-    # An operator may have the uid of Spark's folder; then its metadata lies in it too.
+    # An operator may have the uid of Spark's folder, which then has its metadata too.
     return path.startswith(f"{SPARK}/") and path != f"{SPARK}/{METADATA}"

@@ -1,16 +1,15 @@
-"""Where checkpoints are kept: any file system of pyarrow, seen from one root folder.
+"""The storage of checkpoints: any file system of pyarrow, seen from one root folder.
 
 How `CheckpointStorage.write_atomic` publishes depends on the file system:
 
-- a local disk: a temporary file, synced and renamed; what was written is on the disk when it returns;
-- an object store: one object, which appears when its stream is closed, all of it or nothing;
-- every other one (HDFS and what a plugin brings) may show a file while it is written: a temporary name in the
+- a local disk: a temporary file, synced and renamed; it is on the disk when the call returns;
+- an object store: one object, which appears as a whole when its stream is closed;
+- every other one (HDFS and those of plugins) may show a file while it is written: a temporary name in the
   same folder, then a move.
 
-Data files are written under their own names at once: nothing names them before they are whole, and each has a
-name of its own.  Every request is sent again after a transient error (`keyedstate.checkpoint.storage.retry`).
-The one exception is a data file too large to be held in memory: how much of it the storage has is unknown, so
-its writer has to begin again.
+Data files are written under their own unique names: nothing references them before they are complete.  Every
+request is sent again after a transient error (`keyedstate.checkpoint.storage.retry`), except those of a data
+file too large for memory: how much of it the storage has is unknown, so its writer has to start again.
 """
 
 from __future__ import annotations
@@ -46,27 +45,27 @@ Location: TypeAlias = "str | os.PathLike[str] | CheckpointStorage"
 
 _WRITE_BUFFER_BYTES = 1 << 20
 _PIECE_BYTES = 4 << 20
-#: A file that is written elsewhere than on a local disk is held up to this size, and sent in one request.
-_HELD_OUTPUT_BYTES = 8 << 20
-#: What may be on its way of a larger one: pyarrow uploads in the background, as much as it is given.
+#: A remote file of at most this size is kept in memory and sent in one request.
+_BUFFERED_OUTPUT_BYTES = 8 << 20
+#: Unsent bytes of a larger one: pyarrow uploads in the background without a limit.
 _UNSENT_OUTPUT_BYTES = 32 << 20
-#: A file elsewhere of at most this size is read in one request, whichever part of it is asked for.
-_HELD_INPUT_BYTES = 1 << 20
-#: How often a folder that changes under it is listed anew.
+#: A remote file of at most this size is read in one request.
+_BUFFERED_INPUT_BYTES = 1 << 20
+#: How often a folder that changes meanwhile is listed again.
 _LISTINGS = 10
-#: Requests that are under way at once where each of them is a round trip.
+#: Concurrent requests where each of them is a round trip.
 _REMOTE_REQUESTS = 16
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """What a file system says of one name in a folder."""
+    """A name in a folder, as the file system describes it."""
 
     name: str
     is_folder: bool
     #: 0 for a folder.
     bytes: int
-    #: Milliseconds since 1970 UTC; None where the file system does not tell, or says 0.
+    #: Milliseconds since 1970 UTC; None where the file system has none, or 0.
     modified_ms: int | None
 
 
@@ -74,9 +73,7 @@ class StoredFile:
 class CheckpointStorage:
     """A folder of a file system; paths are relative to it, with ``/`` between their parts.
 
-    Notes
-    -----
-    Opening creates nothing; folders come into being with the first file that is written into them.
+    Opening creates nothing; the first file in a folder creates it.
     """
 
     filesystem: pafs.FileSystem
@@ -130,7 +127,7 @@ class CheckpointStorage:
 
     @property
     def is_local(self) -> bool:
-        """Whether the files lie on a disk that this process reaches by path."""
+        """Whether this process reaches the files by path."""
         return isinstance(self.filesystem, pafs.LocalFileSystem)
 
     def child(self, *parts: str) -> CheckpointStorage:
@@ -153,9 +150,9 @@ class CheckpointStorage:
         return _join(without_password(self.uri).partition("?")[0], path)
 
     def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a small file so that a reader sees all of it or nothing, replacing one that is there.
+        """Write a small file so that a reader sees all of it or nothing; replaces an existing one.
 
-        Unless `durable`, a crash of the machine may lose it on a local disk; one of the process may not.
+        On a local disk a crash of the machine may lose it, unless `durable`; a crash of the process does not.
         """
         target = self._resolve(path)
         if self.is_local:
@@ -167,7 +164,7 @@ class CheckpointStorage:
             self._run("write", path, lambda: self._write_and_move(target, data))
 
     def read(self, path: str) -> bytes:
-        """Return the content of a small file; raises `MissingFileError` where there is none."""
+        """Return the content of a small file; raises `MissingFileError` where it does not exist."""
         target = self._resolve(path)
 
         def read() -> bytes:
@@ -177,11 +174,11 @@ class CheckpointStorage:
         return self._run("read", path, read)
 
     def open_output(self, path: str) -> OutputFile:
-        """Begin a new file; it counts as written when `OutputFile.close` has returned."""
+        """Create a file; it counts as written when `OutputFile.close` has returned."""
         return OutputFile(self, path)
 
     def open_input(self, path: str) -> InputFile:
-        """Open a file for reading at any place; raises `MissingFileError` where there is none."""
+        """Open a file for reading in ranges; raises `MissingFileError` where it does not exist."""
         return InputFile(self, path)
 
     def list(self, path: str = "") -> Sequence[str]:
@@ -219,7 +216,7 @@ class CheckpointStorage:
         return self._run("list", path, paths)
 
     def describe(self, path: str = "") -> Sequence[StoredFile]:
-        """Return what `list` names, with sizes and times; what goes in between may be left out."""
+        """Return the names of `list` with sizes and times; may omit files that are deleted meanwhile."""
         target = self._resolve(path)
 
         def infos() -> Sequence[pafs.FileInfo]:
@@ -233,11 +230,11 @@ class CheckpointStorage:
         return sorted(map(_stored_file, found), key=lambda file: file.name)
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder."""
+        """Return whether a file or folder exists."""
         return bool(self._info(path).type != pafs.FileType.NotFound)
 
     def modified_ms(self, path: str) -> int | None:
-        """Return when a file was written, by the storage's clock; None where it tells none."""
+        """Return when a file was written, by the storage's clock; None where it has none."""
         return _stored_file(self._info(path)).modified_ms
 
     def _info(self, path: str) -> pafs.FileInfo:
@@ -245,13 +242,13 @@ class CheckpointStorage:
         return self._run("look up", path, lambda: self.filesystem.get_file_info(target))
 
     def delete_file(self, path: str) -> None:
-        """Delete a file; that it is missing is fine."""
+        """Delete a file, if it exists."""
         target = self._resolve(path)
         with contextlib.suppress(MissingFileError):
             self._run("delete", path, lambda: self.filesystem.delete_file(target))
 
     def move_file(self, path: str, target: str) -> None:
-        """Give a file another name, in place of one that has it; tried once, not again after an error."""
+        """Rename a file, replacing an existing one; not retried after an error."""
         old, new = self._resolve(path), self._resolve(target)
 
         def move() -> None:
@@ -262,7 +259,7 @@ class CheckpointStorage:
         self._run("write", target, move, once=True)
 
     def delete_dir(self, path: str) -> None:
-        """Delete a folder and everything in it; that it is missing is fine."""
+        """Delete a folder and everything in it, if it exists."""
         target = self._resolve(path)
         with contextlib.suppress(MissingFileError):
             self._run("delete", path, lambda: self.filesystem.delete_dir(target))
@@ -284,7 +281,7 @@ class CheckpointStorage:
             # Not buffered by pyarrow: what it buffers cannot be waited for.
             return self.filesystem.open_output_stream(target)
         except FileNotFoundError:
-            # Object stores have no folders to make; the others say so this way.
+            # Object stores have no folders; other file systems report a missing one like this.
             self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
             return self.filesystem.open_output_stream(target)
 
@@ -313,7 +310,7 @@ class CheckpointStorage:
         return self.filesystem.get_file_info(selector)
 
     def _run(self, operation: str, path: str, function: Callable[[], T], *, once: bool = False) -> T:
-        """Return ``function()``, called again after transient errors unless `once`, with errors of ours."""
+        """Return ``function()``, retried after transient errors unless `once`; raises a `StorageError`."""
         try:
             if once:
                 return function()
@@ -335,8 +332,8 @@ class CheckpointStorage:
 class OutputFile:
     """A file that is being written; nothing may rely on it before `close` has returned.
 
-    Elsewhere than on a local disk a file is held in memory up to 8 MiB: a file that is closed before it is
-    larger is sent as a whole, and sent again after a transient error.
+    Elsewhere than on a local disk it stays in memory up to 8 MiB: a smaller file is sent in one request, and
+    sent again after a transient error.
     """
 
     def __init__(self, storage: CheckpointStorage, path: str) -> None:
@@ -344,8 +341,8 @@ class OutputFile:
         self._path = path
         self._target = storage._resolve(path)
         self._stream: Any = None
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
         self._unsent_bytes = 0
         # Whether there may be something of the file in the storage.
         self._begun = storage.is_local
@@ -357,17 +354,17 @@ class OutputFile:
         if self._storage.is_local:
             self._storage._run("write", self._path, lambda: self._stream.write(data), once=True)
             return
-        self._held.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes < (_HELD_OUTPUT_BYTES if self._stream is None else _WRITE_BUFFER_BYTES):
+        self._buffer.append(data)
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes < (_BUFFERED_OUTPUT_BYTES if self._stream is None else _WRITE_BUFFER_BYTES):
             return
         if self._stream is None:
             self._begun = True
             self._stream = self._storage._run("write", self._path, self._open_remote)
-        self._storage._run("write", self._path, self._send_held, once=True)
+        self._storage._run("write", self._path, self._send_buffer, once=True)
 
     def close(self) -> None:
-        """Publish the file; on a local disk it is on the disk afterwards."""
+        """Publish the file; on a local disk it is durable afterwards."""
         if self._stream is None:
             self._begun = True
             data = self._release()
@@ -376,7 +373,7 @@ class OutputFile:
             self._storage._run("write", self._path, self._close, once=True)
 
     def abort(self) -> None:
-        """Give the file up and delete what was written; errors of that are ignored."""
+        """Delete what was written; errors of that are suppressed."""
         self._release()
         if self._stream is not None:
             # pyarrow has no other way to give a stream up.
@@ -386,7 +383,7 @@ class OutputFile:
             with contextlib.suppress(StorageError):
                 self._storage.delete_file(self._path)
 
-    def _send_held(self) -> None:
+    def _send_buffer(self) -> None:
         data = self._release()
         self._stream.write(data)
         self._unsent_bytes += len(data)
@@ -401,13 +398,13 @@ class OutputFile:
         return self._storage._remote_output(self._target)
 
     def _release(self) -> bytes:
-        data = b"".join(self._held)
-        self._held, self._held_bytes = [], 0
+        data = b"".join(self._buffer)
+        self._buffer, self._buffered_bytes = [], 0
         return data
 
     def _close(self) -> None:
-        if self._held:
-            self._send_held()
+        if self._buffer:
+            self._send_buffer()
         if self._storage.is_local:
             self._stream.flush()
             os.fsync(self._stream.fileno())
@@ -417,7 +414,7 @@ class OutputFile:
 
 
 class InputFile:
-    """An open file that is read in ranges, by one thread.
+    """An open file that one thread reads in ranges.
 
     Attributes
     ----------
@@ -430,18 +427,18 @@ class InputFile:
         self._path = path
         self._target = storage._resolve(path)
         self._stream: Any = None
-        self._held: pa.Buffer | None = None
+        self._buffer: pa.Buffer | None = None
         self._closed = False
         self.size: int = storage._run("open", path, lambda: self._opened().size())
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
-        if self._storage.is_local or self.size > _HELD_INPUT_BYTES:
+        if self._storage.is_local or self.size > _BUFFERED_INPUT_BYTES:
             return self._storage._run("read", self._path, lambda: self._read(offset, length))
-        if self._held is None:
-            self._held = self._storage._run("read", self._path, lambda: self._read(0, self.size))
-        start = min(offset, self._held.size)
-        return self._held.slice(start, max(0, min(length, self._held.size - start)))
+        if self._buffer is None:
+            self._buffer = self._storage._run("read", self._path, lambda: self._read(0, self.size))
+        start = min(offset, self._buffer.size)
+        return self._buffer.slice(start, max(0, min(length, self._buffer.size - start)))
 
     def pieces(self, offset: int = 0, length: int | None = None) -> Iterator[pa.Buffer]:
         """Yield a range of the file, by default all of it, in pieces of at most 4 MiB."""
@@ -458,7 +455,7 @@ class InputFile:
     def close(self) -> None:
         """Close the file; again does nothing."""
         self._closed = True
-        self._held = None
+        self._buffer = None
         self._drop()
 
     def _opened(self) -> Any:
@@ -474,7 +471,7 @@ class InputFile:
             stream.seek(offset)
             return stream.read_buffer(length)
         except Exception:
-            # What a broken stream gives next is not to be relied on: the next attempt opens the file anew.
+            # A broken stream is unreliable: the next attempt opens the file again.
             self._drop()
             raise
 

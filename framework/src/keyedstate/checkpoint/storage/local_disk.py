@@ -30,7 +30,7 @@ OWNER_ONLY = PERMISSIONS["owner"]
 
 
 def permissions_like(folder: str, otherwise: Permissions) -> Permissions:
-    """Return permissions by which what is added to a folder is as open as the folder is, if it exists."""
+    """Return permissions that match those of a folder, if it exists."""
     try:
         mode = os.stat(folder).st_mode & 0o777 | 0o700
     except OSError:
@@ -39,7 +39,7 @@ def permissions_like(folder: str, otherwise: Permissions) -> Permissions:
 
 
 def write_atomic(target: str, data: bytes, permissions: Permissions, *, durable: bool = True) -> None:
-    """Write a file under another name in its folder, sync it unless it need not be durable, and rename it."""
+    """Write a temporary file in the same folder, sync it unless it need not be durable, and rename it."""
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, temporary_name(name))
     try:
@@ -58,7 +58,7 @@ def write_atomic(target: str, data: bytes, permissions: Permissions, *, durable:
 
 
 def temporary_name(name: str) -> str:
-    """Return a name of its own for a file that is to become `name`; clean-up knows such names."""
+    """Return a unique temporary name for a file that is to become `name`; clean-up recognizes such names."""
     return f".{name}.{uuid.uuid4().hex}.tmp"
 
 
@@ -77,7 +77,7 @@ def create(path: str, permissions: Permissions, buffering: int = -1) -> BinaryIO
 
 
 def make_folder(folder: str, permissions: Permissions) -> None:
-    """Make a folder and those above it that do not exist, each durable in the one that names it."""
+    """Make a folder and those above it that do not exist, each durable in its parent."""
     if os.path.isdir(folder):
         return
     parent = os.path.dirname(folder)
@@ -109,7 +109,7 @@ def _set_mode(target: int | str, mode: int) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable: a rename or a new file is so only with the folder that names it."""
+    """Make the names in a folder durable: a rename or a new file is durable only with its folder."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except PermissionError:  # a folder above ours that may be passed through and not be read

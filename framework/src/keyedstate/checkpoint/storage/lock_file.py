@@ -1,7 +1,7 @@
-"""The file whose lock keeps two writers of a folder apart: which users may lock it, and which process has.
+"""The lock file that excludes two writers of a folder: which users may lock it, and which process has.
 
-A process can lock each file that it can open, also one that it may only read.  So the file can be opened by
-those alone that may write into its folder: a reader of checkpoints cannot stop them.
+A process can lock each file that it can open, also one that it may only read.  So only users who may write
+into the folder can open the file: a reader of checkpoints cannot block the writers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_COMMAND = 60
 
 
 def open_lock(path: str) -> int:
-    """Open the file, which is made if it does not exist; one of this user gets the right mode.
+    """Open the file, which is created if it does not exist; a file of this user gets the right mode.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def open_lock(path: str) -> int:
 
 
 def holders(descriptor: int) -> str:
-    """Return in words which processes have locked a file, as far as this machine's kernel shows them."""
+    """Describe the processes that have locked a file, as far as this machine's kernel shows them."""
     found = os.fstat(descriptor)
     name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     processes = set()

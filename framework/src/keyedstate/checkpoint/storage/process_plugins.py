@@ -13,7 +13,7 @@ from keyedstate.types.contract.registry import find_unknown_types_with
 
 
 def registry_of(config: Configuration) -> PluginRegistry:
-    """Return the plugins of a configuration's options ``plugins.*``, the same ones for the same options.
+    """Return the plugins for a configuration's options ``plugins.*``; the same registry for the same options.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def _registry(options: tuple[tuple[str, Sequence[str]], ...]) -> PluginRegistry:
 def _register_serializers() -> Sequence[str]:
     """Register the serializers of all plugins, and return why some of them cannot be asked.
 
-    Jobs have made a registry of their options; a process that only reads state has those of its environment.
+    Jobs have made a registry of their options; a process that only reads state uses its environment.
     """
     unusable: list[PluginError] = []
     try:

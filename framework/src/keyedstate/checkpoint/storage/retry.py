@@ -1,8 +1,8 @@
-"""Trying again where a storage had a bad moment: which errors are one, how often, and after how long.
+"""Retries of requests to a storage: after which errors, how often, and after which pause.
 
-Only errors that may be gone a moment later are tried again: timeouts, throttling, broken connections,
-errors of the server itself.  A missing file, a missing permission, a full disk or a wrong request is not one
-of them: the answer would be the same.
+Only errors that may be gone a moment later are retried: timeouts, throttling, broken connections, errors of
+the server itself.  After a missing file, a missing permission, a full disk or a wrong request the answer
+would be the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: No pause is longer, however many came before it.
+#: The longest pause.
 _LONGEST_PAUSE_SECONDS = 20.0
 _TRANSIENT_NUMBERS = frozenset(
     {
@@ -42,8 +42,8 @@ _TRANSIENT_NUMBERS = frozenset(
         errno.ETIMEDOUT,
     }
 )
-# What the file systems of pyarrow say where they have no error number: the names are those of the AWS SDK's
-# errors as Arrow's S3 file system writes them, and of the status codes of Google's and Azure's clients.
+# Messages of pyarrow's file systems without an error number: the names of the AWS SDK's errors as Arrow's S3
+# file system writes them, and the status codes of Google's and Azure's clients.
 _TRANSIENT_WORDS = re.compile(
     r"""
     AWS\ Error\ (?:NETWORK_CONNECTION | INTERNAL_FAILURE | SERVICE_UNAVAILABLE | THROTTLING | SLOW_DOWN
@@ -78,9 +78,9 @@ def is_transient(error: BaseException) -> bool:
 class RetryPolicy:
     """How often a failed request is sent again, and how long the pauses are.
 
-    The pause before the n-th repetition is drawn from the upper half of ``delay_ms * 2**(n - 1)``, and never
-    longer than 20 seconds: it doubles, so that a storage in trouble is left alone, and differs between tasks,
-    so that they do not all come back at once.
+    The pause before the n-th retry is random, from the upper half of ``delay_ms * 2**(n - 1)``, and at most
+    20 seconds.  It doubles, which spares an overloaded storage, and differs between tasks, so that they do
+    not all retry at once.
     """
 
     #: The option ``storage.retries``.
@@ -94,7 +94,7 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, config: Configuration) -> RetryPolicy:
-        """Return what a configuration says."""
+        """Read the options."""
         return cls(config[STORAGE_RETRIES], config[STORAGE_RETRY_DELAY])
 
     def call(
@@ -105,6 +105,8 @@ class RetryPolicy:
     ) -> T:
         """Return ``function()``, called again after each transient error for as long as the policy allows.
 
+        Raises the last error as `function` raised it.
+
         Parameters
         ----------
         function : callable
@@ -112,12 +114,7 @@ class RetryPolicy:
         what : str
             For the log: ``write s3://bucket/_owner``.
         transient : callable
-            Says of an error whether to try again.
-
-        Raises
-        ------
-        Exception
-            The last error, as `function` raised it.
+            Returns whether to retry after an error.
         """
         for done in range(self.retries):
             try:
@@ -138,11 +135,11 @@ class RetryPolicy:
         return function()
 
     def pause(self, done: int) -> float:
-        """Return the seconds to wait after `done` repetitions have failed."""
+        """Return the seconds to wait after `done` retries have failed."""
         # The exponent is bounded: 2.0 ** 10000 is an error.
         longest = min(_LONGEST_PAUSE_SECONDS, self.delay_ms / 1000.0 * 2.0 ** min(done, 32))
         return longest * (0.5 + 0.5 * self.fraction())
 
 
-#: What the options say where nobody has set them.
+#: The options' defaults.
 DEFAULT = RetryPolicy()

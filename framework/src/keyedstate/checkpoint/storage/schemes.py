@@ -1,4 +1,4 @@
-"""Which file system a URI names: one that a plugin brings, or one of pyarrow's own."""
+"""The file system of a URI: one that a plugin brings, or one of pyarrow's own."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def scheme_of(uri: str) -> str | None:
 
 
 def without_password(uri: str) -> str:
-    """Return a URI, or a text with one in it, as it may be shown."""
+    """Return a URI, or a text that contains one, without passwords."""
     return _PASSWORD.sub(lambda found: f"{found[1]}***@" if found[1] else f"{found[2]}***", uri)
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error's own words on one line, without passwords."""
+    """Return an error's own message on one line, without passwords."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(without_password(text).split()).rstrip(".")
 
 
 def publishes_with_close(filesystem: pafs.FileSystem) -> bool:
-    """Return whether a file that is being written is invisible until its stream is closed."""
+    """Return whether a file is invisible until its stream is closed."""
     if isinstance(filesystem, pafs.SubTreeFileSystem):
         return publishes_with_close(filesystem.base_fs)
     return (
@@ -51,7 +51,7 @@ def publishes_with_close(filesystem: pafs.FileSystem) -> bool:
 
 
 def is_python(filesystem: pafs.FileSystem) -> bool:
-    """Return whether a file system is one of a plugin, written in Python."""
+    """Return whether a plugin wrote a file system in Python."""
     if isinstance(filesystem, pafs.SubTreeFileSystem):
         return is_python(filesystem.base_fs)
     return isinstance(filesystem, pafs.PyFileSystem)
@@ -90,7 +90,7 @@ def open_filesystem(uri: str, config: Configuration) -> tuple[pafs.FileSystem, s
 
 
 def _open_s3(uri: str) -> tuple[pafs.FileSystem, str]:
-    """Open an S3 URI so that a small object is written in one request and not in the three of an upload."""
+    """Open an S3 URI so that a small object is written in one request, not in the three of an upload."""
     option = "allow_delayed_open"
     if option not in uri:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import StorageError, TransferCancelledError
 
-#: Files that are under way at once by default; each holds one piece in memory.
+#: Files that are copied at once by default, with one piece of each in memory.
 THREADS = 4
 _PIECE_BYTES = 4 << 20
 
@@ -54,29 +54,25 @@ def transfer(
     Parameters
     ----------
     files : iterable of FileCopy
-        Their targets should not be there yet; on a local disk one that is there is an error, elsewhere it is
-        replaced.
+        Their targets should not exist; on a local disk an existing one is an error, elsewhere it is replaced.
     threads : int
-        Files that are copied at once, at least 1.  Each of them needs a few pieces of 4 MiB in memory,
-        however large it is.
+        Files that are copied at once, at least 1.  Each needs a few pieces of 4 MiB in memory, whatever its
+        size.
     progress : callable, optional
-        Called with the number of bytes after each piece, from one thread at a time; a file that is begun
-        again because of a transient error counts back what it had (a negative number).
+        Called with the number of bytes after each piece, from one thread at a time; a file that starts again
+        after a transient error counts back (a negative number).
     cancelled : threading.Event, optional
         Set by another thread to stop.
 
     Raises
     ------
     StorageError
-        The error of the file that failed first.  A transient error makes a file begin anew first, as often
-        as the option ``storage.retries`` says.
+        The error of the file that failed first, after as many retries as ``storage.retries`` allows.
     TransferCancelledError
         Where `cancelled` was set.
 
-    Notes
-    -----
-    After an error, a cancel or an interrupt (KeyboardInterrupt) the copies that are under way are stopped and
-    waited for, and everything that was copied is deleted, before the error is raised.
+    Notes ----- After an error, a cancel or an interrupt (KeyboardInterrupt) the running copies are stopped
+    and awaited, and everything that was copied is deleted, before the error is raised.
     """
     if threads < 1:
         raise ValueError(f"a transfer needs at least 1 thread, and not {threads}")
@@ -98,7 +94,7 @@ def transfer(
 
 
 class _Transfer:
-    """What the threads of one transfer share."""
+    """The shared state of the threads of one transfer."""
 
     def __init__(
         self,
@@ -134,12 +130,12 @@ class _Transfer:
         return copied
 
     def raise_first(self) -> None:
-        """Raise the error that came first, where there is one."""
+        """Raise the first error, where there is one."""
         if self._first is not None:
             raise self._first
 
     def delete_copies(self) -> None:
-        """Delete what was copied; what cannot be deleted stays, since another error is being reported."""
+        """Delete what was copied; errors are suppressed, since another one is being reported."""
         for path in self._copied:
             with contextlib.suppress(StorageError):
                 self._target.delete_file(path)
@@ -184,9 +180,9 @@ class _Transfer:
 
 
 def _shut_down_whatever_comes(pool: ThreadPoolExecutor) -> None:
-    """Wait for what runs, also where the user presses Ctrl-C a second time: its files are yet to delete.
+    """Wait for running copies even where the user presses Ctrl-C again: their files are yet to be deleted.
 
-    The pool is asked, not the futures: an interrupt while files are being submitted loses those.
+    This asks the pool, since an interrupt during submission loses futures.
     """
     while True:
         try:

@@ -25,7 +25,7 @@ from keyedstate.checkpoint import (
     find_restore_point,
     lease,
 )
-from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_whole
+from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_canonical
 from keyedstate.checkpoint.savepoint.location import operators_in
 from keyedstate.checkpoint.savepoint.savepoint import Progress
 from keyedstate.checkpoint.storage.filesystem import Location
@@ -86,7 +86,7 @@ def savepoint_of(
         )
         for folder, one in zip(folders, held, strict=True):
             target = writer.storage(folder.uid)
-            writer.add_operator(write_whole(one.metadata, folder.storage, target, progress=copied))
+            writer.add_operator(write_canonical(one.metadata, folder.storage, target, progress=copied))
         return writer.finish(spark=position, drained=drained, watermark=watermark)
 
 

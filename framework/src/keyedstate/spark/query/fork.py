@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Owner, SavepointFolder
-from keyedstate.checkpoint.savepoint.canonical import CopyProgress, write_whole
+from keyedstate.checkpoint.savepoint.canonical import CopyProgress, write_canonical
 from keyedstate.checkpoint.savepoint.savepoint import Progress
 from keyedstate.checkpoint.storage.filesystem import Location, OutputFile
 from keyedstate.errors import CheckpointError, NotForkableError, SavepointTargetError
@@ -92,7 +92,7 @@ def _fork_operator(
     origin: SavepointFolder, folder: OperatorFolder, fork: Fork, progress: CopyProgress
 ) -> None:
     metadata = origin.metadata(folder.uid)
-    whole = write_whole(metadata, origin.storage(folder.uid), folder.storage, progress=progress)
+    whole = write_canonical(metadata, origin.storage(folder.uid), folder.storage, progress=progress)
     # A run that nobody has seen: the first one of the fork must find that it is not of this one.
     run_id = str(uuid.uuid4())
     parts = tuple(

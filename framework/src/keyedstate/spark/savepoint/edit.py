@@ -21,7 +21,7 @@ from keyedstate.checkpoint import (
     SavepointFolder,
     SavepointWriter,
 )
-from keyedstate.checkpoint.savepoint.canonical import write_whole
+from keyedstate.checkpoint.savepoint.canonical import write_canonical
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.epoch.configuration import frozen
 from keyedstate.errors import BootstrapError, StateFrameError, UnknownOperatorError, UnknownStateError
@@ -373,7 +373,7 @@ def _written(uid: str, operator: _Operator, writer: SavepointWriter) -> Checkpoi
     else:
         metadata, source = origin.metadata, origin.storage
     if not operator.states:
-        metadata = _under(uid, write_whole(metadata, source, target))
+        metadata = _under(uid, write_canonical(metadata, source, target))
     for state in operator.states.values():
         metadata = _with_state(uid, metadata, source, target, state)
         # What follows goes on from what is written.
