@@ -1,8 +1,8 @@
 """Checkpoints: storage, segment files, manifests, recovery in the task, coordination on the driver.
 
 A task calls `claim` and `find_restore_point`, restores through `handles_for`, and at its end writes a
-segment file and a manifest, whose path it acknowledges.  On the driver a `CheckpointCoordinator` makes a
-published checkpoint of the acknowledgements of all tasks of an epoch.  Nothing here knows Spark.
+segment file and a manifest, whose path it acknowledges.  On the driver a `CheckpointCoordinator` publishes a
+checkpoint from the acknowledgements of all tasks of an epoch.  Nothing here imports PySpark.
 """
 
 from keyedstate.checkpoint.format.delta import ChainHandle, read_changes, write_delta
@@ -34,7 +34,7 @@ from keyedstate.checkpoint.protocol.failures import FailureManager
 from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind, failures_so_far
 from keyedstate.checkpoint.protocol.leases import Lease, lease
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
-from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.owner import write_attempt
 from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
@@ -44,26 +44,23 @@ from keyedstate.checkpoint.savepoint.savepoint import (
     SavepointWriter,
     SparkPosition,
 )
-from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
-from keyedstate.checkpoint.storage.transfer import CopiedFile, FileCopy, transfer
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, OutputFile
+from keyedstate.checkpoint.storage.transfer import FileCopy, transfer
 
 __all__ = [
     "Acknowledgement",
-    "AttemptFile",
     "AttemptManifest",
     "ChainHandle",
     "CheckpointCoordinator",
     "CheckpointListener",
     "CheckpointMetadata",
     "CheckpointStorage",
-    "CopiedFile",
     "FailureManager",
     "FailureReason",
     "FileCopy",
     "FullSnapshotReport",
     "FullSnapshotRules",
     "HostAddress",
-    "InputFile",
     "Lease",
     "NativeFullSnapshot",
     "OperatorFolder",

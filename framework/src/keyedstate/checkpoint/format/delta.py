@@ -49,14 +49,10 @@ def write_delta(
     changes: Mapping[str, TableChanges[Any, Any, Any]],
     compression: str = "zstd",
 ) -> SegmentFile:
-    """Write the changes of an epoch; the caller releases them.
+    """Write the changes of an epoch into a new file; the caller releases them.
 
     Parameters
     ----------
-    path : str
-        The new file.
-    key_groups : KeyGroupRange
-        Those of the instance.
     metas : mapping
         Of every state with changes, by name.
     changes : mapping
@@ -79,15 +75,8 @@ def read_changes(
 ) -> Iterator[EntryChange]:
     """Yield the changes of deltas, in their order; each file is verified before any of it is yielded.
 
-    Parameters
-    ----------
-    states : sequence of StateMeta
-        The states after the last delta; their serializers read every file.
-
-    Raises
-    ------
-    CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
-        Where a file, which is named, cannot be read.
+    The states are those after the last delta; their serializers read every file.  Raises a `CheckpointError`
+    where a file, which is named, cannot be read.
     """
     for delta in deltas:
         with contextlib.closing(SegmentHandle.open(storage, delta)) as handle:
@@ -210,16 +199,9 @@ def _may_be_in(column: pa.Array, wanted: pa.Array) -> pa.Array:
 class ChainHandle(StateHandle):
     """A full snapshot and the deltas that followed it, read as one snapshot.
 
-    Parameters
-    ----------
-    deltas : sequence of SegmentHandle
-        In the order in which they were written, each over the key groups of the full snapshot.
-    states : sequence of StateMeta
-        The states after the last delta; their serializers read every file.
-
-    Notes
-    -----
-    Memory has the deltas of a state until their key groups were read, and never the full snapshot.
+    The deltas are in the order in which they were written.  The states are those after the last delta; their
+    serializers read every file.  Memory has the deltas of a state until their key groups were read, and never
+    the full snapshot.
     """
 
     def __init__(

@@ -27,16 +27,7 @@ def encode_document(kind: str, version: int, body: Mapping[str, Any]) -> bytes:
 
 
 def decode_document(path: str, kind: str, supported: int, data: bytes) -> dict[str, Any]:
-    """Return the body of a document.
-
-    Parameters
-    ----------
-    path : str
-        The file, for errors.
-    kind : str
-        The expected kind.
-    supported : int
-        The newest version that the caller reads.
+    """Return the body of a document of a kind; `path` is for errors.
 
     Raises
     ------

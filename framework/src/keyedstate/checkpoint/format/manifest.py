@@ -211,20 +211,17 @@ class CheckpointMetadata:
     @property
     def processing_time(self) -> int | None:
         """The latest processing time of the epoch's tasks; None where it is not known."""
-        return max(
-            (part.processing_time for part in self.parts if part.processing_time is not None), default=None
-        )
+        return _latest(part.processing_time for part in self.parts)
 
     @property
     def watermark(self) -> int | None:
         """The watermark when the epoch began; None where it is not known."""
-        return max((part.watermark for part in self.parts if part.watermark is not None), default=None)
+        return _latest(part.watermark for part in self.parts)
 
     @property
     def largest_event_time(self) -> int | None:
         """The largest event time of the epoch's rows; None where none had any."""
-        known = [part.largest_event_time for part in self.parts if part.largest_event_time is not None]
-        return max(known, default=None)
+        return _latest(part.largest_event_time for part in self.parts)
 
     @property
     def inputs(self) -> dict[str, tuple[int, int]]:
@@ -293,6 +290,10 @@ class Owner:
     def superseded_by(self, run_id: str) -> str | None:
         """Return the run that superseded `run_id`, or None."""
         return self.runs[-1] if run_id in self.runs[:-1] else None
+
+
+def _latest(times: Iterable[int | None]) -> int | None:
+    return max((time for time in times if time is not None), default=None)
 
 
 def latest_inputs(inputs: Iterable[tuple[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:

@@ -49,8 +49,6 @@ def write_native(
 
     Parameters
     ----------
-    storage : CheckpointStorage
-        The operator's folder.
     path : str
         Of the segment file that the native files replace.
     snapshot : NativeSnapshot
@@ -90,16 +88,9 @@ def delete_native(storage: CheckpointStorage, path: str, full: NativeFullSnapsho
 
 
 class StoredNativeHandle(NativeHandle):
-    """Reads a native full snapshot and the deltas that followed it.
+    """Reads the `wanted` key groups of a native full snapshot and the deltas that followed it.
 
-    Parameters
-    ----------
-    states : sequence of StateMeta
-        The states after the last delta.
-    entries : mapping of str to int
-        Entries by state after the last delta.
-    wanted : KeyGroupRange
-        The key groups that will be read.
+    `states`, and the numbers of their `entries`, are those after the last delta.
     """
 
     def __init__(

@@ -42,12 +42,10 @@ def write_operator_state(
     write: Callable[[SnapshotSink], None],
     compression: str = "zstd",
 ) -> OperatorStateFile:
-    """Write the operator state of one task.
+    """Write the operator state of one task into a new file.
 
     Parameters
     ----------
-    path : str
-        The new file.
     states : sequence of OperatorStateMeta
         As they were when the snapshot was taken.
     write : callable
@@ -74,6 +72,9 @@ def read_operator_state(
 ) -> list[RestoredOperatorState]:
     """Return the operator state that one task begins with, for ``OperatorStateBackend``.
 
+    Every state of the parts in question is returned, without batches where the task gets nothing of it.
+    Raises a `CheckpointError` where a file, which is named, cannot be read.
+
     Parameters
     ----------
     parts : sequence of OperatorStateFile or None
@@ -81,18 +82,8 @@ def read_operator_state(
     task, parallelism : int
         The task that restores, from 0, and the new number of tasks.
     restarted : bool, default True
-        False where the same run continues with the next epoch: then each task has what it wrote, union lists
-        too.
-
-    Returns
-    -------
-    list of (OperatorStateMeta, list of EntryBatch)
-        Every state of the parts in question, without batches where the task gets nothing of it.
-
-    Raises
-    ------
-    CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
-        Where a file, which is named, cannot be read.
+        False where the same run continues with the next epoch: then each task has what it wrote, also of
+        unions.
     """
     if not restarted and parallelism == len(parts):
         parts = [part if number == task else None for number, part in enumerate(parts)]

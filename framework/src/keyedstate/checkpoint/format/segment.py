@@ -55,24 +55,17 @@ _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class SegmentWriter(SnapshotSink):
-    """Writes one segment file.
+    """Writes one new segment file.
+
+    One thread at a time uses it.  Every method raises `StorageError` where the file system refuses.  After an
+    error, also a cancel, only `abort` is allowed; the end of a ``with`` block calls it.
 
     Parameters
     ----------
-    path : str
-        The new file; an existing one is an error.
     key_groups : KeyGroupRange
         The key groups that the file covers.
     compression : {"zstd", "lz4", "none"}
         The option ``checkpoint.compression``.
-
-    Raises
-    ------
-    StorageError
-        From every method, where the file system refuses.
-
-    Notes ----- Used by one thread at a time.  After an error, also a cancel, only `abort` is allowed; the end
-    of a ``with`` block calls it.
     """
 
     def __init__(
@@ -257,12 +250,6 @@ class _StreamSink:
         self.closed = True
 
 
-def _columns(meta: StateMeta, batch: EntryBatch[Any, Any, Any]) -> Iterator[tuple[str, Any, Sequence[Any]]]:
-    yield "namespace", meta.namespace_serializer, batch.namespaces
-    yield "key", meta.key_serializer, batch.keys
-    yield "value", meta.value_serializer, batch.values
-
-
 def record_batches(
     meta: StateMeta, key_group: int, batch: EntryBatch[Any, Any, Any]
 ) -> Iterator[pa.RecordBatch]:
@@ -274,7 +261,9 @@ def record_batches(
         Where a serializer refuses a part of an entry.
     """
     arrays = []
-    for name, serializer, values in _columns(meta, batch):
+    serializers = meta.namespace_serializer, meta.key_serializer, meta.value_serializer
+    columns: tuple[Sequence[Any], ...] = batch.namespaces, batch.keys, batch.values
+    for name, serializer, values in zip(COLUMNS, serializers, columns, strict=True):
         try:
             arrays.append(serializer.to_arrow(values))
         except MemoryError:
@@ -340,10 +329,7 @@ class SegmentHandle(StateHandle):
     ) -> SegmentHandle:
         """Open a file and check its header, index and footer against its description.
 
-        Parameters
-        ----------
-        wanted : KeyGroupRange, optional
-            The key groups that will be read; nothing beyond them is read ahead.
+        Nothing beyond the `wanted` key groups is read ahead.
 
         Raises
         ------

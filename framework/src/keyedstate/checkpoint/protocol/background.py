@@ -23,17 +23,8 @@ _all: WeakSet[Background] = WeakSet()
 
 
 class Background:
-    """A queue of jobs.
+    """A queue of jobs, of which `limit` may wait besides the one that runs.
 
-    Parameters
-    ----------
-    name : str
-        Of the thread.
-    limit : int
-        Jobs that may wait, besides the one that runs.
-
-    Notes
-    -----
     The daemon thread ends with the last job, so an object that is dropped leaves no thread behind.  When the
     process ends, jobs get `EXIT_TIMEOUT` seconds.
     """

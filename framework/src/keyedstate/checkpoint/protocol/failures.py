@@ -6,15 +6,10 @@ from keyedstate.checkpoint.format.snapshot_report import FailureReason
 
 
 class FailureManager:
-    """Counts failures in a row, and reports when there are too many.
+    """Counts failures in a row, and reports when there are more than `threshold`.
 
     Each id counts once.  A success resets the count, and failures of ids before the newest success do not
     count.
-
-    Parameters
-    ----------
-    threshold : int
-        How many failures in a row are tolerated; 0 for none.
     """
 
     def __init__(self, threshold: int) -> None:

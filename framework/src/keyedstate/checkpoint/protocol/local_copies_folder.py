@@ -49,15 +49,7 @@ class CopyFile(NamedTuple):
 
 
 class CopiesFolder:
-    """The copies of one operator's data files on this machine.
-
-    Parameters
-    ----------
-    base : Path
-        The folder of all operators' copies, which may have other files.
-    address : str
-        The operator's folder.
-    """
+    """The copies of one operator's data files on this machine, in a base folder with files of others."""
 
     def __init__(self, base: Path, address: str) -> None:
         key = hashlib.sha256(address.encode()).hexdigest()[:32]

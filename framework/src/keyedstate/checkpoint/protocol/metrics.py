@@ -53,7 +53,7 @@ def metrics_of_checkpoint(
         time_ms=time_ms,
         rows_in=sum(part.rows_in for part in parts),
         rows_out=sum(part.rows_out for part in parts),
-        watermark=max((part.watermark for part in parts if part.watermark is not None), default=None),
+        watermark=metadata.watermark,
         states={
             name: StateMetrics(entries[name], None if name in unknown else sizes[name])
             for name in sorted(entries)

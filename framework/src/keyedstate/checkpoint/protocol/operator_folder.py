@@ -95,14 +95,7 @@ class _LeaseDocument:
 
 
 class OperatorFolder:
-    """The folder of one operator.
-
-    Parameters
-    ----------
-    storage : CheckpointStorage
-        The folder with the folders of all operators.
-    uid : str
-        The operator; the name of its folder.
+    """The folder of one operator, named after its uid, in a storage with the folders of all operators.
 
     Attributes
     ----------
@@ -206,13 +199,8 @@ class OperatorFolder:
     def write_manifest(self, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
         """Record that an attempt has finished; returns the manifest's path for its acknowledgement.
 
-        The attempt's data files must have been closed before.
-
-        Parameters
-        ----------
-        shared : collection of str
-            The `AttemptManifest.kept_files` of the checkpoint that the attempt began from, which it may
-            reference.
+        The attempt's data files must have been closed before.  It may reference the `shared` files, which are
+        the `AttemptManifest.kept_files` of the checkpoint that it began from.
         """
         path = _attempt_path(manifest.identity, "json")
         allowed = {*data_paths(manifest.identity.nonce), *shared}

@@ -36,19 +36,13 @@ def exclusive(
 ) -> Iterator[None]:
     """Exclude every other process and thread from the same block for a folder, where its storage has locks.
 
-    Parameters
-    ----------
-    folder : OperatorFolder
-        Created if it does not exist.
-    timeout : float
-        Seconds.
-    shared : bool, default False
-        Whether other shared holders may be inside at the same time.
+    Those that enter `shared` exclude only those that do not.  The folder is created if it does not exist.
 
     Raises
     ------
     StorageError
-        Where the lock is not free in time; a process that holds it was stopped, or its machine hangs.
+        Where the lock is not free in `timeout` seconds: a process that has it was stopped, or its machine
+        hangs.
     """
     if not folder.storage.is_local:
         yield

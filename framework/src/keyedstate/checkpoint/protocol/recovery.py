@@ -227,8 +227,10 @@ def find_restore_point(
         newest = _completed(folder, identity, owner, epoch, attempts, newest)
     if newest is None and identity.epoch > owner.first_epoch:
         raise _no_checkpoint(folder, identity, folder.checkpoints())
-    if each_epoch and newest is not None:
-        _refuse_missed_epochs(folder, identity, newest)
+    missed = newest is not None and newest.epoch < identity.epoch - 1 and newest.run_id != identity.run_id
+    if each_epoch and newest is not None and missed and not folder.may_continue_at(identity.epoch):
+        consent = folder.storage.location(f"{CONTINUE_AT}{identity.epoch}")
+        raise MissedEpochsError(folder.location, identity.uid, identity.epoch, newest.epoch, consent)
     return newest
 
 
@@ -240,28 +242,13 @@ def _no_checkpoint(
     return MissingCheckpointError(folder.location, identity.uid, identity.epoch, found)
 
 
-def _refuse_missed_epochs(folder: OperatorFolder, identity: TaskIdentity, newest: CheckpointMetadata) -> None:
-    if newest.run_id == identity.run_id or newest.epoch >= identity.epoch - 1:
-        return
-    if not folder.may_continue_at(identity.epoch):
-        consent = folder.storage.location(f"{CONTINUE_AT}{identity.epoch}")
-        raise MissedEpochsError(folder.location, identity.uid, identity.epoch, newest.epoch, consent)
-
-
 def handles_for(
     metadata: CheckpointMetadata, storage: CheckpointStorage, key_groups: KeyGroupRange
 ) -> list[SegmentHandle | ChainHandle | StoredNativeHandle]:
     """Open the files of a checkpoint that have entries of some key groups; the handles read only these.
 
-    Parameters
-    ----------
-    storage : CheckpointStorage
-        The operator's own folder, `OperatorFolder.storage`.
-
-    Raises
-    ------
-    CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
-        Where a file, which is named, cannot be read; no handle stays open.
+    The storage is the operator's own folder.  Raises a `CheckpointError` where a file, which is named, cannot
+    be read; no handle stays open.
     """
     handles: list[SegmentHandle | ChainHandle | StoredNativeHandle] = []
     with contextlib.ExitStack() as opened:
@@ -310,17 +297,13 @@ def _new_owner(identity: TaskIdentity, first_epoch: int, runs: tuple[str, ...]) 
 
 def _why_not_new(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointError | None:
     if folder.holds_state():
-        return _missing_owner(folder, identity)
+        found = f"its file {OWNER} is gone, so it is unknown whose state the rest is"
+        return MissingCheckpointError(folder.location, identity.uid, identity.epoch, found)
     if identity.epoch > 0 and not folder.may_start_empty():
         consent = folder.storage.location(START_EMPTY)
         siblings = folder.siblings(identity.query_id)
         return MissingStateFolderError(folder.location, identity.uid, identity.epoch, consent, siblings)
     return None
-
-
-def _missing_owner(folder: OperatorFolder, identity: TaskIdentity) -> MissingCheckpointError:
-    found = f"its file {OWNER} is gone, so it is unknown whose state the rest is"
-    return MissingCheckpointError(folder.location, identity.uid, identity.epoch, found)
 
 
 def _check_query(folder: OperatorFolder, identity: TaskIdentity, query_id: str, uid: str) -> None:

@@ -81,7 +81,7 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
 
 
 def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
-    """Delete what earlier runs have left, when a run begins.
+    """Delete what earlier runs have left, when the run of an attempt begins.
 
     That is each data file that no checkpoint, lease or attempt references, the temporary files of killed
     processes and, where the storage has locks, the attempts of older runs at the new run's epoch: otherwise a
@@ -89,11 +89,6 @@ def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
     the epoch has no checkpoint, the newest older run that finished all partitions is spared: Spark may have
     committed its output, and this run may die before it publishes the epoch.  Without locks an older run may
     still finish its attempts, so all are kept until a later epoch is published.
-
-    Parameters
-    ----------
-    identity : TaskIdentity
-        Of an attempt of the run that begins.
 
     Raises
     ------

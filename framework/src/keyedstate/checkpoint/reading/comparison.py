@@ -106,16 +106,9 @@ def compare(
     limit: int = 0,
     advance: Advance = lambda done: None,
 ) -> Comparison:
-    """Compare two snapshots.
+    """Compare all states of two snapshots, or those of some names, with up to `limit` examples of each.
 
     Memory has the entries of one state in one key group, and the changes of one state by deltas.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The states to compare; all where it is empty.
-    limit : int
-        How many examples of a state are kept.
 
     Raises
     ------

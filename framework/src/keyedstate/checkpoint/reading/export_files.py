@@ -31,16 +31,7 @@ class ExportFormat(str, enum.Enum):
 
 
 class ExportFile:
-    """A file that has a temporary name until `publish`.
-
-    Parameters
-    ----------
-    storage : CheckpointStorage
-        The folder.
-    name : str
-        The file, once it is published.
-    state : str
-        For errors.
+    """A file in a folder that has a temporary name until `publish`; the state's name is for errors.
 
     Attributes
     ----------

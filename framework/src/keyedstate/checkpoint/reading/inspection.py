@@ -109,15 +109,10 @@ class Inspection:
 
 
 class Inspector:
-    """Reads the files of one operator.
+    """Reads the files of some checkpoints of one operator.
 
-    Parameters
-    ----------
-    checkpoints : sequence of Checkpoint
-        The checkpoints to read.
-    candidates : sequence of StoredFile
-        The data files that existed before the survey.  Those that still exist at the end, unreferenced, are
-        orphans.
+    The `candidates` are the data files that existed before the survey.  Those that still exist at the end,
+    unreferenced, are orphans.
     """
 
     def __init__(

@@ -22,16 +22,7 @@ class AllStatesReader(StateReader):
     The columns are those of `KeyedStateReader` without ``written_at``, with ``namespace`` and ``value`` as
     JSON.  Structs and maps with text keys are objects, other maps lists of pairs, bytes Base64; times,
     decimals and numbers that JSON lacks are strings.  Each value becomes a Python object: to read much, read
-    a single state.
-
-    Parameters
-    ----------
-    metas : mapping of str to StateMeta
-        Of `OperatorSnapshot.states`.
-
-    Raises
-    ------
-    GenericStateRefusedError
+    a single state.  Raises `GenericStateRefusedError`.
     """
 
     def __init__(

@@ -62,10 +62,7 @@ def json_value(value: Any, serializer: TypeSerializer[Any] | None = None) -> Any
 def json_converter(arrow_type: pa.DataType, leaf: Callable[[Any], Any] = json_value) -> Callable[[Any], Any]:
     """Return what converts the ``to_pylist`` values of a column to JSON values; maps come as lists of pairs.
 
-    Parameters
-    ----------
-    leaf : callable
-        Converts values that are neither struct, map nor list.
+    `leaf` converts values that are neither struct, map nor list.
     """
     if pa.types.is_map(arrow_type):
         key, item = json_converter(arrow_type.key_type, leaf), json_converter(arrow_type.item_type, leaf)

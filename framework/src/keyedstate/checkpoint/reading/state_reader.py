@@ -58,12 +58,7 @@ class StateSlice:
 class StateReader(ABC):
     """Reads one state; may be sent to other processes.
 
-    Attributes
-    ----------
-    name : str
-        The state.
-    schema : pyarrow.Schema
-        Of every batch.
+    The `schema` is that of every batch.
     """
 
     name: str
@@ -73,42 +68,24 @@ class StateReader(ABC):
     def slices(
         self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
     ) -> list[StateSlice]:
-        """Return the slices that cover the state, from metadata alone; none where nothing is stored.
+        """Return the slices that cover the wanted key groups, from metadata alone; none for an empty state.
 
-        Parameters
-        ----------
-        key_groups : KeyGroupRange, optional
-            The wanted key groups of keyed state.
-        bytes_each : int
-            How many bytes of files one slice should need at most.
+        A slice should need at most `bytes_each` bytes of files.
         """
 
     @abstractmethod
     def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
-        """Yield the entries of one slice.
-
-        Raises
-        ------
-        CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
-            Where a file, which is named, cannot be read.
-        """
+        """Yield the entries of one slice; raises a `CheckpointError` for an unreadable file."""
 
 
 class KeyedStateReader(StateReader):
-    """Reads one keyed state.
+    """Reads one keyed state; one with pickled parts only if that is allowed, as bytes.
 
     The columns are those of the key, under their names in the DataFrame; then ``namespace``; ``value``;
     ``written_at``, the time from which the time to live counts, null without one: for a list one per element,
     for a map one per entry; ``expires_at``, when the last of the value expires, null where no time to live is
     known; ``key_group``; ``state``.  Where a key column has one of these names, ours gets underscores behind
     it.
-
-    Parameters
-    ----------
-    meta : StateMeta
-        Of `OperatorSnapshot.states`.
-    allow_generic : bool
-        Whether a state with pickled parts is read, as bytes.
 
     Raises
     ------

@@ -27,13 +27,7 @@ from keyedstate.errors import CorruptSegmentError
 
 
 class CopyProgress:
-    """Adds up the progress of several threads for one callback.
-
-    Parameters
-    ----------
-    total : int
-        Bytes of all files.
-    """
+    """Adds up the bytes that several threads have copied, for one callback."""
 
     def __init__(self, total: int, report: Progress | None) -> None:
         self._total = total
@@ -69,17 +63,8 @@ def write_canonical(
 ) -> CheckpointMetadata:
     """Write a checkpoint's data into another folder, each part as a full snapshot, several parts at once.
 
-    Parameters
-    ----------
-    source, target : CheckpointStorage
-        Folders of the operator; what the paths of the data files are relative to.
-    compression : {"zstd", "lz4", "none"}, optional
-        Rewrites every file with it; by default files without deltas keep theirs.
-
-    Returns
-    -------
-    CheckpointMetadata
-        The same checkpoint in the target's files, whose names are new and unique.
+    Both storages are folders of the operator.  A `compression` rewrites every file; by default files without
+    deltas keep theirs.  Returns the same checkpoint in the target's files, whose names are new and unique.
 
     Raises
     ------

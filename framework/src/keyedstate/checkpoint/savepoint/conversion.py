@@ -17,16 +17,7 @@ def convert_savepoint(
 ) -> SavepointFolder:
     """Write a savepoint again, in the newest format; all that describes its query stays, its id does not.
 
-    Parameters
-    ----------
-    source : str, path or CheckpointStorage
-        A savepoint.
-    target : str, path or CheckpointStorage
-        The new folder.
-    compression : {"zstd", "lz4", "none"}, optional
-        By default that of each file.
-    progress : callable, optional
-        Receives the bytes done and their total.
+    By default each file keeps its compression.  `progress` receives the bytes done and their total.
 
     Raises
     ------

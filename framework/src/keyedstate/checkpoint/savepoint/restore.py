@@ -61,11 +61,6 @@ class SavepointRestore:
 
         Refuses what epoch 0 would refuse; whether the query is at its epoch 0 is not known yet.
 
-        Parameters
-        ----------
-        max_parallelism : int or None
-            The option, where it is set.
-
         Raises
         ------
         NotASavepointError, NewOperatorError, MaxParallelismChangedError
@@ -101,12 +96,7 @@ class SavepointRestore:
     ) -> OperatorSnapshot | None:
         """Return the snapshot that an epoch begins from, or None where it begins without state.
 
-        Parameters
-        ----------
-        owner : Owner
-            As `claim` returned it.
-        restored : CheckpointMetadata or None
-            As `find_restore_point` returned it.
+        Takes the owner of `claim` and the checkpoint of `find_restore_point`.
 
         Raises
         ------

@@ -214,18 +214,9 @@ class SavepointFolder:
     def delete(location: Location, *, only_id: str | None = None) -> tuple[str, ...]:
         """Delete a savepoint, and what an unfinished creation or deletion has left; files of others stay.
 
-        A killed deletion leaves either the savepoint as it was, or a folder that is none and may be deleted,
-        or written over, later.
-
-        Parameters
-        ----------
-        only_id : str, optional
-            Do nothing where the savepoint, or the rest of one, has another id.
-
-        Returns
-        -------
-        tuple of str
-            The files in the folder that were not the savepoint's; without any the folder is deleted as well.
+        Returns these; without any the folder is deleted as well.  With `only_id`, a savepoint of another id
+        stays.  A killed deletion leaves either the savepoint as it was, or a folder that is none and may be
+        deleted, or written over, later.
 
         Raises
         ------
@@ -256,12 +247,9 @@ class SavepointFolder:
 class SavepointWriter:
     """Writes a savepoint into an empty folder, or over one that an earlier writer left unfinished.
 
-    As a context manager it cleans up where the block fails or ends without `finish`.
-
-    Parameters
-    ----------
-    location : str, path or CheckpointStorage
-        The new folder.
+    As a context manager it cleans up where the block fails or ends without `finish`.  Any number of processes
+    may write data files into `storage`, under the names that `data_paths` returns for a nonce of their own;
+    one thread uses this object.
 
     Raises
     ------
@@ -269,9 +257,6 @@ class SavepointWriter:
         Where the folder has a savepoint or anything else that no writer of savepoints left.
     StorageError
         From every method, where the file system refuses.
-
-    Notes ----- Any number of processes may write data files into `storage`, under the names that `data_paths`
-    returns for a nonce of their own.  One thread uses this object.
     """
 
     def __init__(self, location: Location) -> None:
@@ -342,14 +327,8 @@ class SavepointWriter:
     ) -> SavepointFolder:
         """Publish the savepoint: the one write that makes it exist.
 
-        Parameters
-        ----------
-        spark : SparkPosition, optional
-            Where Spark's files were added.
-        drained, watermark
-            As `SavepointFolder` has them.
-        created_ms : int, optional
-            Milliseconds since 1970 UTC; by default now.
+        The position is that of the files of Spark that were added.  It is created now, if no time is given
+        (milliseconds since 1970 UTC).
 
         Raises
         ------

@@ -94,10 +94,8 @@ class CheckpointStorage:
     def open(cls, uri: str | os.PathLike[str], config: Configuration | None = None) -> CheckpointStorage:
         """Open a local path or a URI such as ``s3://bucket/folder``.
 
-        Parameters
-        ----------
-        config : Configuration, optional
-            Read for ``checkpoint.permissions``, ``storage.*``, ``plugins.*``; the environment's by default.
+        The configuration, by default that of the environment, has ``checkpoint.permissions``, ``storage.*``
+        and ``plugins.*``.
 
         Raises
         ------
@@ -414,13 +412,7 @@ class OutputFile:
 
 
 class InputFile:
-    """An open file that one thread reads in ranges.
-
-    Attributes
-    ----------
-    size : int
-        Bytes in the file when it was opened.
-    """
+    """An open file of `size` bytes that one thread reads in ranges."""
 
     def __init__(self, storage: CheckpointStorage, path: str) -> None:
         self._storage = storage

@@ -103,18 +103,10 @@ class RetryPolicy:
         what: str,
         transient: Callable[[Exception], bool] = is_transient,
     ) -> T:
-        """Return ``function()``, called again after each transient error for as long as the policy allows.
+        """Return ``function()``, called again after each `transient` error for as long as the policy allows.
 
-        Raises the last error as `function` raised it.
-
-        Parameters
-        ----------
-        function : callable
-            May run several times, each time from its beginning.
-        what : str
-            For the log: ``write s3://bucket/_owner``.
-        transient : callable
-            Returns whether to retry after an error.
+        Raises the last error as `function` raised it.  The log names the request, as in ``write
+        s3://bucket/_owner``.
         """
         for done in range(self.retries):
             try:
