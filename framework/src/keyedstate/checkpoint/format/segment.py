@@ -164,7 +164,7 @@ class SegmentWriter(SnapshotSink):
         assert self._meta is not None, "checked by the callers"
         index = self._states[self._meta.name]
         self._unusable = True
-        sink, writer, entries = _StreamSink(self._output), None, 0
+        sink, writer, entries = StreamSink(self._output), None, 0
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -217,8 +217,8 @@ class SegmentWriter(SnapshotSink):
             raise SnapshotOrderError(self._location, "it went on after it was finished, aborted or failed")
 
 
-class _StreamSink:
-    """Counts and checksums the bytes of one Arrow stream, and passes them on in large pieces."""
+class StreamSink:
+    """The file-like object for Arrow: counts and checksums bytes, and writes them in large pieces."""
 
     def __init__(self, output: OutputFile) -> None:
         self.length = 0
@@ -239,6 +239,7 @@ class _StreamSink:
         return len(piece)
 
     def send(self) -> None:
+        """Write what was gathered."""
         self._output.write(b"".join(self._pieces))
         self._pieces.clear()
         self._waiting = 0

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
+from keyedstate.checkpoint.format.segment import StreamSink
 from keyedstate.checkpoint.reading.json_values import json_converter
-from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, OutputFile
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import UnexportableTypeError
 
 #: Rows that are written at once: the streams of small key groups would make poor row groups.
@@ -53,7 +54,8 @@ class ExportFile:
         self._format = format
         self._schema = schema
         self._temporary = f".{name}.{uuid.uuid4().hex}.tmp"
-        self._sink = _Sink(storage.open_output(self._temporary))
+        self._output = storage.open_output(self._temporary)
+        self._sink = StreamSink(self._output)
 
     @property
     def bytes(self) -> int:
@@ -70,7 +72,8 @@ class ExportFile:
             writer.close()
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise UnexportableTypeError(self.state, self._format.value, str(error)) from error
-        self._sink.output.close()
+        self._sink.send()
+        self._output.close()
 
     def publish(self) -> None:
         """Give the file its name, in place of one that has it."""
@@ -78,28 +81,7 @@ class ExportFile:
 
     def abort(self) -> None:
         """Delete what was written; does nothing after `publish`."""
-        self._sink.output.abort()
-
-
-class _Sink:
-    """The file-like object that Arrow writes to."""
-
-    def __init__(self, output: OutputFile) -> None:
-        self.output = output
-        self.length = 0
-        self.closed = False
-
-    def write(self, data: bytes | pa.Buffer) -> int:
-        piece = bytes(data)
-        self.output.write(piece)
-        self.length += len(piece)
-        return len(piece)
-
-    def flush(self) -> None:
-        """Do nothing: the file counts when it is closed."""
-
-    def close(self) -> None:
-        self.closed = True
+        self._output.abort()
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -119,7 +101,7 @@ def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
 class _CsvWriter:
     """One line per entry; a cell of a nested type is JSON."""
 
-    def __init__(self, sink: _Sink, schema: pa.Schema) -> None:
+    def __init__(self, sink: StreamSink, schema: pa.Schema) -> None:
         self._schema = pa.schema(
             [field if _is_plain(field.type) else pa.field(field.name, pa.string()) for field in schema]
         )
@@ -136,7 +118,7 @@ class _CsvWriter:
 class _JsonLinesWriter:
     """One object per line."""
 
-    def __init__(self, sink: _Sink, schema: pa.Schema) -> None:
+    def __init__(self, sink: StreamSink, schema: pa.Schema) -> None:
         self._sink = sink
 
     def write_table(self, table: pa.Table) -> None:
@@ -148,7 +130,7 @@ class _JsonLinesWriter:
         """Do nothing: lines need no end."""
 
 
-_WRITERS: dict[ExportFormat, Callable[[_Sink, pa.Schema], Any]] = {
+_WRITERS: dict[ExportFormat, Callable[[StreamSink, pa.Schema], Any]] = {
     ExportFormat.parquet: lambda sink, schema: pa_parquet.ParquetWriter(
         pa.PythonFile(sink, "w"), schema, compression="zstd"
     ),
