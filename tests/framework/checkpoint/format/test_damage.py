@@ -81,7 +81,7 @@ def test_a_segment_cut_off_anywhere_is_found(local: CheckpointStorage, jobs: Mod
             use(local, segment, jobs)
 
 
-def test_the_error_says_which_part_is_damaged(local: CheckpointStorage, jobs: ModuleType) -> None:
+def test_the_error_names_the_damaged_part(local: CheckpointStorage, jobs: ModuleType) -> None:
     segment = small_segment(local, jobs)
     data = local.read(PATH)
     parts = {
@@ -108,7 +108,7 @@ def test_bytes_behind_a_segment_are_found(local: CheckpointStorage, jobs: Module
         use(local, segment, jobs)
 
 
-def test_a_whole_footer_behind_the_footer_is_found(local: CheckpointStorage, jobs: ModuleType) -> None:
+def test_a_second_footer_after_the_footer_is_found(local: CheckpointStorage, jobs: ModuleType) -> None:
     segment = small_segment(local, jobs)
     data = local.read(PATH)
     local.write_atomic(PATH, data + data[-36:])

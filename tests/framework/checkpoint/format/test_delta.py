@@ -191,7 +191,7 @@ def test_two_restores_from_one_chain_share_no_value(chain: Chain) -> None:
                 state.add_many([1.0, 2.0], [8, 9])
 
 
-def test_a_state_that_comes_later_is_in_the_chain_and_one_that_nobody_registers_stays(chain: Chain) -> None:
+def test_a_later_state_joins_the_chain_and_an_unregistered_one_stays(chain: Chain) -> None:
     with chain.epoch(0) as backend:
         backend.get_state(VALUE, 1, types.INT64).update_many([1.0], ["a"])
     with chain.epoch(1) as backend:
@@ -271,7 +271,7 @@ def manifest(whole: int, *deltas: int, states: tuple[Any, ...] = ()) -> AttemptM
     )
 
 
-def test_a_chain_ends_where_a_type_changed_and_goes_on_where_a_state_came() -> None:
+def test_a_chain_ends_where_a_type_changed_and_continues_with_a_new_state() -> None:
     one, other = {"name": "a", "value": 1}, {"name": "b", "value": 1}
     before = manifest(1000, states=(one,))
     assert before.has_types_of([one]) and before.has_types_of([one, other]) and before.has_types_of([])

@@ -336,7 +336,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_checkpoint_is_whole_whatever_happened(tmp_path: Path, seed: int) -> None:
+def test_every_checkpoint_of_a_random_history_is_complete(tmp_path: Path, seed: int) -> None:
     """CL-03, CL-06: deltas are switched on and off between runs, and lost attempts leave nothing."""
     history = History(tmp_path, seed)
     rng, epoch = history.rng, 0

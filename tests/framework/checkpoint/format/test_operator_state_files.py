@@ -58,7 +58,7 @@ def read(storage: CheckpointStorage, part: OperatorStateFile, task: int = 0, par
 INTACT = {"numbers": [(n, n) for n in range(4)], "rules": [("a", 1)]}
 
 
-def test_a_file_comes_back_whole_or_by_runs_of_its_elements(storage: CheckpointStorage):
+def test_a_file_is_read_as_a_whole_or_by_runs_of_its_elements(storage: CheckpointStorage):
     part = written(storage)
     assert read(storage, part) == INTACT
     found = [read(storage, part, task, 3) for task in range(3)]
@@ -161,7 +161,7 @@ def test_a_checkpoint_names_the_operator_state_of_each_task(job: Any):
     ]
 
 
-def test_a_checkpoint_without_operator_state_says_so(job: Any):
+def test_a_checkpoint_without_operator_state_has_none_in_its_manifest(job: Any):
     job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
     document = json.loads(job.folder.storage.read("chk-0/_metadata"))
     assert [part["operator_state"] for part in document["body"]["parts"]] == [None, None]

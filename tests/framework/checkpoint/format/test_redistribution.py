@@ -88,7 +88,7 @@ def test_a_list_stays_where_it_was_when_the_parallelism_is_unchanged():
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 5])
-def test_a_broadcast_map_comes_from_the_parts_that_hold_it(parallelism: int):
+def test_a_broadcast_map_is_restored_from_the_parts_that_have_it(parallelism: int):
     tasks = dealt({"m": BROADCAST}, [{}, {"m": 2}, {}, {"m": 2}], parallelism)
     assert tasks == [[Share("m", 1 + 2 * (task % 2), 0, 2)] for task in range(parallelism)]
 

@@ -94,7 +94,7 @@ def test_the_last_acknowledgement_publishes(jobs: ModuleType, storage: Checkpoin
     assert job.published(0) == job.state_of(0)
 
 
-def test_the_checkpoint_is_there_when_its_completion_is_told(job: Any) -> None:
+def test_the_checkpoint_exists_when_its_completion_is_notified(job: Any) -> None:
     seen: list[object] = []
 
     class Looking(CheckpointListener):
@@ -272,9 +272,7 @@ def test_an_acknowledgement_is_small_and_travels_as_json_or_pickle(job: Any) -> 
 # -- what becomes of a checkpoint ------------------------------------------------------------------
 
 
-def test_the_life_of_checkpoints_is_told_in_order(
-    job: Any, coordinator: CheckpointCoordinator, told: Told
-) -> None:
+def test_listeners_are_notified_in_order(job: Any, coordinator: CheckpointCoordinator, told: Told) -> None:
     """CP-08: pending with the first acknowledgement, retained with the last, replaced in its turn."""
     for epoch in range(4):
         job.epoch("run-1", epoch, coordinator)
@@ -354,7 +352,7 @@ def test_an_epoch_that_the_next_one_overtakes_is_aborted_and_its_late_words_are_
     assert job.folder.checkpoints() == [0, 2] and len(job.files()) == 4
 
 
-def test_an_epoch_that_tasks_of_the_next_one_published_is_told_to_be_completed(
+def test_an_epoch_published_by_tasks_is_notified_as_completed(
     job: Any, coordinator: CheckpointCoordinator, told: Told
 ) -> None:
     words = job.epoch("run-1", 0)
@@ -363,7 +361,7 @@ def test_an_epoch_that_tasks_of_the_next_one_published_is_told_to_be_completed(
     assert told.all == [("completed", 0), ("completed", 1)]
 
 
-def test_a_publication_that_fails_is_told_and_what_makes_up_for_it_too(
+def test_a_failed_publication_and_its_completion_are_notified(
     job: Any, coordinator: CheckpointCoordinator, told: Told
 ) -> None:
     """CP-09: once, however often it is tried."""
@@ -454,7 +452,7 @@ def test_publications_wait_for_a_clean_up_that_falls_far_behind(job: Any) -> Non
     assert len(published) == 30 and checkpoints(job) == [28, 29] and len(job.files()) == 4
 
 
-def test_settings_may_change_while_the_operator_is_built_anew(
+def test_settings_may_change_when_the_operator_is_built_again(
     job: Any, coordinator: CheckpointCoordinator, told: Told
 ) -> None:
     """Inside ``foreachBatch`` it is built for every epoch; no epoch is forgotten by that."""
@@ -545,7 +543,7 @@ def test_restarts_in_the_same_epoch_do_not_pile_up_data(job: Any, coordinator: C
     assert job.published(1) == job.state_of(0, 1)
 
 
-def test_a_restart_leaves_the_published_checkpoint_of_its_own_epoch_whole_until_it_is_replaced(
+def test_a_restart_keeps_the_checkpoint_of_its_epoch_until_it_is_replaced(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     for epoch in range(2):

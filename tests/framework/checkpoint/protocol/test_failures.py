@@ -20,7 +20,7 @@ def test_more_failures_in_a_row_than_are_tolerated_are_reported_once() -> None:
     assert not manager.on_failure(5, DECLINED), "the count began anew"
 
 
-def test_a_success_begins_the_count_anew() -> None:
+def test_a_success_resets_the_count() -> None:
     """CP-07."""
     manager = FailureManager(2)
     manager.on_failure(1, DECLINED)

@@ -103,11 +103,11 @@ def test_what_changed_is_written_until_the_chain_is_long_or_weighs_half_its_full
     assert writings(FullSnapshotRules(9, 0), checkpoint((1000, 200, 200, 200))) == [BOTH]
 
 
-def test_a_backend_that_cannot_write_beside_the_work_writes_in_between() -> None:
+def test_a_backend_without_async_snapshots_writes_synchronously() -> None:
     assert writings(FullSnapshotRules(2, 0), checkpoint((1000, 10, 10)), asynchronous=False) == [FULL]
 
 
-def test_an_operator_that_begins_or_has_another_parallelism_writes_the_whole() -> None:
+def test_a_new_operator_and_a_rescaled_one_write_full_snapshots() -> None:
     rules = FullSnapshotRules(9, 0)
     assert rules.choose(None, identity(0), asynchronous=True, now_ms=0) is FULL
     other = rules.choose(checkpoint((1000,)), identity(6, 1, 2), asynchronous=True, now_ms=0)
@@ -280,7 +280,7 @@ def begin(task: Task) -> None:
     task.run_epoch(DELTA, {1: 11, 200: 1})
 
 
-def test_a_full_snapshot_goes_on_over_epochs_and_takes_the_place_of_the_chain_up_to_it(task: Task) -> None:
+def test_a_full_snapshot_that_lasts_for_epochs_replaces_the_chain_before_it(task: Task) -> None:
     """INC-02: only files of the checkpoint that an epoch goes on from are used again."""
     begin(task)
     task.gate.shut()
@@ -370,7 +370,7 @@ def test_a_full_snapshot_that_takes_too_long_is_given_up(tmp_path: Path) -> None
     task.check()
 
 
-def test_a_full_snapshot_that_goes_on_takes_more_of_the_processor_before_it_is_too_late(
+def test_a_slow_full_snapshot_takes_more_of_the_processor_before_it_expires(
     tmp_path: Path,
 ) -> None:
     """CP-11: else each full snapshot of a large state expires, one after the other."""
@@ -397,7 +397,7 @@ def test_a_type_that_changes_gives_the_running_full_snapshot_up(task: Task) -> N
     assert task.stored(task.epoch, WIDE) == task.models[task.epoch]
 
 
-def test_an_epoch_that_changed_more_than_half_of_the_entries_writes_the_whole(task: Task) -> None:
+def test_an_epoch_that_changed_most_entries_writes_a_full_snapshot(task: Task) -> None:
     begin(task)
     saved = task.run_epoch(BOTH, dict.fromkeys(range(51), 0), wait=True)
     assert (
@@ -409,7 +409,7 @@ def test_an_epoch_that_changed_more_than_half_of_the_entries_writes_the_whole(ta
     task.check()
 
 
-def test_a_process_that_dies_beside_a_full_snapshot_leaves_nothing_that_counts(task: Task) -> None:
+def test_a_process_that_dies_during_a_full_snapshot_leaves_nothing_that_counts(task: Task) -> None:
     begin(task)
     task.gate.shut()
     lost = task.run_epoch(BOTH, {2: 22}).unfinished
@@ -437,7 +437,7 @@ def test_fifty_epochs_of_one_key_each_leave_few_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_histories_with_full_snapshots_that_last_fail_and_die_are_whole(
+def test_random_histories_of_slow_failed_and_killed_full_snapshots_are_complete(
     tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)

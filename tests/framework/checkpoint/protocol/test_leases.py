@@ -31,7 +31,7 @@ def clean(job: Any, epoch: int) -> None:
     retention.prune(job.folder, job.folder.read_metadata(epoch), 2)
 
 
-def test_a_held_checkpoint_stays_and_goes_when_it_is_let_go(
+def test_a_leased_checkpoint_is_deleted_after_its_release(
     jobs: ModuleType, storage: CheckpointStorage
 ) -> None:
     job = jobs.Job(storage)
@@ -74,7 +74,7 @@ def test_a_reader_that_was_killed_costs_room_until_its_time_is_over(
     assert job.folder.checkpoints() == [1, 2] and job.files("holds") == [] and len(job.files()) == 4
 
 
-def test_a_renewed_hold_outlives_its_first_time(job: Any, coordinator: CheckpointCoordinator) -> None:
+def test_a_renewed_lease_outlives_its_first_time(job: Any, coordinator: CheckpointCoordinator) -> None:
     run(job, coordinator, 0)
     held = lease(job.folder, 0, 60.0, clock=lambda: 1_000.0)
     held.renew(1e10)
@@ -83,7 +83,7 @@ def test_a_renewed_hold_outlives_its_first_time(job: Any, coordinator: Checkpoin
     assert job.read(held.metadata) == job.state_of(0)
 
 
-def test_a_hold_that_is_renewed_too_late_says_so(job: Any, coordinator: CheckpointCoordinator) -> None:
+def test_renewing_an_expired_lease_is_an_error(job: Any, coordinator: CheckpointCoordinator) -> None:
     run(job, coordinator, 0)
     held = lease(job.folder, 0, 60.0, clock=lambda: 1_000.0)
     run(job, coordinator, 1, 2)
@@ -112,7 +112,7 @@ def test_an_operator_without_any_checkpoint_has_none_to_hold(job: Any) -> None:
         lease(job.folder, 0, YEAR)
 
 
-def test_the_data_of_a_held_checkpoint_outlives_the_checkpoint_that_takes_its_place(
+def test_the_data_of_a_leased_checkpoint_survives_its_replacement(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     """After a restart Spark runs the newest batch again, while somebody reads what it was before."""
@@ -129,9 +129,7 @@ def test_the_data_of_a_held_checkpoint_outlives_the_checkpoint_that_takes_its_pl
     assert len(job.files()) == 4
 
 
-def test_a_batch_that_fails_and_runs_again_all_night_leaves_held_data_alone(
-    job: Any, coordinator: CheckpointCoordinator
-) -> None:
+def test_a_batch_that_fails_all_night_keeps_leased_data(job: Any, coordinator: CheckpointCoordinator) -> None:
     run(job, coordinator, 0)
     held = lease(job.folder, 0, YEAR)
     for number in range(2, 6):
@@ -160,7 +158,7 @@ class Intruding:
         monkeypatch.setattr(CheckpointStorage, operation, intruded)
 
 
-def test_a_hold_that_comes_while_metadata_is_being_deleted_keeps_the_data_or_says_that_it_is_gone(
+def test_a_lease_during_the_deletion_of_metadata_keeps_the_data_or_is_an_error(
     job: Any, coordinator: CheckpointCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clean-up has looked for holds, found none and is about to delete the metadata."""
@@ -176,7 +174,7 @@ def test_a_hold_that_comes_while_metadata_is_being_deleted_keeps_the_data_or_say
     assert job.read(taken[0].metadata) == job.state_of(0)
 
 
-def test_a_reader_whose_checkpoint_is_deleted_before_its_hold_is_written_is_told_so(
+def test_a_checkpoint_deleted_before_its_lease_is_written_is_an_error(
     job: Any, coordinator: CheckpointCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(job, coordinator, 0, 1)
@@ -186,7 +184,7 @@ def test_a_reader_whose_checkpoint_is_deleted_before_its_hold_is_written_is_told
     assert intruder.ran and job.files("holds") == []
 
 
-def test_a_reader_whose_checkpoint_is_replaced_before_its_hold_is_written_holds_the_new_one(
+def test_a_checkpoint_replaced_before_its_lease_is_written_is_leased_instead(
     job: Any, coordinator: CheckpointCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(job, coordinator, 0, 1)
@@ -200,7 +198,7 @@ def test_a_reader_whose_checkpoint_is_replaced_before_its_hold_is_written_holds_
     assert intruder.ran and held.metadata.run_id == "run-2" and len(job.files("holds")) == 1
 
 
-def test_a_hold_that_is_renewed_while_clean_up_finds_it_expired_keeps_the_data(
+def test_a_lease_renewed_while_clean_up_finds_it_expired_keeps_the_data(
     job: Any, coordinator: CheckpointCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(job, coordinator, 0, 1)
@@ -215,7 +213,7 @@ def test_a_hold_that_is_renewed_while_clean_up_finds_it_expired_keeps_the_data(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
-def test_a_reader_of_a_folder_without_write_permission_goes_on_without_a_hold(
+def test_a_reader_without_write_permission_continues_without_a_lease(
     job: Any, coordinator: CheckpointCoordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(job, coordinator, 0)
@@ -229,7 +227,7 @@ def test_a_reader_of_a_folder_without_write_permission_goes_on_without_a_hold(
     assert "unprotected" in caplog.text
 
 
-def test_a_reader_of_storage_that_refuses_to_write_goes_on_without_a_hold(
+def test_a_reader_of_read_only_storage_continues_without_a_lease(
     job: Any, coordinator: CheckpointCoordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(job, coordinator, 0)
@@ -239,7 +237,7 @@ def test_a_reader_of_storage_that_refuses_to_write_goes_on_without_a_hold(
     assert "unprotected" in caplog.text and "holds/0." in caplog.text
 
 
-def test_a_damaged_hold_keeps_all_data_until_its_time_is_over(
+def test_a_damaged_lease_keeps_all_data_until_it_expires(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     run(job, coordinator, 0)
@@ -252,7 +250,7 @@ def test_a_damaged_hold_keeps_all_data_until_its_time_is_over(
     assert job.read(held.metadata) == job.state_of(0)
 
 
-def test_what_lies_beside_holds_is_left_alone(job: Any, coordinator: CheckpointCoordinator) -> None:
+def test_other_files_among_leases_are_left_alone(job: Any, coordinator: CheckpointCoordinator) -> None:
     names = ["holds/README", "holds/x.1.a", "holds/1.a", "holds/01.5.a"]
     for name in names:
         job.folder.storage.write_atomic(name, b"somebody's")
@@ -261,7 +259,7 @@ def test_what_lies_beside_holds_is_left_alone(job: Any, coordinator: CheckpointC
     assert job.folder.checkpoints() == [1, 2]
 
 
-def test_a_folder_with_holds_alone_is_nobody_s_state(local: CheckpointStorage) -> None:
+def test_a_folder_with_leases_alone_has_no_state(local: CheckpointStorage) -> None:
     folder = OperatorFolder(local, "views")
     folder.write_lease(0, 1, "a", ())
     assert not folder.holds_state()

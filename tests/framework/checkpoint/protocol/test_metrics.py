@@ -178,7 +178,7 @@ def test_latencies_are_those_of_the_samples_of_all_partitions() -> None:
     assert metrics_of_checkpoint(CHECKPOINT, 0, None).latencies == {}
 
 
-def test_a_listener_hears_of_a_publication_before_the_last_task_may_go_on(
+def test_a_listener_is_notified_of_a_publication_before_the_last_task_continues(
     jobs: ModuleType, storage: CheckpointStorage
 ) -> None:
     class Told(CheckpointListener):

@@ -150,7 +150,7 @@ def test_a_lock_that_is_not_let_go_is_an_error_that_names_the_file(job: Any) -> 
         pass
 
 
-def test_a_lock_ends_with_the_process_that_holds_it(job: Any) -> None:
+def test_a_lock_ends_with_its_process(job: Any) -> None:
     folder = str(Path(job.folder.location).parent)
     program = (
         "import os, signal, sys\n"

@@ -221,7 +221,7 @@ def test_a_set_back_beyond_the_retained_checkpoints_deletes_nothing(job: Any) ->
 # -- epochs that ran and were not published --------------------------------------------------------
 
 
-def test_an_epoch_that_nobody_published_is_published_by_the_next_one_as_the_coordinator_would(
+def test_an_unpublished_epoch_is_published_by_the_next_one_byte_by_byte(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     job.epoch("run-1", 0, coordinator)
@@ -384,9 +384,7 @@ def test_an_epoch_that_ran_again_and_was_not_published_again_counts_with_its_new
     assert restored is not None and (restored.epoch, restored.run_id) == (1, "run-2")
 
 
-def test_a_run_that_finished_stands_in_for_one_that_never_entered(
-    job: Any, coordinator: CheckpointCoordinator
-) -> None:
+def test_a_finished_run_replaces_one_that_never_entered(job: Any, coordinator: CheckpointCoordinator) -> None:
     """Without locks the entry of one of two runs may be overwritten by the other's."""
     job.epoch("run-1", 0, coordinator)
     job.epoch("run-1", 1)
@@ -635,7 +633,7 @@ def test_a_deleted_data_file_is_named(job: Any, coordinator: CheckpointCoordinat
 # -- rescaling -------------------------------------------------------------------------------------
 
 
-def test_another_parallelism_after_a_restart_moves_whole_key_groups(
+def test_another_parallelism_after_a_restart_moves_key_groups(
     jobs: ModuleType, local: CheckpointStorage
 ) -> None:
     """KG-ranges of 2, then 3, then 1, then 8 partitions over the same eight key groups."""
@@ -645,7 +643,7 @@ def test_another_parallelism_after_a_restart_moves_whole_key_groups(
     assert job.published(3) == job.state_of(0, 1, 2, 3)
 
 
-def test_a_task_reads_only_the_parts_that_hold_its_key_groups(
+def test_a_task_reads_only_the_parts_with_its_key_groups(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     job.epoch("run-1", 0, coordinator)

@@ -36,7 +36,7 @@ def operator(counting: ModuleType, tmp_path: Path, backend_name: str) -> Any:
     return counting.CountingOperator(CheckpointStorage.open(tmp_path), backend_name, 10)
 
 
-def test_counts_go_on_over_1_then_2_then_3_tasks(operator: Any) -> None:
+def test_counts_continue_over_1_then_2_then_3_tasks(operator: Any) -> None:
     """SCALE-01."""
     for epoch, parallelism in enumerate([1, 2, 3]):
         operator.restart(parallelism)
@@ -44,7 +44,7 @@ def test_counts_go_on_over_1_then_2_then_3_tasks(operator: Any) -> None:
         assert operator.counts == dict.fromkeys(KEYS, epoch + 1)
 
 
-def test_counts_go_on_over_3_then_2_then_1_tasks(operator: Any) -> None:
+def test_counts_continue_over_3_then_2_then_1_tasks(operator: Any) -> None:
     """SCALE-02."""
     for epoch, parallelism in enumerate([3, 2, 1]):
         operator.restart(parallelism)

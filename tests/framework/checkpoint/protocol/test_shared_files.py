@@ -151,7 +151,7 @@ def test_only_files_of_a_published_checkpoint_are_gone_on_from(
     assert there(job) == written | again, "an aborted checkpoint leaves nothing behind"
 
 
-def test_what_somebody_else_completes_in_between_does_not_end_a_chain(
+def test_a_checkpoint_of_another_writer_in_between_does_not_end_a_chain(
     job: Any, coordinator: CheckpointCoordinator, jobs: ModuleType
 ) -> None:
     """INC-01: a savepoint, or another operator, has ids and files of its own."""

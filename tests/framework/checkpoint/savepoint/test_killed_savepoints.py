@@ -33,7 +33,7 @@ def query(job: Any, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("what", ["create", "fork", "delete"])
-def test_what_a_killed_process_leaves_is_whole_or_nothing(query: Path, what: str) -> None:
+def test_a_killed_process_leaves_a_complete_savepoint_or_none(query: Path, what: str) -> None:
     if what != "create":
         Savepoint.create(query / "savepoint", query / "state", query / "spark")
     command = [sys.executable, str(SCRIPT), str(query), what, "200"]

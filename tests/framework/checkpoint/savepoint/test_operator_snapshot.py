@@ -89,9 +89,7 @@ def test_a_savepoint_and_an_operator_in_it_are_found(checkpointed: Any, tmp_path
         OperatorSnapshot.open(folder / "one", epoch=2)
 
 
-def test_a_savepoint_that_was_not_finished_is_refused_whole_and_in_part(
-    checkpointed: Any, tmp_path: Path
-) -> None:
+def test_an_unfinished_savepoint_and_its_operators_are_refused(checkpointed: Any, tmp_path: Path) -> None:
     folder = make_savepoint(tmp_path / "savepoint", checkpointed.folder.read_metadata(1), "one")
     (folder / "_savepoint").rename(folder / "_unfinished")
     for place in (folder, folder / "one"):
@@ -165,9 +163,7 @@ def test_what_is_stored_is_described(checkpointed: Any, tmp_path: Path) -> None:
     }
 
 
-def test_the_folder_of_a_checkpoint_retries_as_its_storage_was_told_to(
-    checkpointed: Any, tmp_path: Path
-) -> None:
+def test_the_folder_of_a_snapshot_has_the_retries_of_its_storage(checkpointed: Any, tmp_path: Path) -> None:
     """A lease is written through it, and read again and again where a query runs."""
     patient = replace(CheckpointStorage.open(tmp_path / "state" / "views"), retry=RetryPolicy(retries=17))
     folder = OperatorSnapshot.open(patient).folder
@@ -205,7 +201,7 @@ def test_a_state_that_tasks_know_by_two_types_has_the_one_that_reads_both(
         stored(INT64, STRING).states()
 
 
-def test_printed_stored_state_says_where_it_is_and_no_more(checkpointed: Any) -> None:
+def test_a_printed_snapshot_is_its_location(checkpointed: Any) -> None:
     location = checkpointed.folder.storage.location()
     expected = f"OperatorSnapshot(storage=CheckpointStorage({location!r}), path='chk-2/_metadata')"
     assert repr(OperatorSnapshot.open(checkpointed.folder.storage)) == expected

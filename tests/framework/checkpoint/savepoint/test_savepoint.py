@@ -64,7 +64,7 @@ def state_in(savepoint: SavepointFolder, job: Any) -> Any:
     return job.read(metadata)
 
 
-def test_a_savepoint_says_what_it_is_and_holds_the_state(place: CheckpointStorage, done: Any) -> None:
+def test_a_savepoint_describes_itself_and_has_the_state(place: CheckpointStorage, done: Any) -> None:
     written = write(place, done)
     savepoint = SavepointFolder.open(place)
     assert savepoint == written
@@ -218,7 +218,7 @@ def test_a_changed_byte_anywhere_is_found_and_named(done: Any, tmp_path: Path) -
     savepoint.verify()
 
 
-def test_a_printed_savepoint_is_one_line_that_says_what_it_is_of(done: Any, tmp_path: Path) -> None:
+def test_a_printed_savepoint_is_one_line(done: Any, tmp_path: Path) -> None:
     savepoint = write(tmp_path / "savepoint", done)
     position = savepoint.spark
     assert position is not None

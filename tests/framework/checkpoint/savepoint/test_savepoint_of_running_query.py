@@ -27,7 +27,7 @@ def commit(location: Path, epoch: int) -> None:
         temporary.rename(path)
 
 
-def test_savepoints_of_a_query_that_goes_on_are_each_of_one_epoch(
+def test_each_savepoint_of_a_running_query_is_of_one_epoch(
     jobs: ModuleType, local: CheckpointStorage, tmp_path: Path
 ) -> None:
     """CP-18: clean-up of the query leaves them alone."""

@@ -207,7 +207,7 @@ def test_the_storage_travels_to_another_process(s3: CheckpointStorage) -> None:
 # -- a server that goes away -----------------------------------------------------------------------
 
 
-def test_a_write_goes_on_when_the_server_is_back(
+def test_a_write_continues_when_the_server_is_back(
     restarted: Any, impatient: tuple[CheckpointStorage, list[float]]
 ) -> None:
     storage, pauses = impatient
@@ -224,7 +224,7 @@ def test_a_write_goes_on_when_the_server_is_back(
     assert storage.read("chk-1/_metadata") == b"published"
 
 
-def test_a_read_goes_on_when_the_server_is_back(
+def test_a_read_continues_when_the_server_is_back(
     restarted: Any, folder: str, impatient: tuple[CheckpointStorage, list[float]]
 ) -> None:
     storage, pauses = impatient
@@ -255,7 +255,7 @@ def test_a_server_that_stays_away_is_reported_after_the_configured_retries(
     assert pauses == [0.1, 0.2, 0.4]
 
 
-def test_a_large_file_that_is_cut_off_is_an_error_that_asks_to_begin_anew(
+def test_a_truncated_large_file_is_an_error_that_asks_for_a_new_start(
     restarted: Any, impatient: tuple[CheckpointStorage, list[float]]
 ) -> None:
     storage, pauses = impatient

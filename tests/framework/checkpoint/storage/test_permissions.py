@@ -115,7 +115,7 @@ def test_new_folders_pass_the_group_of_their_parent_on(jobs: ModuleType, tmp_pat
 
 
 @as_root
-def test_a_hold_of_another_reader_does_not_stop_the_clean_up(job_of: Callable[[str], Any]) -> None:
+def test_a_lease_of_another_user_does_not_stop_the_clean_up(job_of: Callable[[str], Any]) -> None:
     """The reader has options of its own, and the query must be able to read its lease."""
     job = job_of("group")
     run(job)

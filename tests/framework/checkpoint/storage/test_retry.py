@@ -149,7 +149,7 @@ def test_every_operation_survives_transient_errors(
 
 
 @pytest.mark.parametrize(("step", "operation", "expected"), OPERATIONS, ids=[step for step, *_ in OPERATIONS])
-def test_every_operation_gives_up_in_the_end_and_says_how_often_it_tried(
+def test_every_operation_ends_with_an_error_that_counts_its_tries(
     unruly: Any, step: str, operation: Callable[[CheckpointStorage], object], expected: object
 ) -> None:
     unruly.handler.fail(step, [ConnectionResetError("the network is gone")] * 6)
@@ -193,7 +193,7 @@ def test_a_missing_file_stays_a_missing_file_after_a_transient_error(unruly: Any
     unruly.storage.delete_file("a/none")
 
 
-def test_a_small_file_is_sent_as_a_whole_and_so_sent_again(unruly: Any) -> None:
+def test_a_small_file_is_sent_in_one_request_and_so_retried(unruly: Any) -> None:
     output = unruly.storage.open_output("data/one.seg")
     for piece in range(100):
         output.write(b"%03d" % piece)
@@ -216,7 +216,7 @@ def test_a_large_file_that_breaks_off_is_not_repeated_in_silence(unruly: Any) ->
     assert unruly.pauses == []
 
 
-def test_a_held_file_that_could_not_be_sent_leaves_nothing_after_its_abort(unruly: Any) -> None:
+def test_a_buffered_file_that_could_not_be_sent_leaves_nothing_after_its_abort(unruly: Any) -> None:
     output = unruly.storage.open_output("data/one.seg")
     output.write(b"1" * 1000)
     unruly.handler.fail("close", [OSError(errno.ENOSPC, "No space left on device")])
@@ -227,7 +227,7 @@ def test_a_held_file_that_could_not_be_sent_leaves_nothing_after_its_abort(unrul
 
 
 @pytest.mark.parametrize("size", [1000, 3 << 20])
-def test_reading_goes_on_in_a_new_stream_after_a_broken_connection(unruly: Any, size: int) -> None:
+def test_reading_continues_in_a_new_stream_after_a_broken_connection(unruly: Any, size: int) -> None:
     data = bytes(range(250)) * (size // 250)
     unruly.storage.write_atomic("data/one", data)
     source = unruly.storage.open_input("data/one")

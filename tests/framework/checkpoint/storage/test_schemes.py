@@ -168,16 +168,14 @@ def test_two_plugins_for_one_scheme_are_refused_with_both_named(install: Install
     CheckpointStorage.open("vault://k/state", preferring).write_atomic("one", b"1")
 
 
-def test_a_plugin_that_is_kept_out_is_not_asked_and_the_error_says_so(
-    install: Install, tmp_path: Path
-) -> None:
+def test_a_denied_plugin_is_not_asked_and_the_error_names_it(install: Install, tmp_path: Path) -> None:
     install("vault-files")
     with pytest.raises(UnknownSchemeError, match=r"Not asked: .*'vault-files' may not be used") as caught:
         CheckpointStorage.open("vault://k/state", settings(tmp_path / "v", plugins__deny="vault-files"))
     assert len(caught.value.unusable) == 1
 
 
-def test_a_broken_plugin_hurts_only_those_who_need_a_scheme_that_nobody_has(
+def test_a_broken_plugin_matters_only_for_an_unknown_scheme(
     install: Install, tmp_path: Path, distributions: Any
 ) -> None:
     install("vault-files")
@@ -229,7 +227,7 @@ def test_a_module_without_any_hook_is_refused(install: Install, distributions: A
         CheckpointStorage.open("vault://k/a", settings(tmp_path / "v", plugins__modules="empty_one"))
 
 
-def test_a_distribution_may_have_a_backend_and_a_plugin_beside_it(
+def test_a_distribution_may_have_a_backend_and_another_plugin(
     install: Install, distributions: Any, tmp_path: Path
 ) -> None:
     install("vault-files")

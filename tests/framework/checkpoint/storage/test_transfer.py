@@ -131,9 +131,7 @@ def test_a_local_file_that_is_there_already_is_neither_replaced_nor_deleted(
     assert list(target.list("copy")) == ["1.seg"]
 
 
-def test_a_large_file_whose_connection_breaks_is_copied_anew_from_its_beginning(
-    source: CheckpointStorage, unruly: Any
-) -> None:
+def test_a_large_file_whose_connection_breaks_is_copied_again(source: CheckpointStorage, unruly: Any) -> None:
     """A transient error in the midst of a stream."""
     files = fill(source, [20 << 20, 100])
     unruly.handler.fail("write", [ConnectionResetError("reset by peer")], "0.seg")

@@ -51,7 +51,7 @@ class TaskIdentity:
 
 
 class StateOrigin(enum.Enum):
-    """Where an attempt began with its state from."""
+    """The origin of the state that an attempt began with."""
 
     #: Or there was none.
     FILES = "files"
