@@ -229,6 +229,7 @@ class StreamSink:
         self._waiting = 0
 
     def write(self, data: bytes | pa.Buffer) -> int:
+        """Gather bytes, and write them when there are enough."""
         piece = bytes(data)
         self._pieces.append(piece)
         self.checksum = zlib.crc32(piece, self.checksum)
@@ -248,6 +249,7 @@ class StreamSink:
         """Do nothing: Arrow flushes after every batch."""
 
     def close(self) -> None:
+        """Note that Arrow has ended the stream."""
         self.closed = True
 
 
