@@ -35,7 +35,7 @@ from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import KeyedBatch, KeyedProcessFunction, VectorizedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import keyed_operator
+from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.state import ValueState
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
@@ -129,10 +129,12 @@ class Job:
             operator = keyed_operator(
                 self.function(),
                 keyed,
-                key_columns=["k"],
-                key_group_column=GROUP_COLUMN,
-                output=OutputSchema(OUTPUT),
-                epoch=self.epoch,
+                OperatorSpec(
+                    key_columns=["k"],
+                    key_group_column=GROUP_COLUMN,
+                    output=OutputSchema(OUTPUT),
+                    epoch=self.epoch,
+                ),
             )
             operator.open()
             for _ in operator.process(iter(batches)):

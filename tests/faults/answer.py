@@ -38,7 +38,7 @@ from keyedstate.errors import CheckpointError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import key_serializer_for
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 

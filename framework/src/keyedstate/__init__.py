@@ -1,8 +1,8 @@
 """keyedstate: Flink's keyed state for PySpark jobs, over a state backend that configuration picks.
 
-``import keyedstate as ks`` gives what a job needs.  Nothing is imported before it is used, not even PySpark.
-The rest of what a user may import is in `keyedstate.types`, `windows`, `aggregates`, `joins`, `savepoints`,
-`testing` and `errors`; the authors of plugins have `hooks`, `backend` and `ordered`.
+``import keyedstate as ks`` has what a job needs, imported at its first use. More public names are in
+`keyedstate.types`, `windows`, `aggregates`, `joins`, `savepoints`, `testing` and `errors`; the authors of
+plugins have `hooks`, `backend` and `ordered`.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ __all__ = [
     "windows",
 ]
 
-#: Where the names are; the others are of `keyedstate.state`.
-_PLACES = {
+#: The modules of the names; the others are in `keyedstate.state`.
+_HOMES = {
     "keyedstate.spark.dataframe.frame": ("KeyedFrame", "keyed"),
     "keyedstate.spark.dataframe.connected": ("ConnectedFrame", "connect"),
     "keyedstate.spark.dataframe.side_outputs": ("split",),
@@ -121,8 +121,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _MODULES:
         return import_module(f"keyedstate.{name}")
-    place = next((place for place, names in _PLACES.items() if name in names), "keyedstate.state")
-    value = globals()[name] = getattr(import_module(place), name)
+    home = next((module for module, names in _HOMES.items() if name in names), "keyedstate.state")
+    value = globals()[name] = getattr(import_module(home), name)
     return value
 
 

@@ -16,9 +16,9 @@ class StateMetrics:
     entries : int
         After the epoch.
     bytes : int or None
-        What its entries take up in the files of the checkpoint, compressed: also those of a delta that a
-        later one has changed again.  None where it is unknown: the files are the backend's own, or were
-        written by a version that did not note it.
+        The compressed size of its entries in the files of the checkpoint, with those of a delta that a later
+        one has changed again. None where it is unknown: the files are the backend's own, or were written by
+        a version that did not record it.
     """
 
     entries: int
@@ -27,15 +27,7 @@ class StateMetrics:
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """How long the tasks of an epoch were in one phase, in milliseconds.
-
-    Attributes
-    ----------
-    max : float
-        The longest of them.
-    sum : float
-        All together.
-    """
+    """How long one phase took, in milliseconds: the slowest task, and all tasks together."""
 
     max: float
     sum: float
@@ -49,7 +41,7 @@ class LatencyMetrics:
     ----------
     samples : int
     p50_us, p95_us, p99_us, max_us : float
-        Microseconds that half of them, and so on, did not exceed.
+        Percentiles and the maximum, in microseconds.
     """
 
     samples: int
@@ -77,44 +69,44 @@ class EpochMetrics:
         When the checkpoint was complete, in milliseconds since 1970 UTC.
     rows_in, rows_out : int
     rows_by_input : mapping of str to int
-        Of `rows_in` those of the connected inputs ``"1"`` and ``"2"``; empty where there is one input.
+        Of `rows_in` those of the connected inputs ``"1"`` and ``"2"``; empty for one input.
     watermark : int or None
-        In milliseconds since 1970 UTC; None without event time and as long as it is not known.
+        In milliseconds since 1970 UTC; None without event time and while it is unknown.
     states : mapping of str to StateMetrics
         The keyed states by name.
     host_hits, host_catch_ups, restores : int
-        Partitions whose state a host had, had after it read what later epochs had changed, and that were
-        restored from files or began without state.
+        Partitions whose state was in a host; was in a host that applied the deltas of later epochs; and was
+        restored from files or began empty.
     files : int
         Of the checkpoint, shared ones included.
     checkpoint_bytes : int
         Their size.
     written_bytes : int
-        What this epoch has written: deltas, operator state, and full snapshots that were completed in it.
+        What this epoch has written: deltas, operator state, and full snapshots completed in it.
     longest_chain : int
-        The most deltas that a partition has behind its base.
+        The most deltas that a partition has after its full snapshot.
     full_snapshots : int
-        Partitions whose full snapshot was completed in this epoch, in the background or synchronously.
+        Partitions whose full snapshot was completed in this epoch.
     full_snapshot_write_ms : PhaseTimes
-        How long writing those took; in the background where the backend can.
+        How long those were written; in the background where the backend supports it.
     failed_full_snapshots : int
         Full snapshots that have failed since the last completed one of their partitions.
     phases : mapping of str to PhaseTimes
-        The phases, in their order: ``restore``; ``process``, in which a task also waits for its rows;
-        ``snapshot``, the part of a checkpoint that holds processing up; ``write``; and ``publish``, once and
-        on the driver, left out where tasks of the next epoch have published the checkpoint.
+        The phases, in their order: ``restore``; ``process``, which includes waiting for rows; ``snapshot``,
+        the synchronous part of a checkpoint; ``write``; and ``publish``, once and on the driver, absent
+        where tasks of the next epoch have published the checkpoint.
     latencies : mapping of str to (mapping of str to LatencyMetrics)
         By state, or kind of state, and operation; empty where accesses are not sampled.
     native : mapping of str to int
-        What the backend's own engine says of itself, added up over the tasks, by its own names; empty where
-        nothing was asked for.
+        Metrics of the backend's own engine under its names, added up over the tasks; empty where none are
+        collected.
     rows_dropped : mapping of str to int
-        Rows that windows or an interval join did not take and that went to no side output, by why: ``late``,
+        Rows that windows or an interval join dropped and put out to no side output, by reason: ``late``,
         where all of their windows were over, or before the watermark (Flink's ``numLateRecordsDropped``);
         ``timeless``, without event time; and in a join ``null key``.
     clock_skew_ms : int
-        How far the clock of a task's machine was from that of the storage: of all tasks the largest, negative
-        where the machine was behind.  Beyond `clock.max-skew` the tasks go by the storage's.
+        The largest difference of a task's clock from the storage's over all tasks, negative where the task's
+        machine was behind. Beyond `clock.max-skew` the tasks use the storage's clock.
     """
 
     uid: str
@@ -145,5 +137,5 @@ class EpochMetrics:
     clock_skew_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the metrics as JSON values, mappings under the names of the attributes."""
+        """Return the metrics as JSON values under the names of the attributes."""
         return asdict(self)

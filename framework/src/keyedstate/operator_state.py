@@ -1,8 +1,7 @@
-"""What is known of one operator state: its name, how it is redistributed, its serializers.
+"""The description of one operator state: its name, how it is redistributed, its serializers.
 
-No backend implements operator state: as in Flink it lies in the task's own memory, whatever backend keeps the
-keyed state.  It is described here because the operator that holds it and the checkpoint that carries it both
-speak of it, and know nothing of each other.
+As in Flink, operator state is in the task's own memory, whatever backend has the keyed state. The rooms
+`state` and `checkpoint`, which do not import each other, share this description.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ OPERATOR_KEY_GROUP = 0
 class OperatorStateKind(enum.Enum):
     """The kinds of operator state (Flink's ``OperatorStateAccessor.Mode``)."""
 
-    #: Every element is somewhere once; a rescaled operator deals them out evenly.
+    #: Every element is in one task; a rescaled operator redistributes them evenly.
     LIST = "operator list"
     #: After a restart every task gets the elements of all.
     UNION_LIST = "union list"
@@ -59,7 +58,7 @@ class OperatorStateMeta:
 
     @property
     def entries_meta(self) -> StateMeta:
-        """The state as files and sinks know it: each element, or each entry of the map, is an entry."""
+        """The state in files and sinks, where each element, or each entry of the map, is an entry."""
         return StateMeta(self.name, StateKind.VALUE, self.key_serializer, VOID, self.value_serializer)
 
     def refuse_generic(self) -> None:
@@ -73,7 +72,7 @@ class OperatorStateMeta:
         refuse_generic(self.name, self.value_serializer)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON face that manifests carry."""
+        """Return the JSON representation in manifests."""
         return {
             "name": self.name,
             "kind": self.kind.value,
@@ -88,7 +87,7 @@ class OperatorStateMeta:
         Raises
         ------
         UnknownSerializerError
-            Where a serializer's type or version is not known here.
+            Where a serializer's type or version is unknown.
         """
         key, value = (
             SerializerSnapshot.from_json(document[part]).restore_serializer() for part in ("key", "value")
@@ -96,10 +95,10 @@ class OperatorStateMeta:
         return cls(document["name"], OperatorStateKind(document["kind"]), key, value)
 
     def duplicate(self) -> OperatorStateMeta:
-        """Return a meta whose serializers may be used by another thread."""
+        """Return a meta whose serializers another thread may use."""
         key, value = self.key_serializer.duplicate(), self.value_serializer.duplicate()
         return OperatorStateMeta(self.name, self.kind, key, value)
 
 
-#: A state out of a checkpoint: what it is, and those of its entries that one task is to have, in their order.
+#: A restored state: its description, and the entries of one task in their order.
 RestoredOperatorState: TypeAlias = "tuple[OperatorStateMeta, Sequence[EntryBatch[Any, Any, Any]]]"

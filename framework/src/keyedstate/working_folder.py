@@ -1,4 +1,4 @@
-"""Working folders: where a process keeps state on a local disk outside of checkpoints, and who deletes them.
+"""Working folders: a process's state on a local disk outside of checkpoints, and how it is deleted.
 
 ::
 
@@ -6,11 +6,11 @@
         .keyedstate-work                                the mark, 0600; locked while its process lives
         ...
 
-A process that is killed leaves its folders, and a later one deletes them.  The proof that the owner is dead
-is the lock (``flock``): the kernel releases it with the process.  Numbers of processes are given again, and
-mean nothing in other containers; locks are seen there.  A folder is deleted only with its name, its mark,
-this user as the owner of both, no access for others, and if the owner ran on this machine: network file
-systems may not show the locks of another one.  Without any of these it is left alone.
+A process that is killed leaves its folders, and a later process deletes them. The lock (``flock``) proves
+that the owner is dead: the kernel releases it with the process. Process ids are reused and differ between
+containers, but locks are visible in all. A folder is deleted only if it has the name and the mark, this user
+owns both, others have no access, and the owner ran on this machine: a network file system may not show the
+locks of another one.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from types import TracebackType
 _MARK = ".keyedstate-work"
 _NAME = re.compile(r"keyedstate-work-[0-9a-f]{32}")
 _MAX_MARK_BYTES = 4096
-#: A default access list without anything for others, as Linux stores it: files that a library makes with 0644
-#: come into being with 0600, whatever the umask is.
+#: A default access list without access for others, as Linux stores it: files that a library creates with 0644
+#: get 0600, whatever the umask is.
 _OWNER_ONLY = struct.pack("<I", 2) + b"".join(
     struct.pack("<HHI", tag, rights, 0xFFFFFFFF) for tag, rights in ((0x01, 7), (0x04, 0), (0x20, 0))
 )
@@ -43,14 +43,10 @@ _own: set[WorkingFolder] = set()
 
 
 class WorkingFolder:
-    """A new private folder of this process; as a context manager it is deleted at the end.
+    """A new private folder of this process, deleted at the end as a context manager.
 
-    The first one that a process makes in a base deletes those of dead processes there.
-
-    Parameters
-    ----------
-    base : Path, optional
-        Where it is made; the system's temporary folder by default.
+    The first one that a process creates in a base deletes those of dead processes there. The base is the
+    system's temporary folder by default.
 
     Attributes
     ----------
@@ -59,7 +55,7 @@ class WorkingFolder:
     Raises
     ------
     OSError
-        Where the folder cannot be made.
+        Where the folder cannot be created.
     """
 
     def __init__(self, base: Path | None = None) -> None:
@@ -72,7 +68,7 @@ class WorkingFolder:
         _own.add(self)
 
     def remove(self) -> None:
-        """Delete the folder and everything in it; again, or in a process that was forked, does nothing."""
+        """Delete the folder and its contents; does nothing a second time, or in a forked process."""
         if self._process != os.getpid() or self not in _own:
             return
         _own.discard(self)
@@ -91,13 +87,13 @@ class WorkingFolder:
 
 
 def remove_own_folders() -> None:
-    """Delete all working folders of this process: it is about to end without closing what uses them."""
+    """Delete all working folders of this process, which is about to end without closing their users."""
     for folder in list(_own):
         folder.remove()
 
 
 def sweep_working_folders(base: Path) -> None:
-    """Delete the working folders below a base whose processes have ended; what cannot be deleted stays."""
+    """Delete the working folders in a base whose processes have ended, as far as possible."""
     with contextlib.suppress(OSError):
         for name in os.listdir(base):
             if _NAME.fullmatch(name):
@@ -109,7 +105,7 @@ _sweep_once = lru_cache(maxsize=16)(sweep_working_folders)
 
 
 def make_private(path: Path) -> None:
-    """Make a folder, and those above it that do not exist, with access for this user alone."""
+    """Create a folder, and the missing ones above it, with access for this user alone."""
     if path.is_dir():
         return
     make_private(path.parent)
@@ -118,10 +114,10 @@ def make_private(path: Path) -> None:
 
 
 def _mark(folder: Path) -> int | None:
-    """Mark a folder as this process's and lock the mark; None where the file system has no locks."""
+    """Mark a folder as this process's and lock the mark; None if the file system has no locks."""
     with contextlib.suppress(OSError, AttributeError):
         os.setxattr(folder, "system.posix_acl_default", _OWNER_ONLY)
-    # It gets its name when it is locked: no process can take this one for dead in between.
+    # It gets its name when it is locked, so that no process takes this one for dead in between.
     unlocked = folder / f"{_MARK}.new"
     descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -159,14 +155,14 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _is_dead(mark: int) -> bool:
-    """Return whether the process that made a mark has ended; locks the mark then."""
+    """Return whether the process of a mark has ended; if so, lock the mark."""
     found = os.fstat(mark)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_size > _MAX_MARK_BYTES:
         return False
     try:
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
         owner = json.loads(os.pread(mark, _MAX_MARK_BYTES, 0))
-        # The same kernel knows all of its locks; a machine that was started again has no process of before.
+        # A kernel knows all of its locks, and a rebooted machine has no earlier process.
         return any(value and owner[name] == value for name, value in _this_machine().items())
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -184,7 +180,7 @@ def _this_machine() -> dict[str, str]:
 
 
 def _delete(path: Path, folder: int) -> None:
-    """Delete a folder, its mark last: what is killed in between is still found by the next sweep."""
+    """Delete a folder, its mark last: after a kill in between the next sweep still finds it."""
     for parent, folders, files, inside in os.fwalk(".", topdown=False, dir_fd=folder):
         for name in folders + files:
             if parent == "." and name == _MARK:

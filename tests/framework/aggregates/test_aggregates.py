@@ -53,7 +53,7 @@ from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import keyed_operator
+from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.state import AggregateFunction, ListState, ManualClock, Ttl
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
@@ -114,10 +114,12 @@ class Job:
         operator = keyed_operator(
             function,
             self.backend,
-            key_columns=self.keys,
-            key_group_column=GROUP_COLUMN,
-            output=OutputSchema(function.output if output is None else output),
-            epoch=1,
+            OperatorSpec(
+                key_columns=self.keys,
+                key_group_column=GROUP_COLUMN,
+                output=OutputSchema(function.output if output is None else output),
+                epoch=1,
+            ),
         )
         operator.open()
         out = operator.process(self._batch(rows) for rows in batches if rows)

@@ -34,7 +34,7 @@ from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import keyed_operator
+from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.state import Ttl
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
@@ -109,10 +109,12 @@ class Job:
         operator = keyed_operator(
             self.function,
             self.backend,
-            key_columns=self.keys,
-            key_group_column=GROUP_COLUMN,
-            output=OutputSchema(self.function.output),
-            epoch=self.epoch,
+            OperatorSpec(
+                key_columns=self.keys,
+                key_group_column=GROUP_COLUMN,
+                output=OutputSchema(self.function.output),
+                epoch=self.epoch,
+            ),
         )
         operator.open()
         out = list(operator.process(self.batch(rows) for rows in batches if rows))

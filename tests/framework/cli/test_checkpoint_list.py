@@ -150,7 +150,7 @@ def test_a_checkpoint_that_a_reader_holds_says_until_when(invoke, operator, quer
         newest, oldest = operator()["checkpoints"]
         people = invoke("checkpoint", "list", str(tmp_path / "state")).stdout
     assert newest["held_until"] is None and oldest["held_until"] > oldest["published"]
-    assert "epoch 0: held by a reader until 20" in people
+    assert "epoch 0: leased by a reader until 20" in people
     assert [one["held_until"] for one in operator()["checkpoints"]] == [None, None]
 
 

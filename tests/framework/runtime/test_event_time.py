@@ -17,7 +17,7 @@ from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.event_time import event_times, is_event_time
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import keyed_operator
+from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.state import Ttl, TtlClock, ValueState
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
@@ -70,11 +70,13 @@ def run(backend, rows, event_time=TIMES, function=None):
     operator = keyed_operator(
         LastSeen() if function is None else function,
         backend,
-        key_columns=["key"],
-        key_group_column="group",
-        output=OUTPUT,
-        epoch=1,
-        event_time=event_time,
+        OperatorSpec(
+            key_columns=["key"],
+            key_group_column="group",
+            output=OUTPUT,
+            epoch=1,
+            event_time=event_time,
+        ),
     )
     operator.open()
     keys, numbers, times = zip(*rows, strict=True)

@@ -25,8 +25,8 @@ from keyedstate.runtime import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     VectorizedProcessFunction,
-    check_function,
 )
+from keyedstate.runtime.function_checks import check_function
 from keyedstate.state import AggregateFunction, AggregatingState, ReducingState, ValueState
 from keyedstate.testing import Harness
 from keyedstate.time import EventTime

@@ -26,7 +26,7 @@ from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import keyed_operator
+from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.runtime.runners.keyed_operator import OUTPUT_BATCH_ROWS
 from keyedstate.state import ValueState
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
@@ -73,10 +73,12 @@ def run(request):
         operator = keyed_operator(
             function,
             opened[key_types],
-            key_columns=keys,
-            key_group_column=GROUP_COLUMN,
-            output=output,
-            epoch=3,
+            OperatorSpec(
+                key_columns=keys,
+                key_group_column=GROUP_COLUMN,
+                output=output,
+                epoch=3,
+            ),
         )
         operator.open()
         try:

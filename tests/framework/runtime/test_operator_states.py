@@ -29,7 +29,7 @@ from keyedstate.runtime import (
 )
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import KeyedOperator, keyed_operator
+from keyedstate.runtime.runners import KeyedOperator, OperatorSpec, keyed_operator
 from keyedstate.runtime.runners.keyed_operator import OUTPUT_BATCH_ROWS
 from keyedstate.state import BroadcastState, OperatorListState, UnionListState, ValueState
 from keyedstate.state.operator.backend import OperatorStateBackend
@@ -66,13 +66,15 @@ class Task:
         operator = keyed_operator(
             function,
             self.backend,
-            key_columns=["k"],
-            key_group_column="group",
-            output=OUTPUT,
-            epoch=3,
-            operator_states=self.states,
-            task=1,
-            parallelism=4,
+            OperatorSpec(
+                key_columns=["k"],
+                key_group_column="group",
+                output=OUTPUT,
+                epoch=3,
+                operator_states=self.states,
+                task=1,
+                parallelism=4,
+            ),
         )
         operator.open()
         return operator

@@ -19,7 +19,7 @@ from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.key_runs import ROWS_AT_ONCE
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import KeyedOperator, keyed_operator
+from keyedstate.runtime.runners import KeyedOperator, OperatorSpec, keyed_operator
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import EventTime
@@ -90,11 +90,13 @@ def operator(request):
         made = keyed_operator(
             function,
             backend,
-            key_columns=[f"k{place}" for place in range(len(columns))],
-            key_group_column=GROUP_COLUMN,
-            output=OUTPUT,
-            epoch=1,
-            event_time=time_column and EventTime(time_column),
+            OperatorSpec(
+                key_columns=[f"k{place}" for place in range(len(columns))],
+                key_group_column=GROUP_COLUMN,
+                output=OUTPUT,
+                epoch=1,
+                event_time=time_column and EventTime(time_column),
+            ),
         )
         made.open()
         return made

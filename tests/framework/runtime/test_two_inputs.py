@@ -18,16 +18,11 @@ from keyedstate.errors import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import (
-    ConnectedInput,
-    ConnectedInputs,
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    key_serializer_for,
-)
+from keyedstate.runtime import KeyedCoProcessFunction, KeyedProcessFunction
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import keyed_operator
-from keyedstate.runtime.two_inputs import FIRST_COLUMN, SECOND_COLUMN
+from keyedstate.runtime.runners import OperatorSpec, keyed_operator
+from keyedstate.runtime.two_inputs import FIRST_COLUMN, SECOND_COLUMN, ConnectedInput, ConnectedInputs
 from keyedstate.state import ListState, ValueState
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
@@ -182,11 +177,13 @@ def operator(function, backend_name, time=None, keys=("k", "j")):
     return keyed_operator(
         function,
         backend,
-        key_columns=["k"],
-        key_group_column="group",
-        output=OutputSchema(pa.schema([("k", pa.string()), ("seen", pa.string())])),
-        epoch=0,
-        connected=inputs,
+        OperatorSpec(
+            key_columns=["k"],
+            key_group_column="group",
+            output=OutputSchema(pa.schema([("k", pa.string()), ("seen", pa.string())])),
+            epoch=0,
+            connected=inputs,
+        ),
     )
 
 

@@ -21,7 +21,7 @@ from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction, VectorizedProcessFunction
 from keyedstate.runtime.grouping import GroupedRows, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import keyed_operator
+from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.runtime.runners import rows as operator_module
 from keyedstate.state import ListState, MapState, ReducingState, Ttl, TtlClock, ValueState
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
@@ -103,11 +103,13 @@ class Job:
         operator = keyed_operator(
             function,
             self.backend,
-            key_columns=["key"],
-            key_group_column="group",
-            output=OutputSchema(output),
-            epoch=4,
-            event_time=time_column and EventTime(time_column),
+            OperatorSpec(
+                key_columns=["key"],
+                key_group_column="group",
+                output=OutputSchema(output),
+                epoch=4,
+                event_time=time_column and EventTime(time_column),
+            ),
         )
         operator.open()
         made = [

@@ -187,7 +187,7 @@ def test_a_failing_case_is_shown_with_its_values_and_its_source_where_asked(tmp_
     assert "assert 0 == 3" in failure and "where 0 = len(" in failure
     assert "passed    test_" not in ran.stdout and "tables.py:" not in failure
     verbose = run(tmp_path / "work", *words, "-v", path=distributions.folder).stdout
-    assert "passed    test_the_backend_says_what_it_is\n" in verbose
+    assert "passed    test_the_description_has_name_version_and_summary\n" in verbose
     assert "failed    test_what_was_put_is_read" in verbose
     assert "tables.py:" in verbose and "where 0 = len(" in verbose
 

@@ -14,6 +14,7 @@ import typer
 
 import keyedstate
 from keyedstate.cli import checkpoint, contract, doctor, explain, plugins, savepoint
+from keyedstate.cli.demo import command as demo
 from keyedstate.errors import KeyedStateError
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
@@ -30,6 +31,7 @@ app.add_typer(savepoint.app, name="savepoint")
 app.command("doctor")(doctor.doctor)
 app.command("contract")(contract.contract)
 app.command("explain")(explain.explain)
+app.command("demo")(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:
@@ -49,18 +51,6 @@ def _common(
     ] = False,
 ) -> None:
     pass
-
-
-# The demo reads its own arguments, --help included: only it knows them, and only then is it imported.
-@app.command(
-    "demo",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-)
-def _demo(context: typer.Context) -> None:
-    """See it work: flights through keyed state on Spark, killed half way, compared with Spark's answer."""
-    from keyedstate.cli.demo import main as run_demo
-
-    run_demo(context.args)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What `keyedstate doctor` looks at: what was found and, where that will not do, the way out."""
+"""The checks of `keyedstate doctor`: each returns what it found and, for a problem, the way out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from keyedstate.plugins import PluginRegistry
 
 Version = tuple[int, ...]
 
-#: The versions that the framework's own metadata allows: from, included, and to, excluded.
+#: The versions that the framework's own metadata allows: the first, and the one that ends them.
 SUPPORTED: dict[str, tuple[Version, Version | None]] = {
     "pyspark": ((3, 5), (5,)),
     "pandas": ((2, 2), (3,)),
@@ -33,8 +33,8 @@ SUPPORTED: dict[str, tuple[Version, Version | None]] = {
 }
 NEWEST_PYTHON = (3, 13)
 OLDEST_JAVA = 17
-#: A Java that does not answer by then hangs.
-_JAVA_SECONDS = 60
+#: An interpreter or a Java that does not answer by then hangs.
+ANSWER_SECONDS = 60
 
 
 class Status(str, enum.Enum):
@@ -45,13 +45,13 @@ class Status(str, enum.Enum):
     WARNING = "warning"
     #: Jobs will not run.
     FAILED = "failed"
-    #: There was nothing to look at.
+    #: There was nothing to check.
     SKIPPED = "skipped"
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, what was found, and what to do about it where `detail` does not say that yet."""
+    """One check: its name, what it found, and the way out where `detail` does not say it."""
 
     name: str
     status: Status
@@ -60,7 +60,7 @@ class Check:
 
 
 def check_python() -> Check:
-    """Look at the interpreter that runs this."""
+    """Check the version of this interpreter."""
     found = f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}"
     if sys.version_info[:2] > NEWEST_PYTHON:
         newest = ".".join(map(str, NEWEST_PYTHON))
@@ -70,79 +70,76 @@ def check_python() -> Check:
 
 
 def check_java(pyspark: str | None) -> Check:
-    """Run the Java that Spark would take (``JAVA_HOME``, else the first on the path) and ask its version.
+    """Run the Java that Spark would take, ``JAVA_HOME`` or else the first on the path, and check its version.
 
-    Parameters
-    ----------
-    pyspark : str or None
-        PySpark's version, since some versions of the two do not go together.
+    `pyspark` is PySpark's version: some versions of the two do not go together.
     """
-    way_out = f"Install Java {OLDEST_JAVA} or 21, or set JAVA_HOME to the folder of one (it holds bin/java)."
+    install = f"Install Java {OLDEST_JAVA} or 21, or set JAVA_HOME to the folder of one (it holds bin/java)."
+
+    def failed(detail: str, way_out: str = install) -> Check:
+        return Check("java", Status.FAILED, detail, way_out)
+
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None:
-        return Check("java", Status.FAILED, "JAVA_HOME is not set and there is no java on the PATH", way_out)
+        return failed("JAVA_HOME is not set and there is no java on the PATH")
     origin = f"{java} ({'from JAVA_HOME' if home else 'from the PATH'})"
     output = _run_java(java, "-version")
     if isinstance(output, str):
-        return Check("java", Status.FAILED, f"{origin} does not run: {output}", way_out)
+        return failed(f"{origin} does not run: {output}")
     text = output.stdout + output.stderr
     words = re.search(r'version "([^"]+)"', text)
     if output.returncode != 0 or words is None:
-        return Check(
-            "java", Status.FAILED, f"{origin} does not tell its version: {_first_line(text)}", way_out
-        )
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "it prints nothing")
+        return failed(f"{origin} does not tell its version: {first}")
     numbers = parse_version(words[1])
     # Java 8 calls itself 1.8.
     major = numbers[1] if numbers[:1] == (1,) and len(numbers) > 1 else numbers[0]
     found = f"{words[1]}, {origin}"
     if major < OLDEST_JAVA:
-        return Check("java", Status.FAILED, f"{found}; Spark needs {OLDEST_JAVA} or newer", way_out)
+        return failed(f"{found}; Spark needs {OLDEST_JAVA} or newer")
     spark = parse_version(pyspark) if pyspark is not None else None
     if spark is not None and spark < (4, 1) and major >= 23:
         # Java 23 withdrew Subject.getSubject, which Hadoop calls before 3.4.2 (HADOOP-19212).
-        return Check(
-            "java", Status.FAILED, f"{found}; PySpark {pyspark} does not start on Java 23 or newer", way_out
-        )
+        return failed(f"{found}; PySpark {pyspark} does not start on Java 23 or newer")
     if spark is not None and spark >= (4,):
         module = _run_java(java, "--add-modules=jdk.incubator.vector", "-version")
         if isinstance(module, str) or module.returncode != 0:
-            detail = (
-                f"{found}; it lacks the module jdk.incubator.vector, which Spark {spark[0]} asks for by name"
+            return failed(
+                f"{found}; it lacks the module jdk.incubator.vector, which Spark {spark[0]} asks for by name",
+                f"{install} A runtime cut down by jlink may lack it.",
             )
-            return Check("java", Status.FAILED, detail, f"{way_out} A runtime cut down by jlink may lack it.")
     return Check("java", Status.OK, found)
 
 
 def check_libraries(python: Version) -> Iterator[Check]:
-    """Look at the versions of PySpark, pandas and pyarrow, and whether they go with this Python."""
+    """Check the versions of PySpark, pandas and pyarrow, and whether they go with this Python."""
+    pip = f"`{sys.executable} -m pip install"
     for name, (oldest, limit) in SUPPORTED.items():
         found = installed_version(name)
         wanted = f"{name}>={'.'.join(map(str, oldest))}"
         if limit is not None:
             wanted += f",<{'.'.join(map(str, limit))}"
-        install = f"Install it with `{sys.executable} -m pip install '{wanted}'`."
+        way_out = f"Install it with {pip} '{wanted}'`."
+        numbers = parse_version(found or "")
         if found is None:
             why = ", which PySpark's Arrow functions import without declaring it" if name == "pandas" else ""
-            yield Check(name, Status.FAILED, f"not installed{why}", install)
-            continue
-        numbers = parse_version(found)
-        if numbers < oldest or (limit is not None and numbers >= limit):
+            yield Check(name, Status.FAILED, f"not installed{why}", way_out)
+        elif not is_supported(name, found):
             detail = f"{found}; PySpark refuses it" if name == "pandas" and numbers >= oldest else found
-            yield Check(name, Status.FAILED, f"{detail}, and {wanted} is needed", install)
+            yield Check(name, Status.FAILED, f"{detail}, and {wanted} is needed", way_out)
         elif name == "pyspark" and numbers >= (4, 3) and python < (3, 11):
-            install = f"Use a newer Python, or `{sys.executable} -m pip install 'pyspark>=3.5,<4.3'`."
-            yield Check(name, Status.FAILED, f"{found} needs Python 3.11 or newer", install)
-        elif name == "pyspark" and numbers < (4,) and python >= (3, 12) and not _has("setuptools"):
+            way_out = f"Use a newer Python, or {pip} 'pyspark>=3.5,<4.3'`."
+            yield Check(name, Status.FAILED, f"{found} needs Python 3.11 or newer", way_out)
+        elif name == "pyspark" and numbers < (4,) and python >= (3, 12) and not _has_setuptools():
             detail = f"{found} imports distutils, which Python 3.12 removed and setuptools brings back"
-            install = f"Install it with `{sys.executable} -m pip install setuptools`."
-            yield Check(name, Status.FAILED, detail, install)
+            yield Check(name, Status.FAILED, detail, f"Install it with {pip} setuptools`.")
         else:
             yield Check(name, Status.OK, found)
 
 
 def check_backends(registry: PluginRegistry, settings: Configuration) -> Iterator[Check]:
-    """Look at every installed backend; only the chosen one is essential."""
+    """Check every installed backend; only the chosen one is essential."""
     chosen = settings[BACKEND]
     if chosen not in {provider.name for provider in registry.providers()}:
         try:
@@ -163,7 +160,7 @@ def check_backends(registry: PluginRegistry, settings: Configuration) -> Iterato
 
 
 def check_other_plugins(registry: PluginRegistry) -> Iterator[Check]:
-    """Look at the installed plugins that are no backends: a broken one is passed over by jobs."""
+    """Check the installed plugins that are no backends: jobs skip a broken one."""
     for provider in registry.plugins():
         if not provider.is_backend:
             refusal = registry.refusal(provider)
@@ -175,25 +172,28 @@ def check_storage(settings: Configuration) -> Check:
     """Write a file into ``checkpoint.dir``, read it back and delete it, as this user on this machine."""
     uri = settings.get(CHECKPOINT_DIR)
     if uri is None:
-        detail = f"{CHECKPOINT_DIR.name} is not set"
-        return Check(
-            "storage", Status.SKIPPED, detail, f"A job needs --conf {SPARK_PREFIX}{CHECKPOINT_DIR.name}=..."
-        )
+        way_out = f"A job needs --conf {SPARK_PREFIX}{CHECKPOINT_DIR.name}=..."
+        return Check("storage", Status.SKIPPED, f"{CHECKPOINT_DIR.name} is not set", way_out)
     name, data = f"doctor-{uuid.uuid4().hex}", os.urandom(1024)
     try:
         storage = CheckpointStorage.open(uri, settings)
-        made = _missing_folders(Path(storage.root)) if storage.is_local else []
+        root = Path(storage.root)
+        # The deepest first, as they have to be removed.
+        made = [folder for folder in (root, *root.parents) if storage.is_local and not folder.exists()]
         try:
             storage.write_atomic(name, data)
             read = storage.read(name)
             storage.delete_file(name)
         finally:
-            _remove_empty(made)
+            for folder in made:
+                # Another process may have written into one by now.
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
     except KeyedStateError as error:
         return Check("storage", Status.FAILED, str(error))
     if read != data:
         detail = f"{storage.location()} gave back other bytes than were written"
-        return Check("storage", Status.FAILED, detail, f"Set {CHECKPOINT_DIR.name} to another place.")
+        return Check("storage", Status.FAILED, detail, f"Set {CHECKPOINT_DIR.name} to another location.")
     detail = f"{storage.location()} can be written, read and deleted from this machine"
     return Check("storage", Status.OK, detail)
 
@@ -214,36 +214,27 @@ def installed_version(name: str) -> str | None:
     return None
 
 
-def _has(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
+def is_supported(name: str, found: str) -> bool:
+    """Return whether the framework supports a version of a library."""
+    oldest, limit = SUPPORTED[name]
+    numbers = parse_version(found)
+    return numbers >= oldest and (limit is None or numbers < limit)
+
+
+def _has_setuptools() -> bool:
+    return importlib.util.find_spec("setuptools") is not None
 
 
 def parse_version(text: str) -> Version:
-    """Return the numbers of a version; what follows them (a build, a release candidate) is left out."""
+    """Return the numbers of a version without its suffix, such as a build or a release candidate."""
     words = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(map(int, words[0].split("."))) if words is not None else (0,)
 
 
 def _run_java(java: str, *arguments: str) -> subprocess.CompletedProcess[str] | str:
     try:
-        return subprocess.run([java, *arguments], capture_output=True, text=True, timeout=_JAVA_SECONDS)
+        return subprocess.run([java, *arguments], capture_output=True, text=True, timeout=ANSWER_SECONDS)
     except OSError as error:
         return error.strerror or str(error)
     except subprocess.TimeoutExpired:
-        return f"no answer within {_JAVA_SECONDS} seconds"
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "it prints nothing")
-
-
-def _missing_folders(path: Path) -> list[Path]:
-    # The deepest first, as they have to be removed.
-    return [folder for folder in (path, *path.parents) if not folder.exists()]
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        # Somebody else may have put something into one by now.
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+        return f"no answer within {ANSWER_SECONDS} seconds"

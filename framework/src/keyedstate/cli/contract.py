@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from keyedstate.cli.output import console
@@ -24,7 +23,6 @@ Backend = Annotated[
     typer.Argument(
         metavar="BACKEND",
         help="The name of an installed backend.",
-        show_default=False,
         autocompletion=installed_backends,
     ),
 ]
@@ -59,8 +57,8 @@ def contract(
 ) -> None:
     """Test an installed backend against the whole contract; exit code 1 if a test fails.
 
-    Prints what holds of each capability that it claims, each failing case with its error, and where all tests
-    pass a small measurement of its speed. Needs the extra keyedstate[test].
+    Prints the result of each capability that it claims, each failing case with its error and, where all tests
+    pass, a small measurement of its speed. Needs the extra keyedstate[test].
     """
     # pytest and Hypothesis are an extra, which no other command needs.
     from keyedstate.testing.contract.reports.baseline import measure
@@ -77,18 +75,19 @@ def contract(
             raise typer.BadParameter(f"the folder of {str(file)!r} does not exist; make it first")
 
     out = console()
-    with _progress(out) as bar:
+    columns = BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task("", total=None)
 
         def follow(ended: Sequence[Outcome], test: str, total: int) -> None:
             bar.update(task, advance=len(ended), description=test, total=total or None)
             if verbose:
                 for outcome in ended:
-                    out.print(f"{outcome.ending.value:<9} {outcome.test}", markup=False, soft_wrap=True)
+                    out.print(f"{outcome.ending.value:<9} {outcome.test}")
 
         outcomes = run_contract(backend, options, select, follow)
     report = Report(chosen, options, select, outcomes, None)
-    # The speed of a backend that does not do what it claims is of no use.
+    # The speed of a wrong backend is of no use.
     if report.passed and not no_baseline:
         with out.status(f"measuring {backend}"):
             report = Report(chosen, options, select, outcomes, measure(backend, options))
@@ -109,8 +108,3 @@ def _read_options(words: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{word!r} is no NAME=VALUE", param_hint="--option")
         options[name] = value
     return options
-
-
-def _progress(out: Console) -> Progress:
-    columns = BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-    return Progress(*columns, console=out, transient=True, disable=not out.is_terminal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,6 @@ from keyedstate.options import BACKEND, OPTIONS, Configuration
 from keyedstate.plugins import PluginRegistry
 
 _STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "bold red", Status.SKIPPED: "dim"}
-
 
 Options = Annotated[
     bool, typer.Option("--options", help="Show every option too, its value and where it is set.")
@@ -57,15 +57,7 @@ def doctor(config: ConfigFile = None, options: Options = False, format: OutputFo
         print_json(
             {
                 "ok": not failed,
-                "checks": [
-                    {
-                        "name": check.name,
-                        "status": check.status.value,
-                        "detail": check.detail,
-                        "way_out": check.way_out,
-                    }
-                    for check in checks
-                ],
+                "checks": [asdict(check) for check in checks],
                 "options": _options(registry, settings),
             }
         )
@@ -75,7 +67,7 @@ def doctor(config: ConfigFile = None, options: Options = False, format: OutputFo
 
 
 def _read(file: Path | None) -> tuple[Check, Configuration, PluginRegistry]:
-    """Return the check of the options, and the options as far as they are right."""
+    """Return the check of the options, and the options; the defaults where these are wrong."""
     settings = Configuration()
     registry = PluginRegistry(settings)
     try:
@@ -93,7 +85,7 @@ def _read(file: Path | None) -> tuple[Check, Configuration, PluginRegistry]:
 
 
 def _needed_by_workers(registry: PluginRegistry, settings: Configuration) -> dict[str, str]:
-    """Return the versions of the distributions of keyedstate and the chosen backend."""
+    """Return the versions of keyedstate and of the chosen backend, by distribution."""
     found = {"keyedstate": keyedstate.__version__}
     for provider in registry.providers():
         # A module without a distribution has no version.
@@ -113,25 +105,23 @@ def _options(registry: PluginRegistry, settings: Configuration) -> list[dict[str
         rows.append(
             {
                 "name": option.name,
-                "value": _without_credentials(value) if isinstance(value, str) else value,
+                # Without credentials, if it is a URI.
+                "value": re.sub(r"//[^/@]*@", "//...@", value).partition("?")[0]
+                if isinstance(value, str)
+                else value,
                 "source": settings.source(option) or "default",
             }
         )
     return rows
 
 
-def _without_credentials(value: str) -> str:
-    return re.sub(r"//[^/@]*@", "//...@", value).partition("?")[0]
-
-
 def _print(checks: list[Check], options: list[dict[str, Any]], failed: int) -> None:
     out = console()
     for check in checks:
-        style = _STYLES[check.status]
-        out.print(f"[{style}]{check.status.value:<8}[/{style}]", end="")
-        out.print(f"{check.name}: {check.detail}", markup=False, soft_wrap=True)
+        out.print(f"{check.status.value:<8}", style=_STYLES[check.status], end="")
+        out.print(f"{check.name}: {check.detail}")
         if check.way_out:
-            out.print(f"{'':<8}{check.way_out}", markup=False, soft_wrap=True)
+            out.print(f"{'':<8}{check.way_out}")
     out.print()
     if options:
         rows = [[option["name"], shown(option["value"]), option["source"]] for option in options]

@@ -1,4 +1,4 @@
-"""``keyedstate explain``: what a job failed of, out of the log of a Spark driver or executor."""
+"""``keyedstate explain``: why a job failed, from the log of a Spark driver or executor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _JAVA_OUTER = re.compile(r"(?:\w+\.)+\w*(?:Exception|Error)\b.*")
 
 @dataclass
 class _Cause:
-    """What has gone wrong, and how often the log says so."""
+    """An error, and how often the log has it."""
 
     error: str
     details: str = ""
@@ -36,11 +36,8 @@ class _Cause:
     times: int = 1
 
     def text(self) -> str:
-        seen = f"The log has it {self.times} times." if self.times > 1 else "The log has it once."
-        return f"{self.error}\n{self.details}{seen}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"error": self.error, **self.facts, "times": self.times}
+        times = "once" if self.times == 1 else f"{self.times} times"
+        return f"{self.error}\n{self.details}The log has it {times}."
 
 
 def explain(
@@ -49,21 +46,20 @@ def explain(
         typer.Argument(
             metavar="LOGFILE",
             help="The log of a driver or executor; - is standard input.",
-            show_default=False,
             encoding="utf-8",
             errors="replace",
         ),
     ],
     format: OutputFormat = Format.table,
 ) -> None:
-    """Say what a job failed of: each cause that its log names, once.
+    """Print why a job failed: each cause that its log names, once.
 
     These are errors of your own functions and of keyedstate; where the log has neither, errors of other
     Python code, and else those of Java.
     """
     causes = _causes(log)
     if format is Format.json:
-        print_json([cause.to_json() for cause in causes])
+        print_json([{"error": cause.error, **cause.facts, "times": cause.times} for cause in causes])
     elif causes:
         print("\n\n".join(cause.text() for cause in causes))
     else:
@@ -76,7 +72,7 @@ def explain(
 
 
 def _causes(log: TextIO) -> list[_Cause]:
-    """Return the causes of the best sort that the log has, in the order in which they came."""
+    """Return the causes of the most telling kind in the log, in their order."""
     ours: dict[str, _Cause] = {}
     python: dict[str, _Cause] = {}
     java: dict[str, _Cause] = {}

@@ -6,12 +6,12 @@ import contextlib
 import enum
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from keyedstate.checkpoint.reading.json_values import time_of
 
@@ -27,10 +27,10 @@ class Format(str, enum.Enum):
 
 
 def console() -> Console:
-    """Return where tables go: standard output, wide enough for whole lines where it is a pipe or a file."""
-    out = Console(highlight=False)
+    """Return standard output, which prints text as it is; wide enough for whole lines where it is a pipe."""
+    out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if not out.is_terminal and "COLUMNS" not in os.environ:
-        out = Console(highlight=False, width=_PIPE_WIDTH)
+        out.width = _PIPE_WIDTH
     return out
 
 
@@ -39,21 +39,19 @@ def print_json(document: object) -> None:
     print(json.dumps(document, indent=2))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> Table:
-    """Return a table of plain text, without header where no column has a name.
-
-    Parameters
-    ----------
-    columns, rows : sequence
-    numbers : collection of str
-        The columns to be set flush right.
-    """
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> Table:
+    """Return a table of plain text, in which the columns `numbers` are flush right."""
     made = Table(box=None, pad_edge=False, show_header=any(columns))
     for column in columns:
         made.add_column(column, overflow="fold", justify="right" if column in numbers else "left")
     for row in rows:
-        made.add_row(*(escape(cell) for cell in row))
+        made.add_row(*map(Text, row))
     return made
+
+
+def facts(lines: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names and values, without a header."""
+    return table(["", ""], lines)
 
 
 def shown(value: object) -> str:
@@ -67,12 +65,14 @@ def shown(value: object) -> str:
 
 def shown_bytes(count: int) -> str:
     """Return a size as people read it: ``1.2 MiB``."""
+    if count < 1024:
+        return f"{count} B"
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    for unit in ("KiB", "MiB", "GiB"):
         size /= 1024
-    return f"{size:.1f} TiB"
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
 
 
 def shown_time(milliseconds: int | None) -> str:
@@ -80,21 +80,16 @@ def shown_time(milliseconds: int | None) -> str:
     return (time_of(milliseconds) or "-").replace("T", " ").partition(".")[0]
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: ``1 run``, ``2 runs``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show on standard error how many bytes of work are done, where that is a terminal.
+    """Show a progress bar on standard error, where that is a terminal.
 
-    Parameters
-    ----------
-    what : str
-        What is done, such as ``verifying``.
-    total : int
-        Bytes in all.
-
-    Yields
-    ------
-    callable
-        Takes the bytes that were done since it was called last.
+    Yields a function that takes the bytes done since its last call; `total` is all of them.
     """
     with _bar(what, total) as (bar, task):
         yield lambda done: bar.advance(task, done)
@@ -102,7 +97,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show the same of work that tells itself how many of how many bytes are done."""
+    """Show the same bar; the function takes the bytes done so far, and all of them."""
     with _bar(what, None) as (bar, task):
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -110,7 +105,7 @@ def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
 @contextlib.contextmanager
 def _bar(what: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
     err = Console(stderr=True)
-    # Where nobody looks, a disabled bar of an older rich still ends with a newline.
+    # A disabled bar of an older rich still ends with a newline.
     err.quiet = not err.is_terminal
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn()
     with Progress(*columns, console=err, transient=True, disable=err.quiet) as bar:

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from keyedstate.backend import Capability
-from keyedstate.cli.output import Format, console, print_json, shown, table
+from keyedstate.cli.output import Format, console, facts, print_json, shown, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, read_settings
 from keyedstate.errors import PluginError
 from keyedstate.options import BACKEND, Configuration
 from keyedstate.plugins import PluginRegistry, Provider
 
-#: What a plugin brings by a hook that every plugin may have.
+#: What a plugin provides by a hook that every plugin may have.
 _BROUGHT = {
     "keyedstate_describe_backend": "backend",
     "keyedstate_serializers": "serializers",
@@ -26,7 +26,7 @@ _BROUGHT = {
 
 
 def installed_backends() -> list[str]:
-    """Return the names of backends, which a shell completes."""
+    """Return the names of the installed backends, for completion in a shell."""
     return [provider.name for provider in PluginRegistry(Configuration()).providers()]
 
 
@@ -57,22 +57,17 @@ def list_plugins(config: ConfigFile = None, format: OutputFormat = Format.table)
         for plugin in plugins
     ]
     out = console()
-    out.print(
-        table(["plugin", "provides", "distribution", "build", "usable", "what it is, or why not"], rows)
-    )
+    columns = ["plugin", "provides", "distribution", "build", "usable", "what it is, or why not"]
+    out.print(table(columns, rows))
     if not registry.providers():
-        out.print(
-            "No backend is installed. Install one with `pip install 'keyedstate[heap-cow]'`.", markup=False
-        )
+        out.print("No backend is installed. Install one with `pip install 'keyedstate[heap-cow]'`.")
 
 
 @app.command("show")
 def show_plugin(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME", help="The plugin.", show_default=False, autocompletion=installed_backends
-        ),
+        typer.Argument(metavar="NAME", help="The plugin.", autocompletion=installed_backends),
     ],
     config: ConfigFile = None,
     format: OutputFormat = Format.table,
@@ -80,30 +75,25 @@ def show_plugin(
     """Show one plugin: its hooks, capabilities and options, and whether it can be used."""
     registry = PluginRegistry(read_settings(config))
     claimants = [provider for provider in registry.plugins() if provider.name == name]
-    # None or several of them are what the registry has the right error for.
+    # The registry has the right error for none or several.
     provider = claimants[0] if len(claimants) == 1 else registry.choose(name).provider
     plugin = describe(registry, provider)
     if format is Format.json:
         print_json(plugin)
         return
     out = console()
-    facts = [
-        ("plugin", plugin["name"]),
-        ("provides", ", ".join(plugin["provides"])),
-        ("distribution", f"{plugin['distribution']} {plugin['version']}"),
-        ("usable", "yes" if plugin["usable"] else f"no: {plugin['refusal']}"),
-    ]
-    if plugin["hook_api"] is not None:
-        oldest, newest = plugin["hook_api"]
-        facts.append(("hook API versions", f"{oldest} to {newest}"))
-        facts.append(("summary", plugin["summary"]))
-    if plugin["build"]:
-        facts.append(("build", plugin["build"]))
-    if plugin["build_problem"]:
-        facts.append(("build problem", plugin["build_problem"]))
-    if plugin["hooks"]:
-        facts.append(("hooks", ", ".join(plugin["hooks"])))
-    out.print(table(["", ""], facts))
+    lines = {
+        "plugin": plugin["name"],
+        "provides": ", ".join(plugin["provides"]),
+        "distribution": f"{plugin['distribution']} {plugin['version']}",
+        "usable": "yes" if plugin["usable"] else f"no: {plugin['refusal']}",
+        "hook API versions": " to ".join(map(str, plugin["hook_api"] or ())),
+        "summary": plugin["summary"],
+        "build": plugin["build"],
+        "build problem": plugin["build_problem"],
+        "hooks": ", ".join(plugin["hooks"]),
+    }
+    out.print(facts((name, value) for name, value in lines.items() if value))
     if plugin["capabilities"]:
         out.print()
         out.print(table(["capability", "level"], list(plugin["capabilities"].items())))
@@ -117,13 +107,14 @@ def show_plugin(
 
 
 def describe(registry: PluginRegistry, provider: Provider) -> dict[str, Any]:
-    """Return what is known of a plugin, in types that JSON has; little of one that cannot be loaded."""
+    """Return the description of a plugin as JSON values; without its own part if it cannot be loaded."""
     refusal = refusal_of(registry, provider)
     # Not `refusal`: of two plugins of one name each can be described, though neither can be chosen.
     broken = registry.refusal(provider) is not None
     description = None if broken or not provider.is_backend else registry.load(provider).description
     hooks = () if broken else registry.hooks_of(provider)
     brought = [_BROUGHT[hook] for hook in hooks if hook in _BROUGHT]
+    own = {"summary": "", "build": "", "build_problem": "", "hook_api": None}
     plugin: dict[str, Any] = {
         "name": provider.name,
         "distribution": provider.distribution,
@@ -132,32 +123,16 @@ def describe(registry: PluginRegistry, provider: Provider) -> dict[str, Any]:
         "hooks": list(hooks),
         "usable": refusal is None,
         "refusal": None if refusal is None else str(refusal),
-        "summary": "",
-        "build": "",
-        "build_problem": "",
-        "hook_api": None,
+        **{name: getattr(description, name, missing) for name, missing in own.items()},
         "capabilities": {},
         "options": [],
     }
     if description is not None:
-        plugin |= {
-            "summary": description.summary,
-            "build": description.build,
-            "build_problem": description.build_problem,
-            "hook_api": list(description.hook_api),
-            "capabilities": {
-                capability.value: description.level(capability).value for capability in Capability
-            },
-            "options": [
-                {
-                    "name": option.name,
-                    "default": option.default,
-                    "expected": option.expected,
-                    "text": option.text,
-                }
-                for option in description.options
-            ],
-        }
+        plugin["capabilities"] = {each.value: description.level(each).value for each in Capability}
+        plugin["options"] = [
+            {name: getattr(option, name) for name in ("name", "default", "expected", "text")}
+            for option in description.options
+        ]
     return plugin
 
 
@@ -166,7 +141,7 @@ def _is_chosen(plugin: dict[str, Any], settings: Configuration) -> bool:
 
 
 def refusal_of(registry: PluginRegistry, provider: Provider) -> PluginError | None:
-    """Return why a plugin would not be used if its name were chosen, or None where it would be."""
+    """Return why a plugin would not be used if its name were chosen; None if it would be."""
     refusal = registry.refusal(provider)
     same = sum(other.name == provider.name for other in registry.providers())
     if refusal is not None or not provider.is_backend or same == 1:

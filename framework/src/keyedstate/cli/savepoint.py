@@ -1,10 +1,9 @@
-"""``keyedstate savepoint``: the state of a query as one folder that stands for itself."""
+"""``keyedstate savepoint``: the state of a query as one self-contained folder."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -17,14 +16,8 @@ from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
-from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_facts
-from keyedstate.cli.output import (
-    Format,
-    console,
-    print_json,
-    progress_of,
-    table,
-)
+from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_table
+from keyedstate.cli.output import Format, console, facts, print_json, progress_of
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.errors import StopRequestError
 from keyedstate.options import CHECKPOINT_COMPRESSION
@@ -33,7 +26,7 @@ from keyedstate.spark.query.location import without_hadoop_scheme
 from keyedstate.spark.savepoint.savepoint import Savepoint
 
 app = typer.Typer(
-    help="Savepoints: taken of a query that runs or not, made the beginning of another one, written anew.",
+    help="Savepoints: create one of a query that runs or not, fork a query from one, convert, delete.",
     no_args_is_help=True,
 )
 
@@ -42,13 +35,10 @@ CheckpointDir = Annotated[
     typer.Argument(
         metavar="CHECKPOINT_DIR",
         help="The option checkpoint.dir of the query: the folder with the state of its operators.",
-        show_default=False,
     ),
 ]
-NewSavepoint = Annotated[
-    str, typer.Argument(metavar="SAVEPOINT", help="The new folder: empty or not there.", show_default=False)
-]
-OldSavepoint = Annotated[str, typer.Argument(metavar="SAVEPOINT", help="A savepoint.", show_default=False)]
+NewSavepoint = Annotated[str, typer.Argument(metavar="SAVEPOINT", help="The new folder: empty or missing.")]
+OldSavepoint = Annotated[str, typer.Argument(metavar="SAVEPOINT", help="A savepoint.")]
 SparkCheckpoint = Annotated[
     str | None,
     typer.Option(
@@ -69,23 +59,18 @@ AnEpoch = Annotated[
 NewSparkCheckpoint = Annotated[
     str,
     typer.Argument(
-        metavar="SPARK_CHECKPOINT",
-        help="The checkpointLocation of the new query: empty or not there.",
-        show_default=False,
+        metavar="SPARK_CHECKPOINT", help="The checkpointLocation of the new query: empty or missing."
     ),
 ]
 NewCheckpointDir = Annotated[
-    str,
-    typer.Argument(
-        metavar="CHECKPOINT_DIR", help="The option checkpoint.dir of the new query.", show_default=False
-    ),
+    str, typer.Argument(metavar="CHECKPOINT_DIR", help="The option checkpoint.dir of the new query.")
 ]
 Compression = Annotated[
     str | None,
     typer.Option(
         "--compression",
         metavar="CODEC",
-        help="zstd, lz4 or none: compress every file anew. By default each keeps what it has.",
+        help="zstd, lz4 or none: compress every file again. By default each keeps what it has.",
     ),
 ]
 Drain = Annotated[
@@ -113,10 +98,9 @@ def create(
     config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Make a savepoint of a query's checkpoints, whether it runs or not; it is not disturbed."""
-
-    def make(report: Callable[[int, int], None]) -> SavepointFolder:
-        return Savepoint.create(
+    """Make a savepoint of a query's checkpoints; a running query is not disturbed."""
+    with progress_of("writing the savepoint") as report:
+        made = Savepoint.create(
             open_storage(savepoint, config),
             open_storage(checkpoint_dir, config),
             None if spark_checkpoint is None else _spark_storage(spark_checkpoint, config),
@@ -124,8 +108,7 @@ def create(
             epoch=epoch,
             progress=report,
         )
-
-    _make(make, "writing the savepoint", format)
+    _print_savepoint(made, format)
 
 
 @app.command("stop")
@@ -169,7 +152,7 @@ def fork(
     config: ConfigFile = None,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Prepare a new query that goes on from a savepoint, from the same offsets; the old one goes on too."""
+    """Prepare a new query that continues from a savepoint, at its offsets; the old query is not affected."""
     targets = _spark_storage(spark_checkpoint, config), open_storage(checkpoint_dir, config)
     with progress_of("forking") as report:
         made = Savepoint.open(open_storage(savepoint, config)).fork(*targets, progress=report)
@@ -186,16 +169,12 @@ def fork(
         )
         return
     out = console()
-    facts = [("query", made.query_id), ("goes on behind epoch", str(made.epoch))]
-    facts += [("operators", ", ".join(made.operators))]
-    out.print(table(["", ""], facts))
+    lines = [("query", made.query_id), ("continues after epoch", str(made.epoch))]
+    out.print(facts([*lines, ("operators", ", ".join(made.operators))]))
     out.print()
     out.print("Start it with the same program, a sink of its own, and:")
-    for setting in (
-        f'.option("checkpointLocation", "{locations[0]}")',
-        f"--conf spark.keyedstate.checkpoint.dir={locations[1]}",
-    ):
-        out.print(f"  {setting}", markup=False, soft_wrap=True)
+    out.print(f'  .option("checkpointLocation", "{locations[0]}")')
+    out.print(f"  --conf spark.keyedstate.checkpoint.dir={locations[1]}")
 
 
 @app.command("convert")
@@ -210,7 +189,7 @@ def convert(
 ) -> None:
     """Write a savepoint, or one operator's checkpoint, as a new savepoint in the newest format.
 
-    Any backend reads it. Of a savepoint everything goes along; a checkpoint has no offsets of Spark, so that
+    Any backend reads it. A savepoint is converted with its offsets of Spark; a checkpoint has none, so that
     what is made of it cannot be forked.
     """
     if compression is not None:
@@ -220,31 +199,26 @@ def convert(
             message = f"{compression!r} is not {CHECKPOINT_COMPRESSION.expected}"
             raise typer.BadParameter(message, param_hint="--compression") from None
     source, target = open_storage(path, config), open_storage(savepoint, config)
-    with SnapshotLeases() as leases:
-
-        def make(report: Callable[[int, int], None]) -> SavepointFolder:
-            def renewing(done: int, total: int) -> None:
-                leases.renew()
-                report(done, total)
-
-            if uid is None and epoch is None and SnapshotLocation.open(source).savepoint is not None:
-                return convert_savepoint(source, target, compression=compression, progress=renewing)
+    with SnapshotLeases() as leases, progress_of("writing the savepoint") as report:
+        progress = leases.renewing(report)
+        if uid is None and epoch is None and SnapshotLocation.open(source).savepoint is not None:
+            made = convert_savepoint(source, target, compression=compression, progress=progress)
+        else:
             stored = leases.open(source, uid, epoch)
-            return savepoint_of_checkpoint(stored, target, compression=compression, progress=renewing)
-
-        _make(make, "writing the savepoint", format)
+            made = savepoint_of_checkpoint(stored, target, compression=compression, progress=progress)
+    _print_savepoint(made, format)
 
 
 @app.command("delete")
 def delete(
     savepoint: OldSavepoint, yes: Yes = False, config: ConfigFile = None, format: OutputFormat = Format.table
 ) -> None:
-    """Delete a savepoint, or what an unfinished creation of one has left; files of others stay."""
+    """Delete a savepoint, or the files of an unfinished one; other files in the folder stay."""
     storage = open_storage(savepoint, config)
     location = storage.location()
     if not yes:
         if not sys.stdin.isatty():
-            raise typer.BadParameter("say it where nobody can be asked", param_hint="--yes")
+            raise typer.BadParameter("give it where no terminal can ask", param_hint="--yes")
         if not typer.confirm(f"Delete the savepoint {location}?", err=True):
             raise typer.Exit(2)
     left = SavepointFolder.delete(storage)
@@ -252,23 +226,17 @@ def delete(
         print_json({"location": location, "left": list(left)})
         return
     out = console()
-    out.print(f"The savepoint {location} is deleted.", markup=False, soft_wrap=True)
+    out.print(f"The savepoint {location} is deleted.")
     for path in left:
-        out.print(f"Left, since it is not the savepoint's: {path}", markup=False, soft_wrap=True)
+        out.print(f"Left, since it is not the savepoint's: {path}")
 
 
 def _spark_storage(uri: str, config: Path | None) -> CheckpointStorage:
     return open_storage(without_hadoop_scheme(uri), config)
 
 
-def _make(make: Callable[[Callable[[int, int], None]], SavepointFolder], what: str, format: Format) -> None:
-    with progress_of(what) as report:
-        savepoint = make(report)
-    _print_savepoint(savepoint, format)
-
-
 def _print_savepoint(savepoint: SavepointFolder, format: Format) -> None:
     if format is Format.json:
         print_json(savepoint_document(savepoint))
         return
-    console().print(table(["", ""], savepoint_facts(savepoint)))
+    console().print(savepoint_table(savepoint))

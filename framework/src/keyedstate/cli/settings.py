@@ -1,4 +1,4 @@
-"""Where the commands read options from: the environment and, where one is named, a TOML file."""
+"""The options `--config` and `--format` of the commands, and the settings that they read."""
 
 from __future__ import annotations
 
@@ -23,21 +23,8 @@ ConfigFile = Annotated[
 OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or JSON for scripts.")]
 
 
-def open_storage(uri: str, file: Path | None) -> CheckpointStorage:
-    """Open what a user has named, with the options ``storage.*`` and ``plugins.*`` that are set.
-
-    Raises
-    ------
-    ConfigError
-        As `read_settings`.
-    StorageError
-        Where it cannot be opened.
-    """
-    return CheckpointStorage.open(uri, read_settings(file))
-
-
 def read_settings(file: Path | None) -> Configuration:
-    """Return the options that are set.
+    """Return the options that the environment and a file set.
 
     Raises
     ------
@@ -45,3 +32,13 @@ def read_settings(file: Path | None) -> Configuration:
         Where the file cannot be read or an option in it is unknown.
     """
     return Configuration(environ=os.environ, toml=file)
+
+
+def open_storage(uri: str, file: Path | None) -> CheckpointStorage:
+    """Open a path or URI with the options ``storage.*`` and ``plugins.*`` that are set.
+
+    Raises
+    ------
+    ConfigError, StorageError
+    """
+    return CheckpointStorage.open(uri, read_settings(file))

@@ -11,13 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from keyedstate.cli.checks import SUPPORTED, Check, Status, parse_version
+from keyedstate.cli.checks import ANSWER_SECONDS, SUPPORTED, Check, Status, is_supported
 
 _NAME = "python of the workers"
 _VARIABLE = "PYSPARK_PYTHON"
 _PROPERTY = "spark.pyspark.python"
-#: An interpreter that does not answer by then hangs.
-_SECONDS = 60
+_PATTERN = re.compile(rf"^\s*{re.escape(_PROPERTY)}(?:\s*[=:]\s*|\s+)(\S+)\s*$", re.MULTILINE)
 #: What workers import besides keyedstate and the backend; Spark brings PySpark along.
 _LIBRARIES = ("pandas", "pyarrow")
 
@@ -39,12 +38,10 @@ print(json.dumps({"python": list(sys.version_info[:3]), "path": sys.executable, 
 
 
 def check_worker_python(needed: Mapping[str, str]) -> Check:
-    """Ask the interpreter that Spark would start for Python functions what it has, on this machine.
+    """Check the interpreter that Spark would start for Python functions on this machine.
 
-    Parameters
-    ----------
-    needed : mapping of str to str
-        The driver's versions of keyedstate and the chosen backend, by distribution: workers need the same.
+    `needed` has the driver's versions of keyedstate and the chosen backend, by distribution: workers need the
+    same.
     """
     python, origin = _chosen_python()
     way_out = (
@@ -62,14 +59,18 @@ def check_worker_python(needed: Mapping[str, str]) -> Check:
             [found, "-c", _QUESTION, *_LIBRARIES, *needed],
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=ANSWER_SECONDS,
         )
         answer = json.loads(ran.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return Check(_NAME, Status.FAILED, f"{found} ({origin}) does not run: {error}", way_out)
     version = ".".join(map(str, answer["python"]))
     detail = f"{version} at {answer['path']} ({origin})"
-    faults = [*_python_faults(answer["python"]), *_package_faults(answer["versions"], needed)]
+    faults = list(_package_faults(answer["versions"], needed))
+    if answer["python"][:2] != list(sys.version_info[:2]):
+        # PySpark refuses it too, in the first task.
+        driver = ".".join(map(str, sys.version_info[:2]))
+        faults.insert(0, f"PySpark needs the driver's {driver} there")
     if faults:
         return Check(_NAME, Status.FAILED, f"{detail}: {'; '.join(faults)}", way_out)
     return Check(_NAME, Status.OK, detail)
@@ -77,30 +78,17 @@ def check_worker_python(needed: Mapping[str, str]) -> Check:
 
 def _chosen_python() -> tuple[str, str]:
     """Return the interpreter as it is named, and where."""
-    defaults = _spark_defaults()
-    if defaults is not None and (named := re.search(_PATTERN, defaults.read_text("utf-8", "replace"))):
-        return named[1], f"{_PROPERTY} in {defaults}"
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
+    # The file from which spark-submit takes properties.
+    defaults = None if folder is None else Path(folder, "spark-defaults.conf")
+    if defaults is not None and defaults.is_file():
+        named = re.search(_PATTERN, defaults.read_text("utf-8", "replace"))
+        if named is not None:
+            return named[1], f"{_PROPERTY} in {defaults}"
     if named_by_variable := os.environ.get(_VARIABLE):
         return named_by_variable, f"from {_VARIABLE}"
     return "python3", f"the first on the PATH, since {_VARIABLE} is not set"
-
-
-_PATTERN = re.compile(rf"^\s*{re.escape(_PROPERTY)}(?:\s*[=:]\s*|\s+)(\S+)\s*$", re.MULTILINE)
-
-
-def _spark_defaults() -> Path | None:
-    """Return the file from which spark-submit takes properties, where there is one."""
-    home = os.environ.get("SPARK_HOME")
-    folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
-    file = None if folder is None else Path(folder, "spark-defaults.conf")
-    return file if file is not None and file.is_file() else None
-
-
-def _python_faults(version: list[int]) -> Iterator[str]:
-    driver = list(sys.version_info[:2])
-    if version[:2] != driver:
-        # PySpark refuses it too, in the first task.
-        yield f"PySpark needs the driver's {'.'.join(map(str, driver))} there"
 
 
 def _package_faults(versions: Mapping[str, str | None], needed: Mapping[str, str]) -> Iterator[str]:
@@ -112,8 +100,5 @@ def _package_faults(versions: Mapping[str, str | None], needed: Mapping[str, str
             continue
         if name in needed and version != needed[name]:
             yield f"it has {name} {version}, and the driver {needed[name]}"
-        elif name in SUPPORTED:
-            oldest, limit = SUPPORTED[name]
-            numbers = parse_version(version)
-            if numbers < oldest or (limit is not None and numbers >= limit):
-                yield f"its {name} {version} is not supported"
+        elif name in SUPPORTED and not is_supported(name, version):
+            yield f"its {name} {version} is not supported"

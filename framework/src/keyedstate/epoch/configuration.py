@@ -34,31 +34,28 @@ def choose_backend(config: Configuration) -> ChosenBackend:
 
 @lru_cache(maxsize=8)
 def configuration_in_task(settings: tuple[tuple[str, Any], ...]) -> Configuration:
-    """Return the options that the driver has resolved, from ``frozen(config)`` of them.
+    """Return the options that the driver has resolved and `frozen`.
 
-    A worker process serves many tasks, so the last few configurations are kept, here and below.
+    A worker process serves many tasks, so each function of this module caches its last results.
     """
     return Configuration(dict(settings))
 
 
 @lru_cache(maxsize=8)
 def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
-    """Return the backend of settings; a backend holds no state.
-
-    Discovering plugins takes milliseconds.
-    """
+    """Return the backend that the settings choose; discovering plugins takes milliseconds."""
     return choose_backend(configuration_in_task(settings))
 
 
 @lru_cache(maxsize=8)
 def full_snapshot_rules_in_task(settings: tuple[tuple[str, Any], ...]) -> FullSnapshotRules:
-    """Return when a task writes a full snapshot."""
+    """Return the rules by which a task writes a full snapshot."""
     return FullSnapshotRules.of(configuration_in_task(settings))
 
 
 @lru_cache(maxsize=8)
 def restore_in_task(settings: tuple[tuple[str, Any], ...]) -> SavepointRestore:
-    """Return what the options ``restore.*`` say."""
+    """Return the restore that the options ``restore.*`` describe."""
     return SavepointRestore.of(configuration_in_task(settings))
 
 
@@ -75,8 +72,7 @@ def storage_in_task(uri: str, settings: tuple[tuple[str, Any], ...]) -> Checkpoi
 
 def frozen(config: Configuration) -> tuple[tuple[str, Any], ...]:
     """Return the settings in a form that can be hashed and sent to tasks."""
-    settings = config.to_dict()
-    return tuple((name, _hashable(value)) for name, value in sorted(settings.items()))
+    return tuple((name, _hashable(value)) for name, value in sorted(config.to_dict().items()))
 
 
 def _hashable(value: object) -> object:

@@ -1,4 +1,4 @@
-"""The start of an attempt at an epoch: its claim of the folder, its restore point, what it is to write."""
+"""The start of an attempt at an epoch: its claim of the folder, its restore point, its kind of snapshot."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class EpochStart:
     stored : OperatorSnapshot or None
         The same or, in a query's epoch 0, the savepoint that it begins from; None without state.
     kind : SnapshotKind
-        What is to be written at the epoch's end.
+        The snapshot to write at the epoch's end.
     began : float
-        When, by `time.perf_counter`.
+        The time of `time.perf_counter`.
     drained : bool
         Whether the input of the run is over.
     clock : EpochClock
@@ -64,12 +64,12 @@ class EpochStart:
 
     @property
     def continues_run(self) -> bool:
-        """Whether the run has had an epoch before."""
+        """Whether the run had an earlier epoch."""
         return self.restore_point is not None and self.restore_point.run_id == self.identity.run_id
 
     @classmethod
     def of(cls, plan: PartitionPlan, location: StateLocation, identity: TaskIdentity) -> EpochStart:
-        """Enter an attempt in the operator's folder and find what it begins from.
+        """Register an attempt in the operator's folder and find the state that it begins from.
 
         Raises
         ------
@@ -81,8 +81,8 @@ class EpochStart:
         restore = restore_in_task(plan.settings)
         folder = OperatorFolder(directory, location.uid)
         owner = claim(folder, identity, restore.origin)
-        # Before anything can fail: a batch whose failure a foreachBatch function hides must not look like one
-        # that was never evaluated.
+        # Before anything can fail: where a foreachBatch function hides the failure, the batch must differ
+        # from one that was never evaluated.
         before_ms = system_clock()
         storage_ms = folder.write_started(identity)
         after_ms = system_clock()

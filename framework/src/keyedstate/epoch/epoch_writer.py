@@ -1,13 +1,12 @@
 """The files of a task's state at the end of an epoch: operator state, and a full snapshot or a delta.
 
-A full snapshot may also be written in the background.  It begins with an epoch and has the state before it,
-while the epoch's changes go into a delta.  In a process that keeps its state it continues over epochs.
+A full snapshot may also be written in the background: it begins with an epoch and has the state before it,
+and the epoch's changes go into a delta. In a process that keeps its state it continues over epochs.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,7 @@ from keyedstate.checkpoint import (
     write_delta,
     write_operator_state,
 )
-from keyedstate.epoch.full_snapshot import BackgroundFullSnapshot, CapturedFullSnapshot, now_ms
+from keyedstate.epoch.full_snapshot import BackgroundFullSnapshot, CapturedFullSnapshot
 from keyedstate.errors import TooManyFailedSnapshotsError
 from keyedstate.plugins import Backend
 from keyedstate.state.operator.backend import OperatorStateBackend
@@ -41,19 +40,18 @@ class EpochFiles:
     Attributes
     ----------
     segments, deltas : tuple of SegmentFile
-        Of the keyed state, as `AttemptManifest` has them.
+        Of the keyed state, as in `AttemptManifest`.
     operator_state : OperatorStateFile or None
-        None where there is none.
     synchronous_ms : float
-        How long the snapshots held the task up, their writing aside.
+        The duration of the snapshots' synchronous parts.
     bytes : int
-        The size of the files that were written for the attempt, a completed full snapshot among them.
+        The size of the files that the attempt wrote, with a full snapshot that was completed in it.
     full_snapshots : tuple of FullSnapshotReport
         The last full snapshot that was completed, and those that failed since.
     unfinished : str or None
         The file of a full snapshot that is still being written.
     native : NativeFullSnapshot or None
-        The full snapshot, where it is of the backend's own files.
+        The full snapshot, if it consists of the backend's own files.
     """
 
     segments: tuple[SegmentFile, ...]
@@ -78,19 +76,19 @@ class EpochWriter:
     rules : FullSnapshotRules
     compression : str
     share : float, default 1.0
-        How much of one processor's time a full snapshot may take in the background, above 0 and up to 1.
+        The share of a processor's time that a full snapshot may take in the background, above 0 and up to 1.
     native : bool, default True
-        Whether a full snapshot may be of the backend's own files; that of a savepoint may not.
+        Whether a full snapshot may consist of the backend's own files; that of a savepoint may not.
 
     Attributes
     ----------
     folder : OperatorFolder
-        Where the next files go; between two epochs it may be replaced by another view of the same folder.
+        May be replaced between two epochs by another view of the same folder.
 
     Notes
     -----
-    A writer belongs to state that continues from epoch to epoch.  Where an epoch is repeated, the state is
-    restored again and gets a new writer.
+    A writer belongs to state that continues from epoch to epoch. State that is restored again, to repeat an
+    epoch, gets a new writer.
     """
 
     def __init__(
@@ -111,12 +109,12 @@ class EpochWriter:
         self._compression = compression
         self._share = share
         self._background: BackgroundFullSnapshot | None = None
-        #: Of the checkpoint that the epoch continues from; empty and None where a full snapshot is written.
+        #: Of the checkpoint that the epoch continues from; empty and None if a full snapshot is written.
         self._parts: tuple[AttemptManifest, ...] = ()
         self._before: AttemptManifest | None = None
         #: The native files of the checkpoint that the epoch continues from, by their paths.
         self._completed: dict[str, StoredNativeFile] = {}
-        #: Whether an epoch was begun in the keyed state: from then on it notes what changes.
+        #: Whether the keyed state tracks changes: from the first epoch that was begun in it on.
         self._tracks = False
 
     def begin(
@@ -124,19 +122,13 @@ class EpochWriter:
     ) -> None:
         """Begin an epoch, before its first change; `end` writes it.
 
-        Parameters
-        ----------
-        identity : TaskIdentity
-        restore_point : CheckpointMetadata or None
-            The checkpoint whose state the backends have.
-        kind : SnapshotKind
-            What `FullSnapshotRules.choose` gave for the two.
+        The backends have the state of `restore_point`; `FullSnapshotRules.choose` chose the kind.
         """
         self._identity = identity
         parts = () if restore_point is None else restore_point.parts
         self._completed = {file.path: file for part in parts if part.native for file in part.native.files}
         if kind is not SnapshotKind.FULL or self._tracks:
-            # Also where a full snapshot is written: else the changes that are known would grow without end.
+            # Also where a full snapshot is written: tracked changes would grow without end.
             self._tracks = True
             self._keyed.begin_epoch(identity.epoch)
             self._keyed.forget_changes(identity.epoch - 1)
@@ -147,37 +139,26 @@ class EpochWriter:
         self._parts = restore_point.parts
         self._before = self._parts[identity.partition]
         if kind is SnapshotKind.DELTA_AND_FULL and self._background is None:
-            path = self.folder.full_snapshot_path(identity)
-            self._background = BackgroundFullSnapshot(
-                self._keyed,
-                self.folder,
-                path,
-                identity.epoch - 1,
-                self._compression,
-                self._share,
-                self._completed,
-            )
+            captured = self._capture(self.folder.full_snapshot_path(identity), identity.epoch - 1)
+            self._background = BackgroundFullSnapshot(captured, self._share)
 
     def end(self, *, wait: bool = True) -> EpochFiles:
         """Take the snapshots of the epoch's state, all at one moment, and write them.
 
-        Parameters
-        ----------
-        wait : bool, default True
-            Whether to wait for a full snapshot in the background; False where both continue.
+        With `wait` it also waits for a full snapshot in the background, which otherwise continues.
 
         Raises
         ------
         CheckpointError
-            Where something cannot be written; the unfinished file is deleted.
+            Where a file cannot be written; the unfinished file is deleted.
         StateMigrationError
             As `OperatorStateBackend.snapshot`.
         TooManyFailedSnapshotsError
-            Where one full snapshot too many has failed.
+            Where more full snapshots have failed than tolerated.
         """
         before = self._before
         if before is not None and not before.has_types_of(meta.to_json() for meta in self._keyed.metas()):
-            # The files of a chain are read with one type.
+            # All files of a chain are read with one type.
             before = None
             self._cancel_background()
         with ExitStack() as unwritten:
@@ -188,15 +169,15 @@ class EpochWriter:
                 unwritten.callback(operator_snapshot.cancel)
             if self._background is not None and wait:
                 self._background.hurry()
-            files = captured.write(self.folder, self._compression)
+            files = (
+                captured.write(self.folder, self._compression)
+                if isinstance(captured, _Delta)
+                else _written(captured)
+            )
             if operator_snapshot is not None:
-                path = self.folder.operator_data_path(self._identity)
+                path, metas = self.folder.operator_data_path(self._identity), self._operator.metas()
                 file = write_operator_state(
-                    self.folder.storage,
-                    path,
-                    self._operator.metas(),
-                    operator_snapshot.run,
-                    self._compression,
+                    self.folder.storage, path, metas, operator_snapshot.run, self._compression
                 )
                 files = replace(
                     files,
@@ -204,11 +185,11 @@ class EpochWriter:
                     synchronous_ms=files.synchronous_ms + operator_snapshot.synchronous_ms,
                     bytes=files.bytes + file.segment.bytes,
                 )
-        return (
-            files if self._background is None else self._with_background(self._background, files, wait=wait)
-        )
+        if self._background is None:
+            return files
+        return self._with_background(self._background, files, wait=wait)
 
-    def _captured(self, before: AttemptManifest | None) -> _FullSnapshot | _Delta:
+    def _captured(self, before: AttemptManifest | None) -> CapturedFullSnapshot | _Delta:
         if before is not None:
             changes = _Delta(self._keyed, self._identity, before)
             # A change costs about twice what an entry of a full snapshot does.
@@ -216,7 +197,13 @@ class EpochWriter:
                 return changes
             changes.release()
             self._cancel_background()
-        return _FullSnapshot(self._keyed, self._identity, self._completed, native=self._native)
+        path, epoch = self.folder.data_path(self._identity), self._identity.epoch
+        return self._capture(path, epoch, native=self._native)
+
+    def _capture(self, path: str, epoch: int, *, native: bool = True) -> CapturedFullSnapshot:
+        return CapturedFullSnapshot(
+            self._keyed, self.folder, path, epoch, self._compression, self._completed, native=native
+        )
 
     def close(self) -> None:
         """Cancel a full snapshot in the background; calling it again does nothing."""
@@ -225,7 +212,7 @@ class EpochWriter:
     def _with_background(
         self, background: BackgroundFullSnapshot, files: EpochFiles, *, wait: bool
     ) -> EpochFiles:
-        """Replace the chain up to a full snapshot that is completed; note one that failed."""
+        """Replace the chain up to a full snapshot that is completed; report one that failed."""
         if self._before is not None:
             background.deltas += len(files.deltas) - len(self._before.deltas)
         report = background.outcome(self._rules.timeout_ms, wait=wait)
@@ -260,7 +247,7 @@ class EpochWriter:
 def state_manifest(
     identity: TaskIdentity, plugin: Backend, keyed: KeyedStateBackend, files: EpochFiles
 ) -> AttemptManifest:
-    """Return the manifest of an attempt as far as its state goes: it has no rows, and took no time."""
+    """Return the manifest of an attempt with its state; rows and times are 0."""
     metas = keyed.metas()
     return AttemptManifest(
         identity=identity,
@@ -287,45 +274,16 @@ def state_manifest(
     )
 
 
-class _FullSnapshot:
-    """All of the keyed state, written between two epochs."""
-
-    def __init__(
-        self,
-        keyed: KeyedStateBackend,
-        identity: TaskIdentity,
-        completed: Mapping[str, StoredNativeFile],
-        *,
-        native: bool,
-    ) -> None:
-        self._identity = identity
-        self._captured = CapturedFullSnapshot(keyed, identity.epoch, completed, native=native)
-
-    def write(self, folder: OperatorFolder, compression: str) -> EpochFiles:
-        began = time.perf_counter()
-        written = self._captured.write(folder, folder.data_path(self._identity), compression)
-        synchronous_ms = self._captured.synchronous_ms
-        report = FullSnapshotReport(
-            epoch=self._identity.epoch,
-            background=False,
-            failure=None,
-            error="",
-            sync_ms=synchronous_ms,
-            async_ms=(time.perf_counter() - began) * 1000.0,
-            bytes=written.bytes,
-            entries=written.entries,
-            ended_ms=now_ms(),
-        )
-        return EpochFiles(
-            written.segments, (), None, synchronous_ms, written.bytes, (report,), None, written.native
-        )
-
-    def release(self) -> None:
-        self._captured.release()
+def _written(captured: CapturedFullSnapshot) -> EpochFiles:
+    full = captured.write()
+    report = captured.report(full, background=False)
+    return EpochFiles(
+        full.segments, (), None, captured.synchronous_ms, full.bytes, (report,), None, full.native
+    )
 
 
 class _Delta:
-    """What an epoch has changed of the keyed state."""
+    """The changes of the keyed state in an epoch."""
 
     def __init__(self, keyed: KeyedStateBackend, identity: TaskIdentity, before: AttemptManifest) -> None:
         self._keyed = keyed
@@ -337,18 +295,10 @@ class _Delta:
 
     def write(self, folder: OperatorFolder, compression: str) -> EpochFiles:
         before = self._before
-        # The chain as it is: an epoch that changes nothing makes no chain longer, and no full snapshot due.
-        files = EpochFiles(
-            before.segments,
-            before.deltas,
-            None,
-            self._synchronous_ms,
-            0,
-            before.full_snapshots,
-            None,
-            before.native,
-        )
+        chain = before.segments, before.deltas
+        files = EpochFiles(*chain, None, self._synchronous_ms, 0, before.full_snapshots, None, before.native)
         if not len(self):
+            # An epoch without changes makes the chain no longer, and no full snapshot due.
             return files
         metas = {meta.name: meta for meta in self._keyed.metas()}
         path, key_groups = folder.data_path(self._identity), self._keyed.key_groups

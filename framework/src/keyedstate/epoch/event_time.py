@@ -1,7 +1,4 @@
-"""The watermark of an operator, from its event times and the metadata of the last epoch.
-
-It is computed from the metadata alone, so it is the same in all tasks of an epoch and in each repetition.
-"""
+"""The watermark of an operator, from the last epoch's metadata: the same in all tasks and repetitions."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ from keyedstate.runtime.two_inputs import INPUTS
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.time import EventTime, InputTime, bounded_out_of_orderness, watermark_of_inputs
 
-#: The event time of one input, or those of two that are connected; none where rows have no event time.
+#: The event time of one input, or of each of two connected inputs; empty without event time.
 EventTimes = tuple[EventTime, ...]
 
 
 def watermark_after(event_times: EventTimes, metadata: CheckpointMetadata, before: int) -> int:
-    """Return the watermark after the rows that a checkpoint knows of, where it was `before` so far."""
+    """Return the watermark after the rows of a checkpoint, at least the earlier watermark `before`."""
     now = metadata.processing_time or 0
-    # A bootstrapped savepoint may have seen no row of a connected input: that is waited for like any other.
+    # A bootstrapped savepoint may lack a connected input, which the watermark waits for like any other.
     known = inputs_at_start(event_times, now) | metadata.inputs
     if len(event_times) > 1:
         by_input = dict(zip(INPUTS, event_times, strict=True))
@@ -36,5 +33,5 @@ def watermark_after(event_times: EventTimes, metadata: CheckpointMetadata, befor
 
 
 def inputs_at_start(event_times: EventTimes, now: int) -> dict[str, tuple[int, int]]:
-    """Return what is known of two connected inputs without rows, at a processing time."""
+    """Return the event time and the time of the last row of two connected inputs without rows."""
     return dict.fromkeys(INPUTS, (BEFORE_TIME, now)) if len(event_times) > 1 else {}

@@ -11,7 +11,6 @@ from typing import Any
 
 from keyedstate.backend import EntryBatch, SnapshotSink, StateMeta
 from keyedstate.checkpoint import (
-    CheckpointStorage,
     FailureReason,
     FullSnapshotReport,
     NativeFullSnapshot,
@@ -23,10 +22,11 @@ from keyedstate.checkpoint import (
     write_native,
 )
 from keyedstate.errors import CheckpointError
+from keyedstate.state.clock import system_clock
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.state.registry.running_snapshot import SnapshotTask
 
-#: A rest is taken after so much work, in seconds: so short that no other thread waits long for the lock.
+#: Seconds of work before a pause: so few that no other thread waits long for the interpreter's lock.
 _REST_AFTER_S = 0.002
 
 
@@ -38,8 +38,9 @@ class WrittenFullSnapshot:
     ----------
     segments : tuple of SegmentFile
     native : NativeFullSnapshot or None
-    bytes, entries : int
-        Bytes that were written, so without files that other checkpoints have too; entries in the base.
+    bytes : int
+        That were written, without the files of earlier checkpoints that it shares.
+    entries : int
     """
 
     segments: tuple[SegmentFile, ...]
@@ -47,76 +48,107 @@ class WrittenFullSnapshot:
     bytes: int
     entries: int
 
-    def delete(self, storage: CheckpointStorage, path: str) -> None:
-        """Delete what was written for this full snapshot alone."""
-        if self.native is not None:
-            delete_native(storage, path, self.native)
-        else:
-            storage.delete_file(path)
-
 
 class CapturedFullSnapshot:
-    """The whole keyed state as it was captured, in the form in which the backend hands it over.
+    """The whole keyed state as it was captured, in native form if the backend has one.
 
     Attributes
     ----------
+    path : str
+        Of the file, or of the manifest of native files, in the folder.
     synchronous_ms : float
+        The time of the capture.
     """
 
     def __init__(
         self,
         keyed: KeyedStateBackend,
+        folder: OperatorFolder,
+        path: str,
         epoch: int,
+        compression: str,
         completed: Mapping[str, StoredNativeFile],
         *,
         native: bool = True,
     ) -> None:
+        self.path = path
         self._keyed = keyed
+        self._storage = folder.storage
+        self._epoch = epoch
+        self._compression = compression
         self._completed = completed
         self._cancelled = threading.Event()
+        self._async_ms = 0.0
+        self._snapshot: SnapshotTask | None = None
         began = time.perf_counter()
         self._native = keyed.native_snapshot(epoch) if native else None
         self.synchronous_ms = (time.perf_counter() - began) * 1000.0
-        self._snapshot: SnapshotTask | None = None
         if self._native is None:
             self._snapshot = keyed.snapshot(epoch)
             self.synchronous_ms = self._snapshot.synchronous_ms
 
-    def write(
-        self,
-        folder: OperatorFolder,
-        path: str,
-        compression: str,
-        sink: Callable[[SnapshotSink], SnapshotSink] = lambda sink: sink,
-    ) -> WrittenFullSnapshot:
-        """Write the files; what is there of them after an error is deleted."""
+    def write(self, sink: Callable[[SnapshotSink], SnapshotSink] = lambda sink: sink) -> WrittenFullSnapshot:
+        """Write the files; after an error they are deleted."""
+        began = time.perf_counter()
         keyed, snapshot = self._keyed, self._snapshot
-        if self._native is not None:
-            full, written = write_native(
-                folder.storage,
-                path,
-                keyed.key_groups,
-                keyed.max_parallelism,
-                keyed.backend_name,
-                self._native,
-                self._completed,
-                self._cancelled,
-            )
-            return WrittenFullSnapshot((), full, written, sum(full.entries.values()))
-        assert snapshot is not None, "captured in one form or the other"
-        with SegmentWriter(folder.storage, path, keyed.key_groups, compression) as writer:
-            snapshot.run(sink(writer))
-            file = writer.finish()
-        return WrittenFullSnapshot((file,), None, file.bytes, sum(file.entries.values()))
+        try:
+            if self._native is not None:
+                full, written = write_native(
+                    self._storage,
+                    self.path,
+                    keyed.key_groups,
+                    keyed.max_parallelism,
+                    keyed.backend_name,
+                    self._native,
+                    self._completed,
+                    self._cancelled,
+                )
+                return WrittenFullSnapshot((), full, written, sum(full.entries.values()))
+            assert snapshot is not None, "captured in one form or the other"
+            with SegmentWriter(self._storage, self.path, keyed.key_groups, self._compression) as writer:
+                snapshot.run(sink(writer))
+                file = writer.finish()
+            return WrittenFullSnapshot((file,), None, file.bytes, sum(file.entries.values()))
+        finally:
+            self._async_ms = (time.perf_counter() - began) * 1000.0
+
+    def report(
+        self,
+        written: WrittenFullSnapshot | None,
+        *,
+        background: bool,
+        failure: FailureReason | None = None,
+        error: str = "",
+    ) -> FullSnapshotReport:
+        """Return the report of its end: `written`, or failed."""
+        return FullSnapshotReport(
+            epoch=self._epoch,
+            background=background,
+            failure=failure,
+            error=error,
+            sync_ms=self.synchronous_ms,
+            async_ms=self._async_ms,
+            bytes=0 if written is None else written.bytes,
+            entries=0 if written is None else written.entries,
+            ended_ms=system_clock(),
+        )
+
+    def delete(self, written: WrittenFullSnapshot) -> None:
+        """Delete the files written for this full snapshot alone; a later clean-up finds what is left."""
+        with contextlib.suppress(CheckpointError):
+            if written.native is not None:
+                delete_native(self._storage, self.path, written.native)
+            else:
+                self._storage.delete_file(self.path)
 
     def cancel(self) -> None:
-        """Stop the writing, where it is going on."""
+        """Stop the writing."""
         self._cancelled.set()
         if self._snapshot is not None:
             self._snapshot.cancel()
 
     def release(self) -> None:
-        """Free what was captured, when nothing reads it any more; calling it again does nothing."""
+        """Release the captured state after its last use; calling it again does nothing."""
         self.cancel()
         if self._native is not None:
             self._native.release()
@@ -129,65 +161,48 @@ class BackgroundFullSnapshot:
     ----------
     path : str
     deltas : int
-        How many deltas continue from it: those of the epochs that have ended since it began.
+        The number of deltas after it: those of the epochs that have ended since it began.
     written : WrittenFullSnapshot or None
         Set when it is completed.
     error : BaseException or None
         Set when it has failed.
     """
 
-    def __init__(
-        self,
-        keyed: KeyedStateBackend,
-        folder: OperatorFolder,
-        path: str,
-        epoch: int,
-        compression: str,
-        share: float,
-        completed: Mapping[str, StoredNativeFile],
-    ) -> None:
-        self.path = path
+    def __init__(self, captured: CapturedFullSnapshot, share: float) -> None:
+        self.path = captured.path
         self.deltas = 0
         self.written: WrittenFullSnapshot | None = None
         self.error: BaseException | None = None
-        self._folder = folder
-        self._compression = compression
+        self._captured = captured
         self._share = share
         self._hurried = threading.Event()
         self._lock = threading.Lock()
         self._given_up = False
         self._began = time.perf_counter()
-        self._async_ms = 0.0
-        self._epoch = epoch
-        self._captured = CapturedFullSnapshot(keyed, epoch, completed)
-        # Nothing waits for it where the process ends: no manifest refers to an unfinished full snapshot.
-        self._thread = threading.Thread(
-            target=self._write, name=f"keyedstate-full-snapshot-{epoch}", daemon=True
-        )
+        # A daemon: the process may end meanwhile, since no manifest refers to an unfinished full snapshot.
+        self._thread = threading.Thread(target=self._write, name="keyedstate-full-snapshot", daemon=True)
         try:
             self._thread.start()
-        except (
-            RuntimeError
-        ) as error:  # the machine has no thread left: a full snapshot may fail, its epoch need not
+        except RuntimeError as error:  # no thread is left: a full snapshot may fail without its epoch
             self.error = error
-            self._captured.release()
+            captured.release()
 
     def hurry(self) -> None:
-        """Take all the time of a processor from now on."""
+        """Write without pauses from now on."""
         self._hurried.set()
 
     def give_up(self) -> None:
-        """Cancel it; its file is deleted, when the thread comes to it, even where it was completed."""
+        """Cancel it; its file is deleted, by its thread or here, even if it was completed."""
         with self._lock:
             self._given_up = True
             completed, self.written = self.written, None
         self._captured.cancel()
         self._hurried.set()
         if completed is not None:
-            self._delete(completed)
+            self._captured.delete(completed)
 
     def outcome(self, timeout_ms: int, *, wait: bool) -> FullSnapshotReport | None:
-        """Return how it ended, None while it runs; one that took too long is aborted."""
+        """Return the report of its end, None while it runs; one that took too long is aborted."""
         left_s = timeout_ms / 1000.0 - (time.perf_counter() - self._began)
         if wait and self._thread.ident is not None:
             self._thread.join(max(left_s, 0.0))
@@ -196,7 +211,7 @@ class BackgroundFullSnapshot:
         if self._thread.is_alive():
             if left_s > 0 and not wait:
                 if left_s < timeout_ms / 2000.0:
-                    # At its share it would come too late, and so would each after it.
+                    # At its share of the processor it would expire, and so would each later one.
                     self.hurry()
                 return None
             self.give_up()
@@ -205,46 +220,25 @@ class BackgroundFullSnapshot:
             is_io = isinstance(self.error, (CheckpointError, OSError))
             failure = FailureReason.IO if is_io else FailureReason.ASYNCHRONOUS
             error = str(self.error) or type(self.error).__name__
-        return FullSnapshotReport(
-            epoch=self._epoch,
-            background=True,
-            failure=failure,
-            error=error,
-            sync_ms=self._captured.synchronous_ms,
-            async_ms=self._async_ms,
-            bytes=0 if self.written is None else self.written.bytes,
-            entries=0 if self.written is None else self.written.entries,
-            ended_ms=now_ms(),
-        )
+        return self._captured.report(self.written, background=True, failure=failure, error=error)
 
     def _write(self) -> None:
-        began = time.perf_counter()
         try:
-            written = self._captured.write(self._folder, self.path, self._compression, self._paced)
-        except BaseException as error:  # `outcome` gives it to the task that began it
+            written = self._captured.write(lambda sink: _PacedSink(sink, self._share, self._hurried))
+        except BaseException as error:  # `outcome` reports it
             self.error = error
             return
         finally:
-            self._async_ms = (time.perf_counter() - began) * 1000.0
-            # Where it could not even be begun.
             self._captured.release()
         with self._lock:
             if not self._given_up:
                 self.written = written
                 return
-        self._delete(written)
-
-    def _paced(self, sink: SnapshotSink) -> SnapshotSink:
-        return _PacedSink(sink, self._share, self._hurried)
-
-    def _delete(self, written: WrittenFullSnapshot) -> None:
-        # Clean-up finds it later where this fails.
-        with contextlib.suppress(CheckpointError):
-            written.delete(self._folder.storage, self.path)
+        self._captured.delete(written)
 
 
 class _PacedSink(SnapshotSink):
-    """Hands everything on, and rests between batches, so that the work beside it keeps its speed."""
+    """Pauses between the batches that it passes on, so that the task keeps its speed."""
 
     def __init__(self, sink: SnapshotSink, share: float, hurried: threading.Event) -> None:
         self._sink = sink
@@ -265,8 +259,3 @@ class _PacedSink(SnapshotSink):
                 self._hurried.wait(worked * self._rest_per_work)
                 self._rested = time.thread_time()
             yield batch
-
-
-def now_ms() -> int:
-    """Return the time in milliseconds since 1970 UTC."""
-    return time.time_ns() // 1_000_000

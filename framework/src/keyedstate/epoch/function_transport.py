@@ -1,4 +1,4 @@
-"""How a process function travels from the driver to the tasks."""
+"""A process function on its way from the driver to the tasks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from keyedstate.runtime.row_classes import RowClass
 
 
 def pack_function(function: KeyedFunction) -> bytes:
-    """Return the function, and what is known of the classes of its rows, in the form in which they travel.
+    """Return the function and the classes of its rows, pickled.
 
-    The annotations of a class may be text, which names what only the driver has imported.
+    The classes are resolved on the driver: annotations that are text may name what only it has imported.
 
     Raises
     ------

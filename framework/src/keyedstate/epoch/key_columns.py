@@ -12,7 +12,7 @@ from keyedstate.errors import KeyColumnsReorderedError, KeyColumnsRetypedError, 
 def refuse_reordered_key(
     uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata | None
 ) -> None:
-    """Refuse the same key columns in another order: their types may agree, and no key would be found.
+    """Refuse the same key columns in another order: with the same types, no key would be found.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def refuse_reordered_key(
 def naming_key_columns(
     uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata | None
 ) -> Iterator[None]:
-    """Raise an error that names columns where a state refuses the type of the key, which no job declares.
+    """Raise an error that names the key columns where a state refuses the type of the key.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Local disks of an executor: where its processes keep files, and which files of dead processes they delete.
 
-Spark names a folder of the executor's own, ``blockmgr-<uuid>``, which the JVM deletes at its end.  A JVM that
-is killed leaves it, with all that is in it.  So a process looks for working folders in the temporary folder,
-in Spark's, and in those of other executors of the machine.  Their marks say which of them may be deleted.
+Spark gives the executor a folder, ``blockmgr-<uuid>``, which the JVM deletes at its end; a JVM that is killed
+leaves it. So a process sweeps the working folders in the temporary folder, in Spark's, and in those of other
+executors of the machine. Their marks say which of them may be deleted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from keyedstate.checkpoint.protocol.local_copies import DEFAULT_FOLDER
 from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder
 from keyedstate.working_folder import remove_own_folders, sweep_working_folders
 
-#: Folders that Spark makes, from the place that `spark.local.dir` names to the one that executors use.
+#: Prefixes of the nested folders that Spark makes below `spark.local.dir`; executors use the last one.
 _LEVELS = ("spark-", "executor-", "blockmgr-")
 _OF_SPARK = re.compile(f"(?:{'|'.join(_LEVELS)}).+")
 
 
 def local_folder() -> Path | None:
-    """Return Spark's first local folder on this executor; None where it names none that exists."""
+    """Return Spark's first local folder on this executor that exists, or None."""
     for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
         if folder and os.path.isdir(folder):
             return Path(folder)
@@ -34,7 +34,7 @@ def local_folder() -> Path | None:
 
 @lru_cache(maxsize=1)
 def sweep_once() -> None:
-    """Delete what dead processes of this user have left on the local disks; only the first call looks."""
+    """Delete the folders of this user's dead processes on the local disks; only the first call does it."""
     for folder in _folders():
         sweep_working_folders(folder)
         CopiesFolder.sweep(folder / DEFAULT_FOLDER)
@@ -42,7 +42,7 @@ def sweep_once() -> None:
 
 @contextlib.contextmanager
 def working_folders_of_this_host() -> Iterator[None]:
-    """Delete what dead processes have left, and at the end all working folders of this process."""
+    """Delete the folders of dead processes, and at the end all working folders of this process."""
     sweep_once()
     try:
         yield
@@ -51,19 +51,19 @@ def working_folders_of_this_host() -> Iterator[None]:
 
 
 def _folders() -> set[Path]:
-    """Return the folders in which processes of this and of other executors have their working folders."""
+    """Return the folders with working folders of this and other executors."""
     folders: set[Path] = set()
     # A container may let a process write to Spark's folder alone.
     with contextlib.suppress(FileNotFoundError):
         folders.add(Path(tempfile.gettempdir()))
     local = local_folder()
     if local is not None:
-        place = local
-        while _OF_SPARK.fullmatch(place.name):
-            place = place.parent
-        folders.update([local, place])
-    for place in tuple(folders):
-        found = [place]
+        top = local
+        while _OF_SPARK.fullmatch(top.name):
+            top = top.parent
+        folders.update([local, top])
+    for top in tuple(folders):
+        found = [top]
         for level in _LEVELS:
             found += [folder for parent in found for folder in _subfolders(parent, level)]
         folders.update(found)

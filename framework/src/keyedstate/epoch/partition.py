@@ -1,7 +1,7 @@
 """One partition of an operator over its epochs: restored or continued, rows in, rows out, state written.
 
-Whatever an attempt writes carries its own unique name, and nothing of it is read unless it finished and was
-acknowledged; so an attempt may die anywhere, and may live on as a zombie.
+Each file of an attempt has a unique name, and is read only after the attempt finished and was acknowledged;
+so an attempt may die at any point, or live on as a zombie.
 """
 
 from __future__ import annotations
@@ -26,28 +26,26 @@ from keyedstate.checkpoint import (
     read_changes,
     write_attempt,
 )
-from keyedstate.epoch.configuration import (
-    full_snapshot_rules_in_task,
-)
+from keyedstate.epoch.configuration import full_snapshot_rules_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.epoch.event_time import inputs_at_start, watermark_after
 from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.epoch.restored_state import deltas_since, restore_keyed_state, restore_operator_state
-from keyedstate.runtime import AtEnd
 from keyedstate.runtime.runners import KeyedOperator
+from keyedstate.runtime.timers import AtEnd
 from keyedstate.state.clock import BEFORE_TIME, CorrectedClock
 
-#: How much of a processor's time a full snapshot in the background takes, so that work keeps its speed.
+#: The share of a processor's time that a full snapshot in the background may take in a host.
 _BACKGROUND_SHARE = 0.1
-#: Changes of another process that are applied together.
+#: Changes of another process in one bulk update.
 _CHANGES_AT_ONCE = 16_384
 
 
 class Partition:
-    """The state and the function of one partition, for one epoch or for one after the other.
+    """The state and the function of one partition, for one epoch or several.
 
-    An epoch is `run` and then `finish`.  After an error the partition is good for nothing but `close`.
+    An epoch is `run` and then `finish`. After an error only `close` may be called.
 
     Parameters
     ----------
@@ -56,15 +54,15 @@ class Partition:
     start : EpochStart
         Of the first epoch, whose state is restored from files.
     stays : bool, default False
-        Whether further epochs may follow.  The function then stays open from one to the next, and a full
-        snapshot that is written in the background continues.
+        Whether further epochs may follow. Then the function stays open, and a full snapshot in the background
+        continues, from one epoch to the next.
 
     Raises
     ------
     CheckpointError
-        Where a file, which is named, cannot be read.
+        Where a file cannot be read.
     StateError
-        Where what it holds does not fit.
+        Where the state does not fit the function.
     FunctionTransportError
     """
 
@@ -74,8 +72,8 @@ class Partition:
         self._location = plan.location
         self._stays = stays
         self._origin = StateOrigin.FILES
-        #: What the last epoch wrote: the version that the state has.  None from the start of an epoch
-        #: until its end is written.
+        #: The manifest of the last epoch, which the state equals. None from the start of an epoch until its
+        #: end is written.
         self._written: AttemptManifest | None = None
         with contextlib.ExitStack() as opened:
             track_changes = stays or start.kind is not SnapshotKind.FULL
@@ -91,7 +89,7 @@ class Partition:
 
     @property
     def version(self) -> str | None:
-        """The nonce of the attempt whose end the state is; None where it is no such state."""
+        """The nonce of the attempt that wrote the present state; None within an epoch."""
         return None if self._written is None else self._written.identity.nonce
 
     def _begin_writer(self, start: EpochStart) -> None:
@@ -111,21 +109,16 @@ class Partition:
         )
 
     def follow(self, start: EpochStart) -> bool:
-        """Return whether the state is what an epoch begins from, or could be brought there.
+        """Return whether the partition can run an epoch; if not, it has to be closed.
 
-        The epoch must continue from exactly the checkpoint that names what was written here last; or from one
-        whose chain continues from it, and then the changes of the deltas between them are applied.  Else,
-        and in the first epoch of a run, in which operator state is redistributed, the partition is of no
-        use any more.
-
-        Parameters
-        ----------
-        start : EpochStart
+        It can if the epoch's checkpoint is the last one written here. If the checkpoint's chain extends that
+        one, the deltas between them are applied. The first epoch of a run redistributes operator state, and
+        so restores from files.
 
         Raises
         ------
         CheckpointError
-            Where a delta, which is named, cannot be read.
+            Where a delta cannot be read.
         """
         point, written = start.restore_point, self._written
         if written is None or point is None or not start.continues_run:
@@ -137,8 +130,8 @@ class Partition:
             self._origin = StateOrigin.HOST
         elif self._catch_up(start.folder, written, part):
             self._origin = StateOrigin.HOST_AND_DELTAS
-            # Its own full snapshot would also contain what others have written since; and what the function
-            # knows of the state may be out of date.
+            # A full snapshot in the background would contain the changes applied since it began; and the
+            # function may have values of the state that are out of date.
             self._writer.close()
             self._begin_writer(start)
             self._operator.close()
@@ -150,7 +143,7 @@ class Partition:
         return True
 
     def _catch_up(self, folder: OperatorFolder, written: AttemptManifest, part: AttemptManifest) -> bool:
-        """Apply the deltas that the chain of a later checkpoint has beyond what was written here."""
+        """Apply the deltas of a later checkpoint after the one written here."""
         missing = deltas_since(written, part)
         if missing is None or written.operator_state is not None or part.operator_state is not None:
             return False
@@ -170,13 +163,7 @@ class Partition:
         broadcast_rows: Iterable[pa.RecordBatch],
         batches: Iterator[pa.RecordBatch],
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Run the function over the rows of an epoch and yield its output.
-
-        Parameters
-        ----------
-        start : EpochStart
-        broadcast_rows, batches : iterable of pyarrow.RecordBatch
-            The rows of the broadcast side, which are read first, and those of keys.
+        """Run the function over the broadcast rows and then the keyed rows of an epoch, and yield its output.
 
         Raises
         ------
@@ -186,7 +173,7 @@ class Partition:
         self._writer.begin(start.identity, start.restore_point, start.kind)
         self._restored = time.perf_counter()
         if self._keyed.latency is not None:
-            # They were reported with the epoch before.
+            # Reported with the epoch before.
             self._keyed.latency.forget()
         self._watermark = self._watermark_of(start)
         if self._watermark is not None and self._plan.event_times:
@@ -201,13 +188,7 @@ class Partition:
     def finish(
         self, start: EpochStart, host: HostAddress | None = None, task_executor: str | None = None
     ) -> str:
-        """Write the state after the epoch and say so; returns the path of the attempt's manifest.
-
-        Parameters
-        ----------
-        start : EpochStart
-        host, task_executor
-            As in `AttemptManifest`.
+        """Write the state after the epoch and the attempt's manifest, and return the path of the manifest.
 
         Raises
         ------
@@ -215,15 +196,15 @@ class Partition:
             As `EpochWriter.end`.
         """
         processed = time.perf_counter()
-        saved = self._writer.end(wait=not self._stays)
+        files = self._writer.end(wait=not self._stays)
         written = time.perf_counter()
         manifest = replace(
-            self._plan.manifest(start.identity, self._keyed, self._operator, saved),
+            self._plan.manifest(start.identity, self._keyed, self._operator, files),
             watermark=self._watermark,
             processing_time=self._processing_time,
             clock_skew_ms=start.clock.skew_ms,
             inputs=self._inputs_after(start),
-            write_ms=(written - processed) * 1000.0 - saved.synchronous_ms,
+            write_ms=(written - processed) * 1000.0 - files.synchronous_ms,
             restore_ms=(self._restored - start.began) * 1000.0,
             process_ms=(processed - self._restored) * 1000.0,
             state_origin=self._origin,
@@ -234,19 +215,16 @@ class Partition:
         )
         shared: Collection[str] = ()
         if start.restore_point is not None:
-            # Those of all parts: a native full snapshot may share files that came from another one.
+            # Those of all parts: a native full snapshot may share files of another part.
             shared = {path for part in start.restore_point.parts for path in part.kept_files}
         path = write_attempt(start.folder, manifest, shared)
         self._written = manifest
         return path
 
     def close(self) -> None:
-        """Close the function and free everything; calling it again does nothing.
+        """Close the function and release the state, even if the function's `close` raises UserFunctionError.
 
-        Raises
-        ------
-        UserFunctionError
-            Where the function's own `close` raises; everything is freed all the same.
+        Calling it again does nothing.
         """
         with self._closing:
             self._operator.close()
@@ -256,7 +234,7 @@ class Partition:
         if start.stored is None:
             return None
         metadata = start.stored.metadata
-        # Kept by a run without event time too, so that it does not go back in the next one that has it.
+        # A run without event time keeps it, so that it does not go back in a later run.
         before = metadata.watermark
         if not self._plan.event_times:
             return before
@@ -265,16 +243,16 @@ class Partition:
         return None if before is None and mark == BEFORE_TIME else mark
 
     def _inputs_after(self, start: EpochStart) -> dict[str, tuple[int, int]]:
-        """Return what is known of each input at the end of the epoch."""
+        """Return the largest event time and the time of the last row of each input after the epoch."""
         found = inputs_at_start(self._plan.event_times, self._processing_time)
         if start.stored is not None:
             found |= start.stored.metadata.inputs
         if not start.continues_run:
-            # The time in which the query stood still is none in which an input was idle.
+            # No input was idle while the query was stopped.
             found = {name: (event_time, self._processing_time) for name, (event_time, _) in found.items()}
         now, seen = self._processing_time, self._operator.largest_event_times.items()
         known = chain(found.items(), ((name, (event_time, now)) for name, event_time in seen))
-        # Those seen later than now were seen by a clock that was wrong.
+        # A later time than now came from a wrong clock.
         return latest_inputs((name, (event_time, min(last, now))) for name, (event_time, last) in known)
 
 
@@ -286,18 +264,7 @@ def evaluate(
     stays: bool = False,
     at_end: AtEnd = AtEnd.EPOCH,
 ) -> Iterator[pa.RecordBatch]:
-    """Run an operator over all its rows; its function is closed also where it, or its reader, gives up.
-
-    Parameters
-    ----------
-    operator : KeyedOperator
-    broadcast_rows, batches : iterable of pyarrow.RecordBatch
-        As in `Partition.run`.
-    stays : bool, default False
-        Whether the function stays open after its last row.
-    at_end : AtEnd, optional
-        Which timers fire behind the last row.
-    """
+    """Run an operator over all its rows, and close its function unless it `stays`; after an error always."""
     try:
         operator.open()
         yield from operator.process_broadcast(broadcast_rows)

@@ -1,4 +1,4 @@
-"""What a partition of an operator is run from: its function, columns, settings and where its state is."""
+"""The plan of an operator's partitions: function, columns, settings and the location of the state."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.backend import StateHandle
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    TaskIdentity,
-)
-from keyedstate.epoch.configuration import (
-    backend_in_task,
-)
+from keyedstate.checkpoint import AttemptManifest, TaskIdentity
+from keyedstate.epoch.configuration import backend_in_task
 from keyedstate.epoch.epoch_writer import EpochFiles, state_manifest
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import unpack_function
 from keyedstate.epoch.local_folders import local_folder, sweep_once
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, key_group_range_for
 from keyedstate.operator_state import RestoredOperatorState
-from keyedstate.runtime import ConnectedInputs, key_serializer_for
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.runners import KeyedOperator, keyed_operator
+from keyedstate.runtime.runners import KeyedOperator, OperatorSpec, keyed_operator
+from keyedstate.runtime.two_inputs import ConnectedInputs
 from keyedstate.state.clock import Clock, system_clock
 from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.state.registry.chosen_backend import KeySpace
@@ -43,8 +39,7 @@ class StateLocation:
     compression : str
         The option ``checkpoint.compression``.
     each_epoch : bool
-        Whether Spark evaluates the operator in each epoch: it is part of a streaming plan, and not built
-        inside ``foreachBatch``.
+        Whether Spark evaluates the operator in each epoch: it is not built inside ``foreachBatch``.
     """
 
     uid: str
@@ -55,7 +50,7 @@ class StateLocation:
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """All that is needed to run any partition of an operator.
+    """Everything to run any partition of an operator.
 
     Attributes
     ----------
@@ -71,9 +66,9 @@ class PartitionPlan:
     location : StateLocation or None
         None for a batch DataFrame: the operator begins without state and stores none.
     event_times : tuple of EventTime
-        That of the rows, or of each of two connected inputs; empty where rows have none.
+        Of the rows, or of each of two connected inputs; empty without event time.
     connected : ConnectedInputs or None
-        The inputs of a function that has two; their columns are then those of their union.
+        The inputs of a function of two; the rows are then their union.
     side_outputs : mapping of str to OutputSchema
     """
 
@@ -126,7 +121,7 @@ class PartitionPlan:
         partition: int,
         epoch: int | None,
     ) -> KeyedOperator:
-        """Return the operator of one partition, with an instance of the function of its own.
+        """Return the operator of one partition, with its own instance of the function.
 
         Raises
         ------
@@ -136,23 +131,25 @@ class PartitionPlan:
         return keyed_operator(
             function,
             backend,
-            key_columns=[name for name, _ in self.key_columns],
-            key_group_column=KEY_GROUP_COLUMN,
-            output=self.output,
-            side_outputs=self.side_outputs,
-            row_classes=row_classes,
-            epoch=epoch,
-            operator_states=operator_states,
-            task=partition,
-            parallelism=self.parallelism,
-            event_time=self.event_times[0] if len(self.event_times) == 1 else None,
-            connected=self.connected,
+            OperatorSpec(
+                key_columns=[name for name, _ in self.key_columns],
+                key_group_column=KEY_GROUP_COLUMN,
+                output=self.output,
+                side_outputs=self.side_outputs,
+                row_classes=row_classes,
+                epoch=epoch,
+                operator_states=operator_states,
+                task=partition,
+                parallelism=self.parallelism,
+                event_time=self.event_times[0] if len(self.event_times) == 1 else None,
+                connected=self.connected,
+            ),
         )
 
     def manifest(
         self, identity: TaskIdentity, keyed: KeyedStateBackend, operator: KeyedOperator, files: EpochFiles
     ) -> AttemptManifest:
-        """Return what an attempt has written; times, watermark and hosts are for the caller to add."""
+        """Return the manifest of an attempt, to which the caller adds times, watermark and hosts."""
         return replace(
             state_manifest(identity, backend_in_task(self.settings).backend, keyed, files),
             rows_in=operator.rows_in,

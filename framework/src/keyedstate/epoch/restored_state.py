@@ -1,4 +1,4 @@
-"""The state of a partition at the start of an epoch: restored from files, or brought there by deltas."""
+"""The state of a partition at the start of an epoch: restored from files, or by deltas to newer state."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 
 def deltas_since(written: AttemptManifest, part: AttemptManifest) -> tuple[SegmentFile, ...] | None:
-    """Return the deltas by which a later state differs from an earlier one; None where that is unknown."""
+    """Return the deltas by which a later state differs from an earlier one; None if that is unknown."""
     if not written.deltas:
-        same_base = (written.segments, written.native) == (part.segments, part.native)
-        return part.deltas if same_base else None
-    # Whatever full snapshot it lies over now: the state behind a delta is the state behind it.
+        same = (written.segments, written.native) == (part.segments, part.native)
+        return part.deltas if same else None
+    # Whatever its full snapshot is now: the state after a delta is the same.
     last = written.deltas[-1]
     return part.deltas[part.deltas.index(last) + 1 :] if last in part.deltas else None
 
@@ -34,7 +34,7 @@ def deltas_since(written: AttemptManifest, part: AttemptManifest) -> tuple[Segme
 def restore_keyed_state(
     plan: PartitionPlan, start: EpochStart, clock: Clock, *, track_changes: bool
 ) -> KeyedStateBackend:
-    """Return the keyed state of a partition, opened from the files that its epoch begins from."""
+    """Return the keyed state of a partition, restored from the files of the epoch's start."""
     key_groups = plan.key_groups(start.identity.partition)
     with contextlib.ExitStack() as handles_in_use:
         handles: list[SegmentHandle | ChainHandle | StoredNativeHandle] = []
@@ -48,7 +48,7 @@ def restore_keyed_state(
 
 
 def restore_operator_state(plan: PartitionPlan, start: EpochStart) -> OperatorStateBackend:
-    """Return the operator state that a partition's epoch begins with."""
+    """Return the operator state of a partition at the epoch's start."""
     stored, identity = start.stored, start.identity
     if stored is None:
         return plan.operator_states()

@@ -1,4 +1,4 @@
-"""Running a process function over one partition, without knowing Spark."""
+"""Process functions, what they are given, and the operators that run them over one partition."""
 
 from keyedstate.runtime.function import (
     BroadcastContext,
@@ -8,22 +8,13 @@ from keyedstate.runtime.function import (
     KeyedProcessFunction,
     OnTimerContext,
 )
-from keyedstate.runtime.function_checks import check_function, check_row_classes
-from keyedstate.runtime.grouping import GroupedRows, key_serializer_for
-from keyedstate.runtime.timers import AtEnd, KeyTimers, TimeDomain, TimerBatch
-from keyedstate.runtime.two_inputs import (
-    ConnectedInput,
-    ConnectedInputs,
-    KeyedCoProcessFunction,
-    check_inputs,
-)
+from keyedstate.runtime.grouping import GroupedRows
+from keyedstate.runtime.timers import KeyTimers, TimeDomain, TimerBatch
+from keyedstate.runtime.two_inputs import KeyedCoProcessFunction
 from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 
 __all__ = [
-    "AtEnd",
     "BroadcastContext",
-    "ConnectedInput",
-    "ConnectedInputs",
     "Context",
     "GroupedRows",
     "KeyTimers",
@@ -36,8 +27,4 @@ __all__ = [
     "TimeDomain",
     "TimerBatch",
     "VectorizedProcessFunction",
-    "check_function",
-    "check_inputs",
-    "check_row_classes",
-    "key_serializer_for",
 ]

@@ -7,33 +7,30 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: What may be done with a row without event time; the last one puts it out to the side output of that name.
+#: The policies for a row without event time; the last one is also the name of a side output for it.
 FAIL = "fail"
 DROP = "drop"
 MISSING = "missing"
-#: Why rows are dropped, in the metrics of an epoch.
+#: The reasons for dropped rows in the metrics of an epoch.
 LATE, TIMELESS = "late", "timeless"
 
 
 def event_times(column: pa.Array) -> list[int | None]:
-    """Return a column of timestamps or dates in milliseconds since 1970 UTC, rounded down; null as None.
-
-    Times without a zone count as UTC.
-    """
+    """Return timestamps or dates as milliseconds since 1970 UTC, rounded down; times without zone are UTC."""
     times, missing = event_time_array(column)
     found: list[int | None] = pa.array(times, mask=missing).to_pylist()
     return found
 
 
 def event_time_array(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
-    """Return what `event_times` returns as an array, and which of its places have no time; None where all do.
+    """Return the times as an array, and a mask of the rows without one, whose times are undefined.
 
-    What stands at a place without time is no time.
+    The mask is None where all rows have a time.
     """
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("ms"))
     factor = {"s": 1000, "ms": 1, "us": -1000, "ns": -1_000_000}[column.type.unit]
-    # By hand: a cast between units refuses what it would have to round.
+    # A cast between units would refuse to round.
     numbers = column.view(pa.int64())
     missing = None
     if numbers.null_count:
@@ -45,10 +42,7 @@ def event_time_array(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArr
 
 
 def largest_by_input(inputs: pa.Array, times: pa.Array) -> dict[str, int]:
-    """Return the largest of some event times of each input, by its name as text.
-
-    A null input is one like any other.
-    """
+    """Return the largest event time of each input, by its name as text; null is an input too."""
     names = pc.fill_null(inputs.cast(pa.string()), "null")
     table = pa.table({"input": names, "time": times})
     grouped = table.group_by("input").aggregate([("time", "max")]).to_pydict()

@@ -1,4 +1,4 @@
-"""What is told of an error of a user's function: its own lines first, and then where it was raised."""
+"""The report of an error of a user's function: its own lines first, and then where it was raised."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import traceback
 from collections.abc import Iterator
+from itertools import dropwhile
 from typing import Any
 
 from keyedstate import version
@@ -13,7 +14,7 @@ from keyedstate.errors import FACTS, StateError, UserFunctionError
 from keyedstate.runtime.function import Context, KeyedFunction
 from keyedstate.state import StateAccessor
 
-#: Of an error's text, of a key's and of a traceback; what is in the middle is left out.
+#: The longest text of an error, of a key and of a traceback; the middle of a longer one is left out.
 MAX_ERROR, MAX_KEY, MAX_TRACE = 4_000, 1_000, 12_000
 
 _OF_A_KEY = frozenset(("process", "process1", "process2", "on_timer"))
@@ -23,19 +24,9 @@ _FRAMEWORK = os.path.dirname(version.__file__) + os.sep
 def user_function_error_of(
     function: KeyedFunction, step: str, context: Context, error: BaseException, time: int | None = None
 ) -> UserFunctionError:
-    """Return what to raise from an error of a user's function.
+    """Return the error to raise for an error in the method `step` of a user's function.
 
-    Parameters
-    ----------
-    function : KeyedFunction
-    step : str
-        The method.
-    context : Context
-        With the key and the epoch.
-    error : BaseException
-        As it was caught.
-    time : int, optional
-        Of the timer.
+    `context` has the key and the epoch, and `time` is that of the timer, if any.
     """
     facts = {
         "error": _cut(_described(error), MAX_ERROR),
@@ -52,14 +43,14 @@ def user_function_error_of(
 
 
 def report_of(error: UserFunctionError) -> str:
-    """Return all of an error as text, of which `keyedstate.errors.user_function_error` makes it again."""
+    """Return an error as text, from which `keyedstate.errors.user_function_error` rebuilds it."""
     facts = dict(vars(error))
     parts = {name: facts.pop(name) for name in ("error", "trace")} | {"place": _place(facts)}
     text, spans = "", {}
     for name, part in parts.items():
         spans[name] = (len(text), len(text) + len(part))
         text += f"{part}\n" if part else ""
-    # Backwards from the end: a log may have anything before it.
+    # Counted from the end: a log may have any text before it.
     spans = {name: (len(text) - start, len(text) - stop) for name, (start, stop) in spans.items()}
     facts |= {"key": _key_text(error.key), "spans": spans}
     return f"{text}{FACTS}{json.dumps(facts)}"
@@ -107,30 +98,27 @@ def _trace(error: BaseException) -> Iterator[str]:
 
 
 def _frames(error: BaseException) -> list[str]:
-    """Return the lines of a traceback from the first frame on that is none of the framework's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    first = next((at for at, frame in enumerate(frames) if not _is_framework(frame)), len(frames))
-    return traceback.StackSummary.from_list(frames[first:]).format()
-
-
-def _is_framework(frame: traceback.FrameSummary) -> bool:
-    return frame.filename.startswith(_FRAMEWORK)
+    """Return the lines of a traceback from the first frame outside the framework on."""
+    frames = dropwhile(
+        lambda frame: frame.filename.startswith(_FRAMEWORK), traceback.extract_tb(error.__traceback__)
+    )
+    return traceback.StackSummary.from_list(frames).format()
 
 
 def _state_of(error: BaseException) -> str | None:
-    """Return the name of the state that has raised an error, or in whose method it was raised."""
+    """Return the name of the state that raised an error, or in whose method it was raised."""
     if isinstance(error, StateError):
         return getattr(error, "state", None)
     found = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        handle = frame.f_locals.get("self")
-        if isinstance(handle, StateAccessor):
-            found = handle.name
+        accessor = frame.f_locals.get("self")
+        if isinstance(accessor, StateAccessor):
+            found = accessor.name
     return found
 
 
 def _cut(text: str, most: int) -> str:
-    """Return a text that any encoding can take, and that is not too long."""
+    """Return a text that any encoding can represent, without its middle if it is too long."""
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     if len(text) <= most:
         return text

@@ -1,7 +1,4 @@
-"""Process functions: what a user writes.
-
-Flink's ``KeyedProcessFunction`` and ``KeyedBroadcastProcessFunction``, under their names.
-"""
+"""Process functions, which users write: Flink's ``KeyedProcessFunction`` and its broadcast sibling."""
 
 from __future__ import annotations
 
@@ -32,16 +29,16 @@ else:
     R, B = TypeVar("R"), TypeVar("B")
 
 H = TypeVar("H", bound=StateAccessor)
-O = TypeVar("O", bound=OperatorStateAccessor)  # noqa: E741 - the handle of an operator state
+O = TypeVar("O", bound=OperatorStateAccessor)  # noqa: E741 - the accessor of an operator state
 
 
 class Context:
-    """What a process function is told beside its row.
+    """What a process function is given with its row.
 
     Attributes
     ----------
     key : object
-        The current key: the value of the key column, or a tuple where there are several. None is a key.
+        The current key: the value of the key column, or a tuple of several columns. None is a key.
     epoch : int or None
         The micro-batch; None for a batch DataFrame.
     task : int
@@ -79,11 +76,11 @@ class Context:
         self._backend = backend
         self._operator_states = operator_states
         self._timers = TimerServices(backend)
-        #: Rows of the epoch that were dropped, by why.
+        #: Rows of the epoch that were dropped, by reason.
         self._dropped: Counter[str] = Counter()
         self._side_rows = side_rows
         self._key_timers: KeyTimers | None = None
-        #: The keyed states that were registered, by which their handles are told.
+        #: The keyed states that were registered, by name.
         self._states: dict[str, StateDescriptor[Any]] = {}
         self.key: Any = None
         self.epoch = epoch
@@ -92,12 +89,12 @@ class Context:
 
     @property
     def timestamp(self) -> int | None:
-        """The event time of the row in milliseconds since 1970 UTC; None where it has none."""
+        """The event time of the row in milliseconds since 1970 UTC; None if it has none."""
         return self._backend.current.timestamp
 
     @property
     def watermark(self) -> int:
-        """The event time in milliseconds up to which all rows have come; -2**63 where none is known."""
+        """The event time in milliseconds up to which all rows have come; -2**63 while it is unknown."""
         return self._timers.watermark
 
     @property
@@ -107,7 +104,7 @@ class Context:
         Raises
         ------
         InvalidFunctionError
-            Where the function does not say what shall happen when one fires.
+            Where the function has no method that handles them.
         """
         if self._key_timers is None:
             raise InvalidFunctionError(
@@ -120,11 +117,7 @@ class Context:
     def output(self, name: str, row: Any) -> None:
         """Put a row out to a side output, which the function declares in `KeyedFunction.side_outputs`.
 
-        Parameters
-        ----------
-        name : str
-        row : tuple, list or dict
-            Of a `VectorizedProcessFunction` a pyarrow.RecordBatch or pyarrow.Table.
+        A row is a tuple, list or dict; a `VectorizedProcessFunction` gives a pyarrow.RecordBatch or Table.
 
         Raises
         ------
@@ -144,7 +137,7 @@ class Context:
     @overload
     def state(self, descriptor: OperatorStateDescriptor[O] | O) -> O: ...
     def state(self, descriptor: Any) -> Any:
-        """Register a state and return its handle; for states that are not class attributes, in `open`.
+        """Register a state and return its accessor; for states that are not class attributes, in `open`.
 
         A class attribute is registered already: ``ctx.state(self.count)`` is ``self.count``.
 
@@ -153,26 +146,20 @@ class Context:
         InvalidFunctionError
             For broadcast state in a function that has no broadcast side.
         StateError
-            Where the name holds another state already, here or in the restored checkpoint.
+            Where another state has the name, in this function or in the restored checkpoint.
         """
         if isinstance(descriptor, (StateAccessor, OperatorStateAccessor)):
             return descriptor
         if isinstance(descriptor, OperatorStateDescriptor):
             refuse_lone_broadcast_state(self._function, descriptor)
             return self._operator_states.get_state(descriptor)
-        handle = self._backend.get_state(descriptor)
+        accessor = self._backend.get_state(descriptor)
         self._states[descriptor.name] = descriptor
-        return handle
+        return accessor
 
 
 class OnTimerContext(Context):
-    """What a process function is told beside the time of its timer.
-
-    Attributes
-    ----------
-    time_domain : TimeDomain
-        By which time the timer has fired.
-    """
+    """What a process function is given with the time of its timer; `time_domain` is the timer's."""
 
     __slots__ = ("_time", "time_domain")
 
@@ -189,7 +176,7 @@ class OnTimerContext(Context):
 
 
 class BroadcastContext:
-    """What `KeyedBroadcastProcessFunction.process_broadcast` is told beside its row; there is no current key.
+    """What `KeyedBroadcastProcessFunction.process_broadcast` is given with its row; there is no current key.
 
     Attributes
     ----------
@@ -208,23 +195,19 @@ class BroadcastContext:
         self.parallelism = context.parallelism
 
     def output(self, name: str, row: Any) -> None:
-        """Put a row out to a side output, as `Context.output` does; every task does so."""
+        """Put a row out to a side output, as `Context.output`; every task does."""
         self._context._side_rows.put(name, row, None)
 
     def apply_to_keyed_state(self, state: H, function: Callable[[Any, H], None]) -> None:
-        """Call ``function(key, state)`` with each key of this task that has the state as the current key.
+        """Call ``function(key, state)`` for each key of this task that has the state, as the current key.
 
-        Parameters
-        ----------
-        state : StateAccessor
-            A keyed state of the function: ``self.count``.
-        function : callable
-            May read, change and clear state of the key, that of other states too.
+        `state` is a keyed state of the function, such as ``self.count``. `function` may read, change and
+        clear every state of the key.
 
         Raises
         ------
         TypeError
-            For what is no keyed state of the function.
+            Where `state` is no keyed state of the function.
         """
         descriptor = self._context._states.get(getattr(state, "name", ""))
         if descriptor is None:
@@ -233,18 +216,18 @@ class BroadcastContext:
 
 
 class KeyedFunction:
-    """What all functions over rows with keys share; derive from one of its subclasses.
+    """The base of all functions over rows with keys; derive from one of its subclasses.
 
     States are declared as class attributes (`keyedstate.state.ValueState`, `keyedstate.state.MapState`) or
-    registered in `open`.  One instance serves many keys, so anything that belongs to a key goes into
-    state; anything else on ``self`` may live longer than an epoch and may be gone at any time.
+    registered in `open`. One instance serves many keys: what belongs to a key goes into state. Any other
+    attribute of ``self`` may live longer than an epoch, and may be lost at any time.
 
     Attributes
     ----------
     side_outputs : mapping of str to str or StructType
-        The columns of each side output by its name, for `Context.output`; None for those of the input.
-        Where there are any, the DataFrame has a column ``output`` that names the output of each row, and for
-        each output a struct column with its columns: ``main`` for the rows that the function yields.
+        The columns of each side output by its name, for `Context.output`; None for those of the input. With
+        side outputs the DataFrame has a column ``output`` that names the output of each row, and a struct
+        column for each output: ``main`` for the rows that the function yields.
     """
 
     side_outputs: Mapping[str, Any] = MappingProxyType({})
@@ -252,15 +235,7 @@ class KeyedFunction:
     def for_rows(
         self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
     ) -> KeyedFunction:
-        """Return the function for rows of these columns; itself, unless it has to know them.
-
-        Parameters
-        ----------
-        schema : pyarrow.Schema
-        key_columns : sequence of str
-        time_column : str or None
-            The one with the event time.
-        """
+        """Return the function for rows of these columns; itself, unless it depends on them."""
         return self
 
     def open(self, ctx: Context) -> None:
@@ -274,10 +249,10 @@ class KeyedProcessFunction(KeyedFunction, Generic[R]):
     """Reads the rows of one key after the other, keeps state per key, and yields output rows.
 
     The rows of one key come in the order in which they reached the task, those of different keys in any
-    order, unless the function has operator state, which would show it.
+    order; with operator state all rows keep their order.
 
-    ``KeyedProcessFunction[Visit]`` is given rows that are instances of `Visit`, a dataclass or NamedTuple
-    with a field for each column that it needs; names and types are checked when the job is built.
+    ``KeyedProcessFunction[Visit]`` gets rows that are instances of `Visit`, a dataclass or NamedTuple with a
+    field for each column that it needs; names and types are checked when the job is built.
     """
 
     def process(self, row: R, ctx: Context) -> Iterable[Any] | None:
@@ -286,8 +261,8 @@ class KeyedProcessFunction(KeyedFunction, Generic[R]):
         Parameters
         ----------
         row : tuple
-            The row's values, also by column name (``row.origin``) and as a dict (``row.as_dict()``).
-            Structs are such rows too, arrays lists and maps dicts.
+            The values, also by column name (``row.origin``) and as a dict (``row.as_dict()``). Structs are
+            such rows too, arrays are lists and maps dicts.
         ctx : Context
 
         Returns
@@ -298,23 +273,18 @@ class KeyedProcessFunction(KeyedFunction, Generic[R]):
         raise NotImplementedError
 
     def on_timer(self, time: int, ctx: OnTimerContext) -> Iterable[Any] | None:
-        """Handle a timer that ``ctx.timer_service`` was given for the key, at its time or later.
+        """Handle a timer that was registered for the key, at its time or later; returns rows as `process`.
 
-        Timers fire before the rows of an epoch, in the order of their times, those of event time first; at
-        its end those fire that its rows have registered for a time that has passed.  What is registered here
-        and is due fires in the same epoch.  Without this method a function has no timers.
+        Due timers fire before the rows of an epoch, those of event time first, each in the order of their
+        times; and again at its end, when its rows have registered timers whose time has passed. A timer that
+        is registered here and due fires in the same epoch. Without this method a function has no timers.
 
         Parameters
         ----------
         time : int
             The timer's, in milliseconds since 1970 UTC.
         ctx : OnTimerContext
-            Its key is the timer's.
-
-        Returns
-        -------
-        iterable of rows, or None
-            As of `process`.
+            With the timer's key.
         """
         raise NotImplementedError
 
@@ -322,28 +292,18 @@ class KeyedProcessFunction(KeyedFunction, Generic[R]):
 class KeyedBroadcastProcessFunction(KeyedProcessFunction[R], Generic[R, B]):
     """Reads the rows of one key after the other, and every row of a second, small DataFrame.
 
-    The second one is the broadcast side: rules, prices, a list of sensors.  Every task runs
-    `process_broadcast` for each of its rows, so what that puts into `keyedstate.state.BroadcastState` is the
-    same everywhere; `process` reads it, and cannot change it.
+    The second one is the broadcast side: rules, prices, a list of sensors. Every task runs
+    `process_broadcast` for each of its rows, so its `keyedstate.state.BroadcastState` is the same in all
+    tasks; `process` reads it and cannot change it.
 
-    ``KeyedBroadcastProcessFunction[Visit, Rule]`` names the classes of rows with keys and of the others.
+    ``KeyedBroadcastProcessFunction[Visit, Rule]`` names the classes of rows with keys and of broadcast rows.
     """
 
     def process_broadcast(self, row: B, ctx: BroadcastContext) -> Iterable[Any] | None:
-        """Handle one row of the broadcast side.
+        """Handle one row of the broadcast side; takes and returns rows as `process`.
 
-        Whatever it does must depend on nothing but the row and the broadcast state: the tasks would differ.
-        What it yields is put out by every task.
-
-        Parameters
-        ----------
-        row : tuple
-            As in `process`.
-        ctx : BroadcastContext
-
-        Returns
-        -------
-        iterable of rows, or None
+        It may depend only on the row and the broadcast state, or the tasks would differ. Every task puts out
+        the rows that it yields.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""What declarations of windows and joins share: side outputs, and a policy for rows without event time."""
+"""The base of declarations of windows and joins: side outputs, and a policy for rows without event time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ from keyedstate.runtime.side_outputs import check_name
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: What may be done with rows without event time, as users write it.
+#: The policies for rows without event time, as users write them.
 _POLICIES = {"fail": FAIL, "drop": DROP, "side output": MISSING}
 
 
 class FunctionBuilder:
-    """Declares a function step by step: each method returns another builder, the last ones what is made.
+    """Declares a function step by step: each method returns another builder, the last one the function.
 
-    Parameters
-    ----------
-    missing : {"fail", "drop", "side output"}
-        What is done with a row that has no event time.
+    `missing` is the policy for a row without event time: "fail", "drop" or "side output".
     """
 
-    #: What is raised for a declaration that cannot be used: of its part, the reason and the way out.
+    #: Raised for a wrong declaration, with its part, the reason and the way out.
     _error: ClassVar[Any]
 
     def __init__(self, missing: str) -> None:
@@ -43,13 +40,7 @@ class FunctionBuilder:
         return other
 
     def _with_side_output(self, name: str, schema: object) -> Self:
-        """Return another builder with one more side output.
-
-        Raises
-        ------
-        SideOutputNameError
-            For a name that another output has.
-        """
+        """Return another builder with one more side output; its name must be new."""
         check_name(name)
         if name in self._sides:
             raise SideOutputNameError(name, "there is one of that name")

@@ -1,4 +1,4 @@
-"""What can be told of a function before a task runs it: its methods, their parameters, its states."""
+"""Checks of a function before a task runs it: its methods, their parameters, its states, its row classes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from keyedstate.runtime.vectorized import VectorizedProcessFunction
 from keyedstate.state import StateDescriptor
 from keyedstate.state.operator.list_states import OperatorStateDescriptor, declared_operator_states
 
-#: The sorts of rows that a function reads, beside those of each of two inputs.
+#: The kinds of rows that a function reads; `INPUTS` names those of two inputs.
 ROWS, BROADCAST = "rows", "broadcast"
 _PROCESS = {"process": ("row", "ctx")}
-#: The methods without which a function of these classes does nothing, and how they are called.
+#: The methods that a function of each class must define, and their parameters.
 _NEEDED: tuple[tuple[type, Mapping[str, tuple[str, ...]]], ...] = (
     (KeyedBroadcastProcessFunction, {**_PROCESS, "process_broadcast": ("row", "ctx")}),
     (KeyedProcessFunction, _PROCESS),
     (KeyedCoProcessFunction, {"process1": ("row", "ctx"), "process2": ("row", "ctx")}),
     (VectorizedProcessFunction, {"process_batch": ("batch", "ctx")}),
 )
-#: The methods that it may have.
+#: The methods that it may define.
 _OPTIONAL = {
     "on_timer": ("time", "ctx"),
     "on_timers": ("timers", "ctx"),
@@ -40,6 +40,12 @@ _OPTIONAL = {
     "open": ("ctx",),
     "close": (),
 }
+#: The kinds of rows, the generic class that names their class, and the index of its type parameter.
+_TYPE_PARAMETERS: tuple[tuple[str, type, int], ...] = (
+    (ROWS, KeyedProcessFunction, 0),
+    (BROADCAST, KeyedBroadcastProcessFunction, 1),
+    *((name, KeyedCoProcessFunction, index) for index, name in enumerate(INPUTS)),
+)
 _BASES = (KeyedFunction, *(base for base, _ in _NEEDED))
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 _ENCLOSING = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
@@ -47,13 +53,13 @@ _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 
 
 def check_function(function: object) -> None:
-    """Refuse what is no process function, or one that could only fail in a task.
+    """Refuse an object that is no process function, or one that would fail in a task.
 
     Raises
     ------
     InvalidFunctionError
-        For a class in place of an instance, a method that is missing or cannot be called as it is, a declared
-        state that it cannot have, and one that is used and never bound.
+        For a class in place of an instance, a method that is missing or has other parameters, a declared
+        state that the function cannot have, and one that is used and never bound.
     InvalidDescriptorError
         Where two attributes declare states of one name.
     """
@@ -81,31 +87,24 @@ def check_function(function: object) -> None:
 
 
 def row_classes(function: KeyedFunction) -> dict[str, RowClass]:
-    """Return the classes that a function names for its rows, by the sort of rows; none for plain ones.
+    """Return the classes that a function names for its rows, by the kind of rows; without plain rows.
 
     Raises
     ------
     RowClassError
     """
-    found: dict[str, RowClass | None] = {}
-    if isinstance(function, KeyedProcessFunction):
-        found[ROWS] = row_class_of(function, KeyedProcessFunction)
-    if isinstance(function, KeyedBroadcastProcessFunction):
-        found[BROADCAST] = row_class_of(function, KeyedBroadcastProcessFunction, 1)
-    if isinstance(function, KeyedCoProcessFunction):
-        for place, name in enumerate(INPUTS):
-            found[name] = row_class_of(function, KeyedCoProcessFunction, place)
-    return {name: row_class for name, row_class in found.items() if row_class is not None}
+    found = {
+        rows: row_class_of(function, base, index)
+        for rows, base, index in _TYPE_PARAMETERS
+        if isinstance(function, base)
+    }
+    return {rows: row_class for rows, row_class in found.items() if row_class is not None}
 
 
 def check_row_classes(function: KeyedFunction, columns_of: Callable[[str], pa.Schema]) -> None:
-    """Refuse a function that names a class for its rows which does not fit their columns.
+    """Refuse a function with a row class that does not fit the columns.
 
-    Parameters
-    ----------
-    function : KeyedFunction
-    columns_of : callable
-        Returns the columns of a sort of rows: `ROWS`, `BROADCAST` or one of two inputs.
+    `columns_of` returns the columns of a kind of rows: `ROWS`, `BROADCAST` or one of `INPUTS`.
 
     Raises
     ------
@@ -121,15 +120,15 @@ def check_methods(
     needed: Mapping[str, tuple[str, ...]],
     optional: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Refuse a user's object that lacks a method, or has one that cannot be called as it will be.
+    """Refuse a user's object that lacks a method, or has one with other parameters.
 
     Parameters
     ----------
     function : object
     bases : sequence of type
-        The classes whose methods of these names do nothing.
+        The classes whose own methods do not count.
     needed, optional : mapping
-        The arguments with which each method is called, by its name.
+        The parameters of each method, by its name.
 
     Raises
     ------
@@ -138,7 +137,7 @@ def check_methods(
     for name in needed:
         if not _has(function, name, bases):
             raise _missing(function, name, needed[name])
-    # One of a name that none of its own base classes has is never called.
+    # A method whose name no base class of the function has is never called.
     called = {name for base in bases if isinstance(function, base) for name in vars(base)}
     for name, arguments in {**optional, **needed}.items():
         if name in called and _has(function, name, bases):
@@ -146,7 +145,7 @@ def check_methods(
 
 
 def _has(function: object, name: str, bases: Sequence[type]) -> bool:
-    """Return whether a function has a method that is not that of a base class."""
+    """Return whether a function defines a method itself."""
     own = getattr(type(function), name, None)
     inherited = any(own is vars(base).get(name) for base in bases)
     return name in vars(function) or (own is not None and not inherited)
@@ -178,7 +177,7 @@ def _check_method(function: object, name: str, arguments: tuple[str, ...]) -> No
             owner, f"its {name}() is asynchronous, and nothing would await it; define it without async"
         )
     try:
-        # That of the decorator's function, which is called; what it calls may take other arguments.
+        # Of the decorator, which is called; the function in it may have other parameters.
         signature = inspect.signature(method, follow_wrapped=False)
     except (TypeError, ValueError):  # of a method that is not written in Python
         return
@@ -193,7 +192,7 @@ def _check_method(function: object, name: str, arguments: tuple[str, ...]) -> No
 
 
 def _refuse_loose_states(function: KeyedFunction) -> None:
-    """Refuse a method that reads or writes a state which is declared outside the class: nothing binds it."""
+    """Refuse a method that uses a state declared outside the class, which nothing binds."""
     for owner in type(function).__mro__:
         for method in vars(owner).values():
             if not isinstance(method, FunctionType) or owner.__module__.startswith("keyedstate."):
@@ -221,14 +220,7 @@ def _refuse_loose_states(function: KeyedFunction) -> None:
 
 
 def _attributes_of(code: CodeType, free: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield each attribute that code looks up on a variable of outside: the variable's name and its own.
-
-    Parameters
-    ----------
-    code : CodeType
-    free : set of str
-        The variables of enclosing functions that are no local ones of the method.
-    """
+    """Yield (variable, attribute) of each lookup of an attribute on a global or on a variable in `free`."""
     before = None
     for instruction in dis.get_instructions(code):
         if (

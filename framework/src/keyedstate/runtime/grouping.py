@@ -1,7 +1,6 @@
-"""Rows grouped by key: what vectorised work begins with.
+"""Rows grouped by key, on columns: a distinct key costs a Python object, a row none.
 
-Grouping gives each row the number of its key; numbers follow the first appearance of the keys.  Everything is
-done on columns: a row costs no Python object, a distinct key one.
+Each row gets the number of its key; keys are numbered in the order of their first appearance.
 """
 
 from __future__ import annotations
@@ -21,17 +20,16 @@ Integers = npt.NDArray[np.int64]
 
 
 def key_serializer_for(types: Sequence[pa.DataType]) -> TypeSerializer[Any]:
-    """Return the serializer of a key made of columns of these Arrow types.
+    """Return the serializer of a key made of columns of these Arrow types; several make a tuple.
 
-    Every column is nullable: a null key is a key like any other, as in Spark's ``GROUP BY``.  Several
-    columns make a tuple.
+    Every column is nullable: a null key is a key like any other, as in Spark's ``GROUP BY``.
     """
     parts = [nullable(from_arrow_type(type_)) for type_ in types]
     return parts[0] if len(parts) == 1 else tuple_of(*parts)
 
 
 class GroupedRows:
-    """The distinct keys of some rows, and which row has which.
+    """The distinct keys of some rows, and the key of each row.
 
     Parameters
     ----------
@@ -40,16 +38,14 @@ class GroupedRows:
     key_groups : ndarray of int32
         The key group of each row.
     numbered : tuple of ndarray of int64, optional
-        `codes`, and the first row of each key, where they are known.
+        `codes` and `first_rows`, where they are known.
 
     Attributes
     ----------
     codes : ndarray of int64
         For each row the number of its key, from 0 in the order of first appearance.
-    key_columns : list of pyarrow.Array
-        The distinct keys.
-    keys : list
-        The same as Python values in canonical form, tuples where there are several columns.
+    first_rows : ndarray of int64
+        The first row of each key.
     key_groups : ndarray of int32
         The key group of each distinct key.
     """
@@ -60,40 +56,36 @@ class GroupedRows:
         key_groups: npt.NDArray[np.int32],
         numbered: tuple[Integers, Integers] | None = None,
     ) -> None:
-        self.codes, first_rows = _numbered(columns) if numbered is None else numbered
-        self._first_rows = first_rows
+        self.codes, self.first_rows = _numbered(columns) if numbered is None else numbered
         self._columns = columns
-        self.key_groups = key_groups[first_rows]
+        self.key_groups = key_groups[self.first_rows]
 
     def __len__(self) -> int:
         """Return the number of distinct keys."""
-        return len(self._first_rows)
+        return len(self.first_rows)
 
     @cached_property
     def keys(self) -> list[Any]:
-        """The distinct keys as Python values."""
-        values = self.key_values
-        return values[0] if len(values) == 1 else list(zip(*values, strict=True))
+        """The distinct keys as Python values in canonical form, tuples of several columns."""
+        return _joined(self.key_values)
 
     @cached_property
     def key_values(self) -> list[list[Any]]:
-        """The distinct keys as Python values in canonical form, a list for each key column."""
-        return values_of([column.take(pa.array(self._first_rows)) for column in self._columns])
+        """The same, a list for each key column."""
+        return values_of(self._distinct)
 
     @cached_property
     def key_columns(self) -> list[pa.Array]:
         """The distinct keys as columns."""
-        taken = [column.take(pa.array(self._first_rows)) for column in self._columns]
-        return [canonical_column(column) for column in taken]
+        return [canonical_column(column) for column in self._distinct]
 
     @property
-    def first_rows(self) -> Integers:
-        """The first row of each key."""
-        return self._first_rows
+    def _distinct(self) -> list[pa.Array]:
+        return [column.take(pa.array(self.first_rows)) for column in self._columns]
 
     @cached_property
     def rows_by_key(self) -> Integers:
-        """The numbers of all rows, those of one key together, in the order in which the rows came."""
+        """The numbers of all rows, consecutive for each key, and in their order within a key."""
         # NumPy sorts numbers of 16 bits by their digits, in an eighth of the time.
         order = np.argsort(self.codes.astype(np.uint16), kind="stable")
         if len(self) > 1 << 16:
@@ -102,7 +94,7 @@ class GroupedRows:
 
     @cached_property
     def bounds(self) -> Integers:
-        """Where the rows of each key begin in `rows_by_key`; one more than there are keys."""
+        """The start of the rows of each key in `rows_by_key`, and their number at the end."""
         bounds = np.zeros(len(self) + 1, np.int64)
         np.cumsum(np.bincount(self.codes, minlength=len(self)), out=bounds[1:])
         return bounds
@@ -115,14 +107,9 @@ class GroupedRows:
         return self.codes[valid], column.drop_null().to_numpy(zero_copy_only=False)
 
     def aggregated(self, column: pa.Array, function: str) -> pa.ChunkedArray:
-        """Return what one of Arrow's hash aggregations gives for each key, in the order of the keys.
+        """Return one of Arrow's hash aggregations of a column for each key, in the order of the keys.
 
-        Parameters
-        ----------
-        column : pyarrow.Array
-            A value for each row.
-        function : str
-            As in `pyarrow.TableGroupBy.aggregate`, such as "sum".
+        `function` is a name of `pyarrow.TableGroupBy.aggregate`, such as "sum".
 
         Raises
         ------
@@ -136,7 +123,10 @@ class GroupedRows:
 
 def keys_of(columns: Sequence[pa.Array]) -> list[Any]:
     """Return the keys of rows, in canonical form: the values of a column, or tuples of several."""
-    values = values_of(columns)
+    return _joined(values_of(columns))
+
+
+def _joined(values: list[list[Any]]) -> list[Any]:
     return values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
 
@@ -177,7 +167,7 @@ def _numbered(columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
     count = 1
     for leaf in (leaf for column in columns for leaf in _leaves(column)):
         encoded = leaf.dictionary_encode(null_encoding="encode")
-        # Wide at once: before NumPy 2 a product of 32-bit integers with a 64-bit scalar wraps around.
+        # 64 bits first: before NumPy 2 a product of 32-bit integers with a 64-bit scalar wraps around.
         numbers = encoded.indices.to_numpy().astype(np.int64)
         if codes is None:
             codes, count = numbers, len(encoded.dictionary)
@@ -187,13 +177,13 @@ def _numbered(columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
         codes, count = both.indices.to_numpy().astype(np.int64), len(both.dictionary)
     assert codes is not None, "a key has at least one column"
     first_rows = np.empty(count, np.int64)
-    # Of several assignments to one place the last one counts: backwards, that of the first row.
+    # The last assignment to an index counts: backwards, that is the first row.
     first_rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return codes, first_rows
 
 
 def _leaves(column: pa.Array) -> list[pa.Array]:
-    """Return columns of single values, equal together exactly where Spark's ``GROUP BY`` holds rows equal."""
+    """Return columns of single values, equal in two rows exactly where Spark's ``GROUP BY`` groups them."""
     if pa.types.is_struct(column.type):
         parts = [leaf for part in column.flatten() for leaf in _leaves(part)]
         return [column.is_valid(), *parts] if column.null_count else parts

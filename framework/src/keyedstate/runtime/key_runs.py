@@ -1,4 +1,4 @@
-"""The rows of a batch for a function that takes them one by one: those of one key behind each other."""
+"""The rows of a batch for a function that takes them one by one: grouped by key, or in their order."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from keyedstate.runtime.row_classes import RowClass, rows_from
 from keyedstate.state.context import KeySequence
 from keyedstate.types import from_arrow_type, infer
 
-#: Rows that are Python objects at one time.  They, what the function makes of them and the state that it
-#: touches fit into a processor's own cache: with 10,000 rows an epoch took a sixth longer.
+#: Rows of one chunk, which are Python objects at the same time. They, their output and the state that they
+#: use fit into a processor's own cache: with 10,000 rows an epoch takes a sixth longer.
 ROWS_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
 class KeyRuns:
-    """Some rows, those of one key behind each other.
+    """A chunk of rows as runs of consecutive rows with one key.
 
     Attributes
     ----------
     keys : KeySequence
-        Those of the rows.
+        The key of each run.
     counts : sequence of int
-        How many of the rows follow one another with each of the keys.
+        The number of rows of each run.
     batch : pyarrow.RecordBatch
         The rows, without the columns of `key_values`.
     key_values : mapping of str to list
@@ -38,7 +38,7 @@ class KeyRuns:
     names : sequence of str
         The columns that a function sees.
     row_class : RowClass or None
-        The class of rows, where the function names one.
+        The class of rows that the function names.
     """
 
     keys: KeySequence
@@ -55,24 +55,12 @@ class KeyRuns:
         return rows_from(self.row_class, self.names, columns)
 
     def times(self, time_column: str | None) -> Iterator[int | None] | None:
-        """Iterate over the event times of the rows; None where they have none."""
+        """Iterate over the event times of the rows; None without a time column."""
         return None if time_column is None else iter(event_times(self.batch.column(time_column)))
 
 
 class RowsByKey:
-    """Makes `KeyRuns` of batches.
-
-    Parameters
-    ----------
-    key_columns : sequence of str
-    key_group_column : str
-        A function does not see it.
-    time_column : str or None
-        Stays in each `KeyRuns.batch`.
-    whole : bool, default False
-        Whether all other columns stay there, too.
-    row_class : RowClass, optional
-    """
+    """Makes `KeyRuns` of batches; their `KeyRuns.batch` has the time column and, if `whole`, all columns."""
 
     def __init__(
         self,
@@ -90,11 +78,11 @@ class RowsByKey:
         self._row_class = row_class
 
     def grouped(self, batch: pa.RecordBatch) -> Iterator[KeyRuns]:
-        """Yield the rows with all those of one key together, in the order in which they came.
+        """Yield the rows grouped by key, those of one key in their order.
 
-        So no key comes twice in a stretch, and what states have of its keys can be read before and written
-        behind in one go.  That pays for the sorting many times over, with five rows of a key as with one.
-        Few rows with less than two of a key on average stay in their order.
+        No key comes twice in a chunk, so the state of its keys can be read before it and written after it in
+        bulk, which outweighs the sorting even at one row a key. A small batch with less than two rows a key
+        stays in its order.
         """
         columns = [batch.column(name) for name in self._key_columns]
         grouped = GroupedRows(columns, batch.column(self._key_group_column).to_numpy())
@@ -102,7 +90,7 @@ class RowsByKey:
             yield from self.in_order(batch)
             return
         names = self._shown(batch)
-        # A batch must keep a column, or it would not know how many rows it has.
+        # A batch needs a column, or it has no number of rows.
         whole = self._whole or len(names) == len(columns)
         shared = {
             name: values
@@ -145,6 +133,6 @@ class RowsByKey:
 
 
 def _is_same_in_rows(arrow_type: pa.DataType) -> bool:
-    """Return whether the values of a key column are those that rows have in it, for all rows to share."""
+    """Return whether all rows of a key can share its value: the key's type is the row's, and immutable."""
     of_keys = from_arrow_type(arrow_type)
     return of_keys.immutable and not of_keys.needs_canonical and of_keys == infer(arrow_type)

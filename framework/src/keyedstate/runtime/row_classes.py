@@ -1,8 +1,8 @@
 """Rows as instances of a class of the user: ``class Visits(KeyedProcessFunction[Visit])``.
 
-`Visit` is a dataclass or a NamedTuple with a field for each column that the function needs.  Columns become
-lists of values as for plain rows, those without a field are left out, and a row costs the making of its
-instance.  A function that names no class has plain rows, and nothing here is called for them.
+`Visit` is a dataclass or a NamedTuple with a field for each column that the function needs. Columns become
+lists of values as for plain rows, and those without a field are skipped; a row costs its instance. A function
+that names no class has plain rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keyedstate.errors import RowClassError, did_you_mean
 from keyedstate.runtime.rows import row_values, rows_of
 from keyedstate.types.contract.arrow_columns import spread
 
-#: What values of Arrow types are in Python.
+#: The Python types of values by Arrow type.
 _VALUES: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
     (pa.types.is_boolean, bool),
     (pa.types.is_integer, int),
@@ -44,12 +44,7 @@ _VALUES: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
 
 
 class RowClass:
-    """A dataclass or NamedTuple whose instances rows are.
-
-    Parameters
-    ----------
-    given : object
-        What a function names.
+    """A dataclass or NamedTuple whose instances are rows.
 
     Attributes
     ----------
@@ -59,7 +54,7 @@ class RowClass:
     Raises
     ------
     RowClassError
-        For what is neither, has no field, or has annotations that name nothing.
+        For a class that is neither, has no field, or has annotations that cannot be resolved.
     """
 
     def __init__(self, given: Any) -> None:
@@ -75,8 +70,8 @@ class RowClass:
             raise RowClassError(
                 self._name, f"its annotations cannot be read ({error}); define what they name in its module"
             ) from error
-        self._make: Callable[[Sequence[list[Any]]], Iterator[Any]]
         make: Any = given
+        self._make: Callable[[Sequence[list[Any]]], Iterator[Any]] = lambda columns: map(make, *columns)
         if dataclasses.is_dataclass(given):
             fields = [field for field in dataclasses.fields(given) if field.init]
             names = [field.name for field in fields]
@@ -84,15 +79,11 @@ class RowClass:
                 self._make = lambda columns: (
                     make(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)
                 )
-            else:
-                self._make = lambda columns: map(make, *columns)
         else:
             names = list(given._fields)
             if given.__bases__ == (tuple,):
-                # As `_make`, which is a Python function and takes twice as long.
+                # As `_make`, which is a Python function and half as fast.
                 self._make = lambda columns: map(tuple.__new__, repeat(given), zip(*columns, strict=True))
-            else:
-                self._make = lambda columns: map(make, *columns)
         if not names:
             raise RowClassError(self._name, "it has no field; give it one for each column that is needed")
         self.fields = {name: hints.get(name, Any) for name in names}
@@ -105,15 +96,15 @@ class RowClass:
         Raises
         ------
         RowClassError
-            For a field without a column, and one whose annotation does not stand for the column's values.
+            For a field without a column, and an annotation that does not fit the column's values.
         """
         for name, annotation in self.fields.items():
-            places = schema.get_all_field_indices(name)
-            if len(places) != 1:
-                has = f"the rows have {len(places)} columns of that name, of {', '.join(schema.names)}"
+            indices = schema.get_all_field_indices(name)
+            if len(indices) != 1:
+                has = f"the rows have {len(indices)} columns of that name, of {', '.join(schema.names)}"
                 hint = did_you_mean(name, schema.names).rstrip("?")
                 raise RowClassError(self._name, f"it has the field {name!r}, and {has}.{hint}".rstrip("."))
-            column = schema.field(places[0])
+            column = schema.field(indices[0])
             nested = self._nested[name]
             if nested is not None and pa.types.is_struct(column.type):
                 nested.check(pa.schema(list(column.type)))
@@ -126,12 +117,7 @@ class RowClass:
                 )
 
     def rows(self, columns: Mapping[str, pa.Array | list[Any]]) -> Iterator[Any]:
-        """Iterate over instances.
-
-        Parameters
-        ----------
-        columns : mapping
-            By name, as Arrow or as values.
+        """Iterate over instances, from columns by name that are arrays or lists of values.
 
         Raises
         ------
@@ -162,28 +148,22 @@ class RowClass:
 def rows_from(
     row_class: RowClass | None, names: Sequence[str], columns: Sequence[pa.Array | list[Any]]
 ) -> Iterator[Any]:
-    """Iterate over rows: instances of a class or, without one, plain ones."""
+    """Iterate over rows: instances of a class or, without one, plain rows."""
     if row_class is not None:
         return row_class.rows(dict(zip(names, columns, strict=True)))
     return rows_of(names, [column if isinstance(column, list) else row_values(column) for column in columns])
 
 
-def row_class_of(function: object, base: type, place: int = 0) -> RowClass | None:
-    """Return the class that a function names for rows; None for plain ones.
+def row_class_of(function: object, base: type, index: int = 0) -> RowClass | None:
+    """Return the class that a function names for rows; None for plain rows.
 
-    Parameters
-    ----------
-    function : object
-    base : type
-        The generic class that it derives from.
-    place : int, optional
-        Which of the type parameters of `base` it is.
+    The class is the type parameter `index` of the generic class `base`.
 
     Raises
     ------
     RowClassError
     """
-    given = _arguments(type(function), base)[place]
+    given = _arguments(type(function), base)[index]
     return None if given is Any or isinstance(given, TypeVar) else RowClass(given)
 
 
@@ -195,7 +175,7 @@ def is_row_class(given: object) -> bool:
 
 
 def _arguments(own: type, base: type) -> tuple[Any, ...]:
-    """Return what a class gives for the type parameters of a generic one that it derives from."""
+    """Return the arguments of a class for the type parameters of its generic base class."""
     if own is base:
         return tuple(base.__parameters__)  # type: ignore[attr-defined]
     for parent in vars(own).get("__orig_bases__", own.__bases__):
@@ -210,7 +190,7 @@ def _arguments(own: type, base: type) -> tuple[Any, ...]:
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """Return what an annotation stands for, by its plain types: several for a union."""
+    """Return the plain types that an annotation stands for: several for a union."""
     if get_origin(annotation) is Annotated:
         return _alternatives(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
@@ -232,7 +212,7 @@ def _takes_none(annotation: Any) -> bool:
 
 
 def _fits(annotation: Any, arrow_type: pa.DataType) -> bool:
-    """Return whether values of an Arrow type are what an annotation says."""
+    """Return whether an annotation fits the values of an Arrow type."""
     value = _value_type(arrow_type)
     return any(_is_of(one, value, arrow_type) for one in _alternatives(annotation))
 

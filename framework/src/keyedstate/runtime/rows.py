@@ -13,13 +13,13 @@ from keyedstate.types import infer, row_type
 
 
 def iterate_rows(names: Sequence[str], columns: Sequence[pa.Array]) -> Iterator[tuple[Any, ...]]:
-    """Iterate over the rows of a batch; they are values of the row type that has these names."""
+    """Iterate over the rows of a batch, as values of the row type with these names."""
     return rows_of(names, [row_values(column) for column in columns])
 
 
 def rows_of(names: Sequence[str], columns: Sequence[list[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Iterate over the rows that have these values by column."""
-    # As `_make` of a named tuple, which is a Python function and takes twice as long.
+    """Iterate over the rows with these values by column."""
+    # As `_make` of a named tuple, which is a Python function and half as fast.
     return map(tuple.__new__, repeat(row_type(tuple(names))), zip(*columns, strict=True))
 
 

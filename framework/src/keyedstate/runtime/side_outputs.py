@@ -1,8 +1,8 @@
-"""Several outputs of one function: its own rows, and those that `Context.output` puts out under a name.
+"""Several outputs of one function: the rows that it yields, and those that `Context.output` puts out.
 
-All of them leave the operator in one DataFrame: a column says which output a row is of, and each output is a
-struct column, null in the rows of others.  A batch has the rows of one output, so that it is made column by
-column; between the outputs there is no order.
+All of them leave the operator in one DataFrame: a column names the output of each row, and each output is a
+struct column, null in the rows of others. A batch has the rows of one output; outputs are not ordered among
+each other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from keyedstate.errors import SideOutputNameError, UndeclaredSideOutputError
 from keyedstate.runtime.output import OutputSchema
 
-#: The column that says which output a row is of, and the output of the rows that a function yields.
+#: The column that names the output of a row, and the output of the rows that a function yields.
 OUTPUT, MAIN = "output", "main"
 
 
@@ -34,15 +34,7 @@ def check_name(name: object) -> None:
 
 
 class Outputs:
-    """The outputs of an operator.
-
-    Parameters
-    ----------
-    main : OutputSchema
-        The columns of the rows that the function yields.
-    sides : mapping of str to OutputSchema
-        Those of each side output.
-    """
+    """The columns of an operator's outputs: of the rows that the function yields, and of each side output."""
 
     def __init__(self, main: OutputSchema, sides: Mapping[str, OutputSchema]) -> None:
         self.main = main
@@ -63,7 +55,7 @@ class Outputs:
         return pa.RecordBatch.from_arrays([tag, *columns], schema=self._tagged)
 
     def separate(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the rows of each output that has any, out of what leaves the operator."""
+        """Yield the rows of each output that has any, from a batch that leaves the operator."""
         if not self.sides:
             yield MAIN, batch
             return
@@ -74,14 +66,7 @@ class Outputs:
 
 
 class SideRows:
-    """Rows for side outputs that no batch has yet.
-
-    Parameters
-    ----------
-    outputs : Outputs
-    by_columns : bool
-        Whether what is put is batches, and no single rows.
-    """
+    """Rows for side outputs that wait for their batch; `by_columns` says that they are put as batches."""
 
     def __init__(self, outputs: Outputs, *, by_columns: bool) -> None:
         self._outputs = outputs
@@ -89,7 +74,7 @@ class SideRows:
         self._waiting: dict[str, tuple[list[Any], list[Any]]] = {}
 
     def put(self, name: str, rows: Any, key: object) -> None:
-        """Add a row, or where these are of columns a batch, that was made for a key.
+        """Add a row, or a batch, that was made for a key.
 
         Raises
         ------
@@ -102,12 +87,12 @@ class SideRows:
         keys.append(key)
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows as batches that leave the operator, and forget them.
+        """Yield all waiting rows as batches that leave the operator.
 
         Raises
         ------
         OutputError
-            Where a row is not as its output is declared.
+            Where a row does not have the declared columns.
         """
         while self._waiting:
             name, (rows, keys) = self._waiting.popitem()
@@ -120,5 +105,5 @@ class SideRows:
                 yield self._outputs.tagged(name, schema.to_batch(rows, keys.__getitem__))
 
     def clear(self) -> None:
-        """Forget all rows: those of a step that failed."""
+        """Drop all rows: those of a step that failed."""
         self._waiting.clear()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,32 +16,35 @@ from keyedstate.types import VOID_NAMESPACE
 #: The name of the service of a process function (Flink's ``KeyedProcessOperator``).
 USER_TIMERS = "user-timers"
 
+_Times: TypeAlias = "int | Sequence[int] | npt.NDArray[Any]"
+_KeyGroups: TypeAlias = "Sequence[int] | npt.NDArray[Any] | None"
+
 
 class TimeDomain(enum.Enum):
-    """By which time a timer fires (Flink's ``TimeDomain``)."""
+    """The time by which a timer fires (Flink's ``TimeDomain``)."""
 
     EVENT_TIME = "event-time"
     PROCESSING_TIME = "processing-time"
 
 
 class AtEnd(enum.Enum):
-    """What happens to timers when the rows that an operator is given have come to their end."""
+    """Which timers fire after the last row that an operator is given."""
 
-    #: An epoch is over: those fire whose time has come.
+    #: An epoch is over: those that are due.
     EPOCH = "epoch"
-    #: The input is over: all fire.
+    #: The input is over: all.
     INPUT = "input"
-    #: The query is drained: all those of event time fire, and those of processing time that are due.
+    #: The query is drained: all of event time, and those of processing time that are due.
     DRAINED = "drained"
-    #: The state is what is wanted: all are kept.
+    #: Only the state is wanted: none.
     NOTHING = "nothing"
 
 
 class KeyTimers:
     """The timers of the current key (Flink's ``TimerService``); times are milliseconds since 1970 UTC.
 
-    A timer is a time in one of two domains: registering it again changes nothing, and it fires once, with
-    ``on_timer``.  One whose time has passed fires at the end of the epoch.
+    A timer is a time in one of two domains. It fires once, with ``on_timer``, however often it is registered;
+    one whose time has passed fires at the end of the epoch.
     """
 
     __slots__ = ("_service",)
@@ -50,12 +54,12 @@ class KeyTimers:
 
     @property
     def current_watermark(self) -> int:
-        """The event time up to which all rows have come; -2**63 where none is known."""
+        """The event time up to which all rows have come; -2**63 while it is unknown."""
         return self._service.current_watermark
 
     @property
     def current_processing_time(self) -> int:
-        """The processing time by which timers fire: one for all rows of an epoch."""
+        """The processing time by which timers fire; fixed for an epoch."""
         return self._service.current_processing_time
 
     def register_event_time_timer(self, time: int) -> None:
@@ -70,7 +74,7 @@ class KeyTimers:
         self._service.register_event_time_timer(VOID_NAMESPACE, time)
 
     def delete_event_time_timer(self, time: int) -> None:
-        """Delete a timer; one that is not there is no error."""
+        """Delete a timer, if it exists."""
         self._service.delete_event_time_timer(VOID_NAMESPACE, time)
 
     def register_processing_time_timer(self, time: int) -> None:
@@ -82,23 +86,19 @@ class KeyTimers:
         self._service.register_processing_time_timer(VOID_NAMESPACE, time)
 
     def delete_processing_time_timer(self, time: int) -> None:
-        """Delete a timer; one that is not there is no error."""
+        """Delete a timer, if it exists."""
         self._service.delete_processing_time_timer(VOID_NAMESPACE, time)
 
     # -- the timers of many keys --------------------------------------------------------------------------
 
     def register_event_time_timers(
-        self,
-        keys: Iterable[Any],
-        times: int | Sequence[int] | npt.NDArray[Any],
-        key_groups: Sequence[int] | npt.NDArray[Any] | None = None,
+        self, keys: Iterable[Any], times: _Times, key_groups: _KeyGroups = None
     ) -> None:
-        """Register a timer of each of several keys.
+        """Register a timer of each of several keys, whatever the current key is.
 
         Parameters
         ----------
         keys : iterable
-            The current key, if there is any, plays no part.
         times : int, sequence or ndarray of int
             One for all, which costs little more than the update of a set, or one of each.
         key_groups : sequence of int, optional
@@ -112,33 +112,25 @@ class KeyTimers:
         self._service.register_event_time_timers(keys, key_groups, VOID_NAMESPACE, times)
 
     def delete_event_time_timers(
-        self,
-        keys: Iterable[Any],
-        times: int | Sequence[int] | npt.NDArray[Any],
-        key_groups: Sequence[int] | npt.NDArray[Any] | None = None,
+        self, keys: Iterable[Any], times: _Times, key_groups: _KeyGroups = None
     ) -> None:
-        """Delete a timer of each of several keys, where it is there."""
+        """Delete a timer of each of several keys, where it exists."""
         self._service.delete_event_time_timers(keys, key_groups, VOID_NAMESPACE, times)
 
     def register_processing_time_timers(
-        self,
-        keys: Iterable[Any],
-        times: int | Sequence[int] | npt.NDArray[Any],
-        key_groups: Sequence[int] | npt.NDArray[Any] | None = None,
+        self, keys: Iterable[Any], times: _Times, key_groups: _KeyGroups = None
     ) -> None:
         """Register a timer of each of several keys, as `register_event_time_timers` does."""
         self._service.register_processing_time_timers(keys, key_groups, VOID_NAMESPACE, times)
 
     def delete_processing_time_timers(
-        self,
-        keys: Iterable[Any],
-        times: int | Sequence[int] | npt.NDArray[Any],
-        key_groups: Sequence[int] | npt.NDArray[Any] | None = None,
+        self, keys: Iterable[Any], times: _Times, key_groups: _KeyGroups = None
     ) -> None:
-        """Delete a timer of each of several keys, where it is there."""
+        """Delete a timer of each of several keys, where it exists."""
         self._service.delete_processing_time_timers(keys, key_groups, VOID_NAMESPACE, times)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class TimerBatch:
     """The timers that a vectorised function handles at once, in the order of time.
 
@@ -153,15 +145,10 @@ class TimerBatch:
     domain : TimeDomain
     """
 
-    __slots__ = ("domain", "key_groups", "keys", "times")
-
-    def __init__(
-        self, keys: list[Any], key_groups: list[int], times: npt.NDArray[np.int64], domain: TimeDomain
-    ) -> None:
-        self.keys = keys
-        self.key_groups = key_groups
-        self.times = times
-        self.domain = domain
+    keys: list[Any]
+    key_groups: list[int]
+    times: npt.NDArray[np.int64]
+    domain: TimeDomain
 
     def __len__(self) -> int:
         return len(self.keys)

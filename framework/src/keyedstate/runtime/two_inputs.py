@@ -26,7 +26,7 @@ else:
 
 #: The struct columns with the rows of the first and of the second input.
 FIRST_COLUMN, SECOND_COLUMN = "__keyedstate_first", "__keyedstate_second"
-#: The inputs by name, where each has event times and figures of its own.
+#: The names of the inputs, where each has event times and metrics of its own.
 INPUTS = ("1", "2")
 
 
@@ -50,36 +50,22 @@ class ConnectedInput:
 
     @property
     def carried(self) -> tuple[int, ...]:
-        """The places of the columns that the struct column has: those beside the key, or else the first."""
-        others = [place for place, name in enumerate(self.schema.names) if name not in self.key_columns]
-        # Without any field nobody would see of which input a row is.
+        """The indices of the columns in the struct column: all but those of the key, or else the first."""
+        others = [index for index, name in enumerate(self.schema.names) if name not in self.key_columns]
+        # A struct without fields would not show of which input a row is.
         return tuple(others) or (0,)
 
     def columns(self, keys: Sequence[pa.Array], carried: pa.StructArray) -> list[pa.Array]:
-        """Return the columns of some rows of this input.
-
-        Parameters
-        ----------
-        keys : sequence of pyarrow.Array
-            The key columns.
-        carried : pyarrow.StructArray
-            The struct column, without nulls.
-        """
+        """Return the columns of rows of this input: the key columns, and a struct column without nulls."""
         found = dict(zip(self.carried, carried.flatten(), strict=True))
         names = self.schema.names
         found.update((names.index(name), column) for name, column in zip(self.key_columns, keys, strict=True))
-        return [found[place] for place in range(len(names))]
+        return [found[index] for index in range(len(names))]
 
 
 @dataclass(frozen=True)
 class ConnectedRows:
-    """Rows of one input: as many as a batch has.
-
-    Attributes
-    ----------
-    input : ConnectedInput
-    columns : list of pyarrow.Array
-    """
+    """The rows of one input in a batch."""
 
     input: ConnectedInput
     columns: list[pa.Array]
@@ -90,7 +76,7 @@ class ConnectedRows:
 
     @property
     def times(self) -> pa.Array | None:
-        """The column with the event time of the rows; None where the input has none."""
+        """The column with the event time of the rows; None if the input has none."""
         name = self.input.time_column
         return None if name is None else self.columns[self.input.schema.names.index(name)]
 
@@ -132,46 +118,35 @@ class KeyedCoProcessFunction(KeyedFunction, Generic[R1, R2]):
     """Reads the rows of two inputs, which share the state of a key, and yields output rows.
 
     Flink's ``KeyedCoProcessFunction``: for two streams of different columns, such as orders and payments.
-    The rows of one key come in the order in which they reached the task, whichever input they are of.  On
-    Spark that says nothing about rows of one micro-batch that are of different inputs, or come from different
-    partitions of one: compare their times where order matters.
+    The rows of one key come in the order in which they reached the task, whichever input they are of. Spark
+    does not order the rows of one micro-batch that are of different inputs, or of different partitions of
+    one input: compare their times where order matters.
 
-    The watermark is the least of those of both inputs.  ``KeyedCoProcessFunction[Order, Payment]`` names
-    classes of rows, as `KeyedProcessFunction` does.
+    The watermark is the smaller one of the inputs'. ``KeyedCoProcessFunction[Order, Payment]`` names classes
+    of rows, as `KeyedProcessFunction` does.
 
     Attributes
     ----------
     side_inputs : mapping of str to int
-        Which input's columns a side output has that declares None: 0 for the first, 1 for the second.
+        The input whose columns a side output has that declares None: 0 for the first, 1 for the second.
     """
 
     side_inputs: Mapping[str, int] = MappingProxyType({})
 
     def for_inputs(self, inputs: ConnectedInputs) -> KeyedCoProcessFunction:
-        """Return the function for rows of these columns; itself, unless it has to know them."""
+        """Return the function for rows of these columns; itself, unless it depends on them."""
         return self
 
     def process1(self, row: R1, ctx: Context) -> Iterable[Any] | None:
-        """Handle one row of the first input.
-
-        Parameters
-        ----------
-        row : tuple
-            As in `KeyedProcessFunction.process`.
-        ctx : Context
-
-        Returns
-        -------
-        iterable of rows, or None
-        """
+        """Handle one row of the first input; takes and returns rows as `KeyedProcessFunction.process`."""
         raise NotImplementedError
 
     def process2(self, row: R2, ctx: Context) -> Iterable[Any] | None:
-        """Handle one row of the second input, as `process1` does those of the first."""
+        """Handle one row of the second input."""
         raise NotImplementedError
 
     def on_timer(self, time: int, ctx: OnTimerContext) -> Iterable[Any] | None:
-        """Handle a timer of the key, which is of neither input; see `KeyedProcessFunction.on_timer`."""
+        """Handle a timer of the key, which both inputs share; see `KeyedProcessFunction.on_timer`."""
         raise NotImplementedError
 
 

@@ -18,16 +18,10 @@ from keyedstate.runtime.timers import TimerBatch
 class KeyedBatch:
     """The rows that a vectorised function handles at once, and their keys.
 
-    Parameters
-    ----------
-    rows : pyarrow.RecordBatch
-    key_columns : sequence of str
-    key_groups : ndarray of int32
-
     Attributes
     ----------
     rows : pyarrow.RecordBatch
-        The columns of the DataFrame; the rows of one key are in the order in which they came.
+        The columns of the DataFrame; the rows of one key are in their order.
     key_groups : ndarray of int32
         The key group of each row, for the bulk methods of states.
     """
@@ -63,14 +57,14 @@ class VectorizedProcessFunction(KeyedFunction):
 
     There is no current key: states are read and written by their bulk methods (``get_many``, ``update_many``,
     ``transform_many``, ``add_many``, ``put_many``, ``clear_many`` ...), which take keys and their key groups.
-    How rows are cut into batches is not defined, and may differ where an epoch runs again: the state after an
-    epoch must not depend on it.
+    The size of batches is undefined and may differ when an epoch runs again: the state after an epoch must
+    not depend on it.
 
     Attributes
     ----------
     batch_rows, batch_bytes : int
-        Batches from Spark are put together until they have so many rows or bytes.  The more rows there are,
-        the fewer times the state of a key is read and written.
+        Batches from Spark are joined until they have so many rows or bytes. Larger batches read and write the
+        state of a key less often.
     """
 
     batch_rows: int = 100_000
@@ -83,42 +77,26 @@ class VectorizedProcessFunction(KeyedFunction):
         ----------
         batch : KeyedBatch
         ctx : Context
-            Its ``key`` is None; its ``timestamp``, with which states that expire in event time are stamped,
-            is the latest of the epoch so far.
+            Its ``key`` is None. Its ``timestamp`` is the latest event time of the epoch so far; states that
+            expire in event time are stamped with it.
 
         Returns
         -------
         iterable of pyarrow.RecordBatch or pyarrow.Table, or None
-            Usually a generator.  Each has the declared columns, in any order; types are cast where no value
-            changes by that.
+            Usually a generator. Each has the declared columns, in any order; types are cast where that
+            changes no value.
         """
         raise NotImplementedError
 
     def on_timers(self, timers: TimerBatch, ctx: Context) -> Iterable[pa.RecordBatch | pa.Table] | None:
-        """Handle timers that ``ctx.timer_service`` was given, at their times or later; at least one.
+        """Handle due timers of one time domain, at least one; returns as `process_batch`.
 
-        Called before the first batch of an epoch, and once more at its end behind `end_epoch`, with the
-        timers of one time domain in the order of their times.  What is registered here and is due comes in a
-        later call.  Without this method a function has no timers.
-
-        Parameters
-        ----------
-        timers : TimerBatch
-        ctx : Context
-            Its ``key`` is None.
-
-        Returns
-        -------
-        iterable of pyarrow.RecordBatch or pyarrow.Table, or None
-            As of `process_batch`.
+        Called before the first batch of an epoch, and at its end after `end_epoch`, with the timers in the
+        order of their times. A timer that is registered here and due comes in a later call. Without this
+        method a function has no timers. The ``key`` of the context is None.
         """
         raise NotImplementedError
 
     def end_epoch(self, ctx: Context) -> Iterable[pa.RecordBatch | pa.Table] | None:
-        """Handle what was gathered; called once after the last batch, also where there was none.
-
-        Returns
-        -------
-        iterable of pyarrow.RecordBatch or pyarrow.Table, or None
-        """
+        """Finish the epoch, once after its last batch and even without any; returns as `process_batch`."""
         return None

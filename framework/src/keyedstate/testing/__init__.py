@@ -13,8 +13,8 @@ A whole test file of a backend is::
     class TestMyBackend(BackendContract):
         backend = "my-backend"
 
-The contract kit needs pytest (``pip install 'keyedstate[test]'``), the harness does not.  Names are imported
-when they are asked for, so that neither pays for the other, nor pytest for both when it starts.
+The contract kit needs pytest (``pip install 'keyedstate[test]'``), the harness does not. Names are imported
+at their first use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 _MODULES = {"BackendContract": "contract", "Instance": "instances", "open_instance": "instances"}
 
-# Before it is imported: its assertions are to explain themselves as those of a test file do.
+# Before it is imported, so that its assertions are explained as in a test file.
 if sys.modules.get("pytest") is not None:
     sys.modules["pytest"].register_assert_rewrite(f"{__name__}.contract")
 

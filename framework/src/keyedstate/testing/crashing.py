@@ -1,8 +1,8 @@
 """One epoch of an operator over a backend, killed with SIGKILL at a named point: what the contract kit runs.
 
-``python -m keyedstate.testing.crashing`` runs it in a process of its own, with its parameters as JSON.  It
-does what a Spark task and the driver do: claim the folder, restore, write state, write the epoch's files and
-manifest, acknowledge, publish.
+``python -m keyedstate.testing.crashing`` runs it in a process of its own, with its parameters as JSON. It
+runs the steps of a Spark task and of the driver: claim the folder, restore, write state, write the epoch's
+files and manifest, acknowledge, publish.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.instances import chosen_backend
 
-#: Where a process can die, in the order in which it gets there.
+#: The points at which a process can die, in their order.
 POINTS = (
     "in the synchronous part of the snapshot",
     "while the segment is written",
@@ -74,7 +74,7 @@ POINTS = (
 PARALLELISM, MAX_PARALLELISM = 2, 8
 KEYS = range(24)
 UID = "crashing"
-#: More than any buffer holds, so that half a file is on the disk when a writer dies.
+#: Larger than any buffer, so that half a file is on the disk when a writer dies.
 _BALLAST_BYTES = 3 << 20
 
 
@@ -100,28 +100,28 @@ STATES: dict[StateKind, StateDescriptor[Any]] = {
 BALLAST = ValueState("ballast", types.BYTES)
 
 
-def _count_epoch(kind: StateKind, handle: Any, epoch: int) -> None:
+def _count_epoch(kind: StateKind, accessor: Any, epoch: int) -> None:
     match kind:
         case StateKind.VALUE:
-            handle.update([*handle.value(), epoch])
+            accessor.update([*accessor.value(), epoch])
         case StateKind.MAP:
-            handle.put(epoch, epoch)
+            accessor.put(epoch, epoch)
         case _:
-            handle.add(epoch)
+            accessor.add(epoch)
 
 
-def _seen(kind: StateKind, handle: Any) -> Any:
+def _seen(kind: StateKind, accessor: Any) -> Any:
     match kind:
         case StateKind.VALUE:
-            return list(handle.value())
+            return list(accessor.value())
         case StateKind.MAP:
-            return sorted(handle.keys())
+            return sorted(accessor.keys())
         case _:
-            return handle.get()
+            return accessor.get()
 
 
 def expected(kinds: Iterable[StateKind], epochs: int) -> dict[str, Any]:
-    """Return what `CrashingJob.read` returns after that many epochs, each of them counted once."""
+    """Return the result of `CrashingJob.read` after so many epochs, each of them counted once."""
     seen: dict[int, list[int]] = {key: [] for key in KEYS}
     for epoch in range(epochs):
         for key in KEYS:
@@ -137,7 +137,7 @@ def expected(kinds: Iterable[StateKind], epochs: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CrashingJob:
-    """The operator: each epoch, every key notes the epoch, and one of five keys loses what it has.
+    """The operator: in each epoch every key records the epoch, and one of five keys clears its state.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class CrashingJob:
         coordinator.drain()
 
     def read(self) -> tuple[int, dict[str, Any]]:
-        """Return the newest published epoch, and what is restored from it, by kind and key."""
+        """Return the newest published epoch, and the state restored from it, by kind and key."""
         folder = self._folder()
         published = (folder.read_metadata(epoch) for epoch in reversed(folder.checkpoints()))
         metadata = next(found for found in published if found is not None)
@@ -184,9 +184,9 @@ class CrashingJob:
         return metadata.epoch, found
 
     def in_another_process(self, action: str, **parameters: Any) -> subprocess.CompletedProcess[str]:
-        """Run a method in a new process; what it returns is printed as JSON."""
+        """Run a method in a new process, which prints its result as JSON."""
         document = {"job": asdict(self), "action": action, "parameters": parameters}
-        # What was found here is found there, also where the path was changed at run time.
+        # The same modules are found there, even if the path was changed at run time.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         return subprocess.run(
             [sys.executable, "-m", __name__, json.dumps(document)],
@@ -274,11 +274,11 @@ class CrashingJob:
                 bytes_of_key = random.Random(1000 * epoch + key).randbytes(_BALLAST_BYTES // len(KEYS))
                 backend.get_state(BALLAST).update(bytes_of_key)
             for kind, state in self._states():
-                handle = backend.get_state(state)
+                accessor = backend.get_state(state)
                 if key % 5 == epoch:
-                    handle.clear()
+                    accessor.clear()
                 else:
-                    _count_epoch(kind, handle, epoch)
+                    _count_epoch(kind, accessor, epoch)
 
 
 def _die(*_arguments: Any) -> Any:
@@ -292,7 +292,7 @@ def _die_at(point: str, here: str) -> None:
 
 
 def _die_instead_of_renaming(name: str) -> None:
-    """Die between the temporary file and its new name, where that contains `name`."""
+    """Die between the temporary file and its new name, if that contains `name`."""
     rename = os.replace
 
     def replace(source: Any, target: Any) -> None:
@@ -326,7 +326,7 @@ class _DyingStrategy(SnapshotStrategy):
         if self._point == "while the segment is written":
             return _DyingSnapshot(self._strategy.prepare(checkpoint_id, tables))
         self._strategy.prepare(checkpoint_id, _DyingTables(tables))
-        # A strategy that looks at no table, since its plugin keeps all of them in one place.
+        # A strategy that reads no table, since its plugin keeps all of them in one store.
         return cast(Snapshot, _die())
 
 
@@ -342,7 +342,7 @@ class _DyingSnapshot(Snapshot):
 
 
 class _DyingTables(dict[str, AnyStateTable]):
-    """Dies when half of the tables were looked at."""
+    """Dies after half of the tables were read."""
 
     def __iter__(self) -> Iterator[str]:
         for number, name in enumerate(super().__iter__()):
@@ -358,7 +358,7 @@ class _DyingTables(dict[str, AnyStateTable]):
 
 
 class _DyingSink(SnapshotSink):
-    """Dies behind the ballast and a state more, with a part of a file on the disk."""
+    """Dies after the ballast and one more state, with a part of a file on the disk."""
 
     def __init__(self, writer: SnapshotSink) -> None:
         self._writer = writer
@@ -375,7 +375,7 @@ class _DyingSink(SnapshotSink):
 
 
 def main(text: str) -> None:
-    """Run what a document says and print what it returns."""
+    """Run the action of a document and print its result."""
     document = json.loads(text)
     action: Callable[..., Any] = getattr(CrashingJob(**document["job"]), document["action"])
     sys.stdout.write(json.dumps(action(**document["parameters"])))

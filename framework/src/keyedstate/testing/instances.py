@@ -1,4 +1,4 @@
-"""Instances of a backend without a job around them: tables, and snapshots in real segment files."""
+"""Instances of a backend without a job: tables, and snapshots in real segment files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _numbers = itertools.count()
 
 @dataclass
 class Instance:
-    """One instance of a backend over one key-group range, as a task of a job would have it.
+    """One instance of a backend over one key-group range, as in a task of a job.
 
     Attributes
     ----------
     backend : Backend
     context : BackendContext
     tables : dict
-        The tables by state name: the restored ones, and those that `table` made.
+        The tables by state name: restored ones, and those that `table` created.
     """
 
     backend: Backend
@@ -36,7 +36,7 @@ class Instance:
     _strategy: SnapshotStrategy = field(repr=False)
 
     def table(self, meta: StateMeta) -> AnyStateTable:
-        """Return the table of a state, made where there is none."""
+        """Return the table of a state, and create it if it does not exist."""
         if meta.name not in self.tables:
             self.tables[meta.name] = self.backend.create_state_table(meta, self.context)
         return self.tables[meta.name]
@@ -46,7 +46,7 @@ class Instance:
         return self._strategy.prepare(next(_numbers), self.tables)
 
     def write(self, snapshot: Snapshot, folder: Path) -> SegmentHandle:
-        """Write a snapshot into a segment file, release it, and return what restores from the file."""
+        """Write a snapshot into a segment file, release it, and return the handle that restores it."""
         storage = CheckpointStorage.open(folder)
         writer = SegmentWriter(storage, f"segment-{next(_numbers)}.seg", self.context.key_groups)
         try:
@@ -95,11 +95,9 @@ def open_instance(
     name : str
         The backend's name.
     folder : Path
-        Where its private folder may be made.
+        For the backend's private folder.
     options : mapping, optional
         Options by name, such as the backend's own.
-    key_groups : KeyGroupRange
-    max_parallelism : int
     handles : iterable of SegmentHandle
         Snapshots to restore from, whatever ranges they cover.
 

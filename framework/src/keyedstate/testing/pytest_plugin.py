@@ -1,7 +1,6 @@
 """The pytest plugin of this distribution: the fixture `keyedstate_harness`.
 
-pytest loads it by entry point whenever it starts, so nothing of the harness is imported here: that happens
-when a test makes one.
+pytest loads it by entry point whenever it starts, so the harness is imported by the first test that uses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the contract kit needs besides keyedstate, asked for before it is imported."""
+"""The packages that the contract kit needs besides keyedstate, checked before it is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NEEDED = ("pytest", "hypothesis")
 
 
 def require_test_extra() -> None:
-    """Refuse to go on without the extra ``test``.
+    """Refuse to continue without the extra ``test``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``keyedstate checkpoint``: what is stored of a query's state, without Spark and without its program."""
+"""``keyedstate checkpoint``: the stored state of a query, without Spark and without its program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keyedstate.cli.checkpoint.show_command import show
 from keyedstate.cli.checkpoint.verify_command import verify
 
 app = typer.Typer(
-    help="Stored state: what is there, what is in it, whether every byte of it is right.",
+    help="Stored state: which checkpoints exist, what they contain, whether every byte of it is right.",
     no_args_is_help=True,
 )
 app.command("list")(list_checkpoints)

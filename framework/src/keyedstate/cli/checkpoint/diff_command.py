@@ -30,12 +30,8 @@ from keyedstate.types import TypeSerializer
 _COLUMNS = ("state", "kind", "difference", "before", "after", "added", "removed", "changed")
 _NUMBERS = _COLUMNS[3:]
 
-First = Annotated[
-    str, typer.Argument(metavar="A", help="The stored state before; as PATH elsewhere.", show_default=False)
-]
-Second = Annotated[
-    str, typer.Argument(metavar="B", help="The stored state after; may be the same path.", show_default=False)
-]
+First = Annotated[str, typer.Argument(metavar="A", help="The stored state before; as PATH elsewhere.")]
+Second = Annotated[str, typer.Argument(metavar="B", help="The stored state after; may be the same path.")]
 EpochA = Annotated[
     int | None, typer.Option("--epoch-a", metavar="N", min=0, help="Of A, the checkpoint of this epoch.")
 ]
@@ -65,19 +61,14 @@ def diff(
 
     They may be checkpoints or savepoints, of any backends and any parallelism.
     """
+    sides = (open_storage(first, config), epoch_a), (open_storage(second, config), epoch_b)
     with SnapshotLeases() as leases:
-        pairs, only = _paired(
-            leases, (open_storage(first, config), epoch_a), (open_storage(second, config), epoch_b), uid
-        )
+        pairs, only = _paired(leases, *sides, uid)
         _check_states(pairs, state or ())
         entries = sum(entries_of(stored.metadata) for pair in pairs for stored in pair)
         size = sum(bytes_of(stored.metadata) for pair in pairs for stored in pair)
         with progress("comparing", size) as advance:
-
-            def step(done: int) -> None:
-                advance(size * done // max(entries, 1))
-                leases.renew()
-
+            step = leases.renewing(lambda done: advance(size * done // max(entries, 1)))
             found = [compare(*pair, names=state or (), limit=limit, advance=step) for pair in pairs]
     equal = not only and all(one.equal for one in found)
     if format is Format.json:
@@ -94,11 +85,11 @@ def _paired(
     second: tuple[CheckpointStorage, int | None],
     uid: str | None,
 ) -> tuple[list[tuple[OperatorSnapshot, OperatorSnapshot]], dict[str, str]]:
-    """Return the operators that are to be compared, and those of one side only, with its name."""
+    """Return the pairs of operators to compare, and the operators of one side only, with its name."""
     locations = [SnapshotLocation.open(storage, uid) for storage, _ in (first, second)]
     names = [[operator.uid for operator in location.operators] for location in locations]
     if len(names[0]) == len(names[1]) == 1:
-        # One against one is what is asked for, also where a copy has another name.
+        # One is compared with one, also where a copy has another name.
         pairs, only = [(names[0][0], names[1][0])], {}
     else:
         for location, mine, theirs in zip(locations, names, names[::-1], strict=True):
@@ -106,7 +97,7 @@ def _paired(
                 raise UnknownOperatorError(location.address, theirs[0], mine)
         common = [name for name in names[0] if name in names[1]]
         pairs = [(name, name) for name in common]
-        # Where one operator was named, the others of the other side are not asked for.
+        # Where one operator was named, the other side's other operators are not compared.
         several = min(map(len, names)) > 1
         only = {name: "a" for name in names[0] if name not in common and several}
         only |= {name: "b" for name in names[1] if name not in common and several}
@@ -157,37 +148,37 @@ def _types(types: Mapping[str, TypeSerializer[Any]] | None) -> dict[str, str] | 
     return None if types is None else {part: repr(serializer) for part, serializer in types.items()}
 
 
-def _value_types(state: StateDifference) -> list[TypeSerializer[Any] | None]:
-    return [None if types is None else types["value"] for types in (state.before, state.after)]
-
-
 def _example(state: StateDifference, example: Example) -> dict[str, Any]:
-    before, after = _value_types(state)
     return {
         "difference": example.change.value,
         "key_group": example.key_group,
         "namespace": json_value(example.namespace),
         "key": json_value(example.key),
-        "a": None if example.change is Change.ADDED else json_value(example.before, before),
-        "b": None if example.change is Change.REMOVED else json_value(example.after, after),
+        "a": None if example.change is Change.ADDED else json_value(example.before, _value(state.before)),
+        "b": None if example.change is Change.REMOVED else json_value(example.after, _value(state.after)),
     }
+
+
+def _value(types: Mapping[str, TypeSerializer[Any]] | None) -> TypeSerializer[Any] | None:
+    return None if types is None else types["value"]
 
 
 def _print(out: Console, found: Sequence[Comparison], only: Mapping[str, str], *, equal: bool) -> None:
     for one in found:
         for side, stored in (("a", one.first), ("b", one.second)):
-            words = f"{side}  {stored.location}, epoch {stored.metadata.epoch}"
-            out.print(words, markup=False, soft_wrap=True)
+            out.print(f"{side}  {stored.location}, epoch {stored.metadata.epoch}")
         states = [*one.states, *one.operator_states]
         out.print(table(_COLUMNS, [_row(state) for state in states], _NUMBERS))
         for state in states:
-            for line in _type_lines(state):
-                out.print(f"{state.name}: {line}", markup=False, soft_wrap=True)
+            if state.before is not None and state.after is not None:
+                for part, before in state.before.items():
+                    if before != state.after[part]:
+                        out.print(f"{state.name}: its {part} was {before!r} and is {state.after[part]!r}")
             for example in state.examples:
-                out.print(f"{state.name}: {_words(state, example)}", markup=False, soft_wrap=True)
+                out.print(f"{state.name}: {_words(state, example)}")
         out.print()
     for name, side in sorted(only.items()):
-        out.print(f"The operator {name} is only in {side}.", markup=False, soft_wrap=True)
+        out.print(f"The operator {name} is only in {side}.")
     out.print("They are equal." if equal else "They differ.")
 
 
@@ -196,23 +187,14 @@ def _row(state: StateDifference) -> list[str]:
     return [state.name, state.kind, state.change.value, *(f"{count:,}" for count in counts)]
 
 
-def _type_lines(state: StateDifference) -> list[str]:
-    if state.before is None or state.after is None:
-        return []
-    return [
-        f"its {part} was {before!r} and is {state.after[part]!r}"
-        for part, before in state.before.items()
-        if before != state.after[part]
-    ]
-
-
 def _words(state: StateDifference, example: Example) -> str:
-    before, after = _value_types(state)
-    place = shown_value(example.key)
+    where = shown_value(example.key)
     if example.namespace is not None and json_value(example.namespace) is not None:
-        place += f" in {shown_value(example.namespace)}"
+        where += f" in {shown_value(example.namespace)}"
+    before = shown_value(example.before, _value(state.before))
+    after = shown_value(example.after, _value(state.after))
     if example.change is Change.ADDED:
-        return f"{place} was added: {shown_value(example.after, after)}"
+        return f"{where} was added: {after}"
     if example.change is Change.REMOVED:
-        return f"{place} was removed: {shown_value(example.before, before)}"
-    return f"{place} was {shown_value(example.before, before)} and is {shown_value(example.after, after)}"
+        return f"{where} was removed: {before}"
+    return f"{where} was {before} and is {after}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -15,7 +15,6 @@ from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.reading.export_files import ExportFile, ExportFormat
 from keyedstate.checkpoint.reading.state_reader import StateReader, reader_of
 from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
-from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table
@@ -28,14 +27,11 @@ Out = Annotated[
         metavar="OUT",
         help="A folder, which gets a file for every state; or, ending in .parquet, .arrow, .csv or .jsonl, a "
         "file, which gets one state. A folder with another ending needs a slash after it.",
-        show_default=False,
     ),
 ]
 As = Annotated[
     ExportFormat | None,
-    typer.Option(
-        "--as", help="What is written; by default what OUT ends in, else Parquet.", show_default=False
-    ),
+    typer.Option("--as", help="What is written; by default what OUT ends in, else Parquet."),
 ]
 States = Annotated[
     list[str] | None,
@@ -79,11 +75,7 @@ def export(
             raise ExportTargetError(folder.location(), taken)
         size, entries = bytes_of(stored.metadata), entries_of(stored.metadata)
         with progress("exporting", size) as advance, ExitStack() as unfinished:
-
-            def step(rows: int) -> None:
-                advance(size * rows // max(entries, 1))
-                leases.renew()
-
+            step = leases.renewing(lambda rows: advance(size * rows // max(entries, 1)))
             written = []
             for (name, kind), reader in zip(files.items(), readers, strict=True):
                 file = ExportFile(folder, name, kind, reader.name, reader.schema)
@@ -93,13 +85,19 @@ def export(
             for file in written:
                 file.publish()
             unfinished.pop_all()
-    document = _document(stored, folder, written)
     if format is Format.json:
-        print_json(document)
+        documents = [
+            {"state": file.state, "path": folder.location(file.name), "rows": file.rows, "bytes": file.bytes}
+            for file in written
+        ]
+        metadata = stored.metadata
+        print_json(
+            {"location": stored.location, "uid": metadata.uid, "epoch": metadata.epoch, "files": documents}
+        )
         return
     rows = [
-        [file["state"], f"{file['rows']:,}", shown_bytes(file["bytes"]), file["path"]]
-        for file in document["files"]
+        [file.state, f"{file.rows:,}", shown_bytes(file.bytes), folder.location(file.name)]
+        for file in written
     ]
     console().print(table(["state", "rows", "bytes", "file"], rows, ("rows", "bytes")))
 
@@ -120,7 +118,7 @@ def _refuse_unknown_ending(out: str) -> None:
 def _targets(
     storage: CheckpointStorage, chosen: ExportFormat | None, readers: Sequence[StateReader]
 ) -> tuple[CheckpointStorage, dict[str, ExportFormat]]:
-    """Return the folder, and the files that it gets, in the order of the readers."""
+    """Return the folder, and the files to write into it, in the order of the readers."""
     above, name = storage.parent()
     ending = name.rpartition(".")[2] if "." in name else ""
     if ending in ExportFormat.__members__:
@@ -142,22 +140,3 @@ def _batches(reader: StateReader, step: Callable[[int], None]) -> Iterator[pa.Re
         for batch in reader.read(piece):
             yield batch
             step(batch.num_rows)
-
-
-def _document(
-    stored: OperatorSnapshot, folder: CheckpointStorage, written: Sequence[ExportFile]
-) -> dict[str, Any]:
-    return {
-        "location": stored.location,
-        "uid": stored.metadata.uid,
-        "epoch": stored.metadata.epoch,
-        "files": [
-            {
-                "state": file.state,
-                "path": folder.location(file.name),
-                "rows": file.rows,
-                "bytes": file.bytes,
-            }
-            for file in written
-        ],
-    }

@@ -1,13 +1,14 @@
-"""``keyedstate checkpoint list``: the operators and checkpoints under a path, and what is unfinished."""
+"""``keyedstate checkpoint list``: the operators and checkpoints under a path, and unpublished epochs."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import Owner, to_json
+from keyedstate.checkpoint import to_json
 from keyedstate.checkpoint.reading.json_values import time_of
 from keyedstate.checkpoint.reading.survey import (
     Checkpoint,
@@ -21,8 +22,8 @@ from keyedstate.checkpoint.reading.survey import (
 )
 from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.cli.checkpoint.options import StatePath, Uid
-from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_facts
-from keyedstate.cli.output import Format, console, print_json, shown_bytes, shown_time, table
+from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_table
+from keyedstate.cli.output import Format, console, counted, print_json, shown_bytes, shown_time, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 
 _COLUMNS = (
@@ -49,7 +50,7 @@ def list_checkpoints(
     else:
         out = console()
         if location.savepoint is not None:
-            out.print(table(["", ""], savepoint_facts(location.savepoint)))
+            out.print(savepoint_table(location.savepoint))
             out.print()
         for number, one in enumerate(surveys):
             if number:
@@ -62,7 +63,7 @@ def _narrowed(one: Survey, epoch: int | None) -> Survey:
     if epoch is None:
         return one
     chosen = tuple(checkpoint for checkpoint in one.checkpoints if checkpoint.epoch == epoch)
-    return Survey(one.operator, one.owner, one.owner_problem, chosen, ())
+    return replace(one, checkpoints=chosen, unpublished=())
 
 
 def _document(one: Survey) -> dict[str, Any]:
@@ -73,85 +74,69 @@ def _document(one: Survey) -> dict[str, Any]:
         "owner": None if one.owner is None else to_json(one.owner),
         "problem": one.owner_problem,
         "newest_epoch": None if newest is None else newest.epoch,
-        "checkpoints": [checkpoint_document(checkpoint) for checkpoint in one.checkpoints],
-        "unpublished": [_unpublished_document(epoch) for epoch in one.unpublished],
+        "checkpoints": [_checkpoint(checkpoint) for checkpoint in one.checkpoints],
+        "unpublished": [
+            {
+                "epoch": epoch.epoch,
+                "left_over": epoch.is_left_over,
+                "run_id": epoch.run_id,
+                "finished_partitions": epoch.finished,
+                "begun_partitions": epoch.begun,
+                "attempts": [
+                    {name: getattr(attempt, name) for name in ("run_id", "partition", "attempt", "finished")}
+                    for attempt in epoch.attempts
+                ],
+            }
+            for epoch in one.unpublished
+        ],
     }
 
 
-def checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return a line of the list as JSON values; what only metadata tells is null where it cannot be read."""
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return a checkpoint as JSON values; what its metadata says is null where that cannot be read."""
     metadata = checkpoint.metadata
-    document: dict[str, Any] = {
+    return {
         "epoch": checkpoint.epoch,
         "status": checkpoint.status.value,
         "problem": checkpoint.problem,
         "published": time_of(checkpoint.published_ms),
         "held_until": time_of(checkpoint.held_until_ms),
-    }
-    told = ("run_id", "parallelism", "max_parallelism", "backends", "entries", "bytes")
-    if metadata is None:
-        return document | dict.fromkeys((*told, "bytes_written", "deltas"))
-    return document | {
-        "run_id": metadata.run_id,
-        "parallelism": metadata.parallelism,
-        "max_parallelism": metadata.max_parallelism,
-        "backends": backends_of(metadata),
-        "entries": entries_of(metadata),
-        "bytes": bytes_of(metadata),
-        "bytes_written": sum(part.bytes for part in metadata.parts),
-        "deltas": deltas_of(metadata),
-    }
-
-
-def _unpublished_document(epoch: UnpublishedEpoch) -> dict[str, Any]:
-    return {
-        "epoch": epoch.epoch,
-        "left_over": epoch.is_left_over,
-        "run_id": epoch.run_id,
-        "finished_partitions": epoch.finished,
-        "begun_partitions": epoch.begun,
-        "attempts": [
-            {
-                "run_id": attempt.run_id,
-                "partition": attempt.partition,
-                "attempt": attempt.attempt,
-                "finished": attempt.finished,
-            }
-            for attempt in epoch.attempts
-        ],
+        "run_id": metadata and metadata.run_id,
+        "parallelism": metadata and metadata.parallelism,
+        "max_parallelism": metadata and metadata.max_parallelism,
+        "backends": metadata and backends_of(metadata),
+        "entries": metadata and entries_of(metadata),
+        "bytes": metadata and bytes_of(metadata),
+        "bytes_written": metadata and sum(part.bytes for part in metadata.parts),
+        "deltas": metadata and deltas_of(metadata),
     }
 
 
 def _print(out: Console, found: Survey) -> None:
-    out.print(f"{found.operator.uid}  {found.operator.storage.location()}", markup=False, soft_wrap=True)
-    if found.owner is not None:
-        out.print(_owner_line(found.owner), markup=False, soft_wrap=True)
+    out.print(f"{found.operator.uid}  {found.operator.storage.location()}")
+    owner = found.owner
+    if owner is not None:
+        runs = f"{counted(len(owner.runs), 'run')} since epoch {owner.first_epoch}"
+        out.print(f"query {owner.query_id}, max parallelism {owner.max_parallelism}, {runs}")
     rows = [(-1 if one.epoch is None else one.epoch, _row(one)) for one in found.checkpoints]
     rows += [(epoch.epoch, _unpublished_row(epoch)) for epoch in found.unpublished]
-    # Of one epoch there may be both: a folder that lacks its metadata, and attempts.
+    # An epoch may have both: a folder that lacks its metadata, and attempts.
     rows.sort(key=lambda row: row[0], reverse=True)
     if rows:
         out.print(table(_COLUMNS, [row for _, row in rows], _NUMBERS))
     else:
         out.print("No epoch has begun yet.")
     if found.owner_problem:
-        out.print(found.owner_problem, markup=False, soft_wrap=True)
+        out.print(found.owner_problem)
     for checkpoint in found.checkpoints:
+        name = "the savepoint" if checkpoint.epoch is None else f"epoch {checkpoint.epoch}"
         if checkpoint.problem:
-            out.print(f"{_name(checkpoint)}: {checkpoint.problem}", markup=False, soft_wrap=True)
+            out.print(f"{name}: {checkpoint.problem}")
         if checkpoint.held_until_ms is not None:
             until = shown_time(checkpoint.held_until_ms)
-            out.print(f"{_name(checkpoint)}: held by a reader until {until} at the latest")
+            out.print(f"{name}: leased by a reader until {until} at the latest")
     for epoch in found.unpublished:
-        out.print(f"epoch {epoch.epoch}: {_words(epoch)}", markup=False, soft_wrap=True)
-
-
-def _owner_line(owner: Owner) -> str:
-    runs = f"{len(owner.runs)} run{'' if len(owner.runs) == 1 else 's'}"
-    return (
-        f"query {owner.query_id}, max parallelism {owner.max_parallelism}, {runs} since epoch "
-        f"{owner.first_epoch}"
-    )
+        out.print(f"epoch {epoch.epoch}: {_words(epoch)}")
 
 
 def _row(checkpoint: Checkpoint) -> list[str]:
@@ -175,15 +160,10 @@ def _unpublished_row(epoch: UnpublishedEpoch) -> list[str]:
     return [str(epoch.epoch), "left over" if epoch.is_left_over else "unpublished", "-", *[""] * 6]
 
 
-def _name(checkpoint: Checkpoint) -> str:
-    return "the savepoint" if checkpoint.epoch is None else f"epoch {checkpoint.epoch}"
-
-
 def _words(epoch: UnpublishedEpoch) -> str:
-    finished, begun = len(set(epoch.finished)), len(epoch.begun)
-    words = f"{finished} partition{'' if finished == 1 else 's'} finished"
-    if begun:
-        words += f", {begun} began and did not finish yet"
+    words = f"{counted(len(set(epoch.finished)), 'partition')} finished"
+    if epoch.begun:
+        words += f", {len(epoch.begun)} began and did not finish yet"
     twice = sorted({partition for partition in epoch.finished if epoch.finished.count(partition) > 1})
     if twice:
         words += f", and finished more than once: {', '.join(map(str, twice))}"

@@ -17,7 +17,6 @@ StatePath = Annotated[
         metavar="PATH",
         help="A local path or URI: a checkpoint.dir, an operator's folder in it, one of its chk-<epoch> "
         "folders, or a savepoint.",
-        show_default=False,
     ),
 ]
 Uid = Annotated[
@@ -32,20 +31,20 @@ Epoch = Annotated[
 def chosen_checkpoints(
     location: SnapshotLocation, found: Survey, epoch: int | None, *, newest: bool
 ) -> Sequence[Checkpoint]:
-    """Return the checkpoints of an operator that a command is to look at, the newest first.
+    """Return the checkpoints of an operator that the options choose, the newest first.
 
     Raises
     ------
     UnknownEpochError
-        Where an epoch is asked for that it does not have.
+        Where it has none of the epoch that is asked for.
     """
     wanted = location.epoch if epoch is None else epoch
     # A folder without metadata is no checkpoint.
-    there = [one for one in found.checkpoints if one.status is not Status.UNFINISHED]
-    if wanted is not None:
-        chosen = [one for one in there if one.epoch == wanted]
-        if not chosen or location.epoch not in (None, wanted):
-            known = [one.epoch for one in there if one.epoch is not None]
-            raise UnknownEpochError(found.operator.storage.location(), wanted, known)
-        return chosen
-    return there[:1] if newest else there
+    known = [one for one in found.checkpoints if one.status is not Status.UNFINISHED]
+    if wanted is None:
+        return known[:1] if newest else known
+    chosen = [one for one in known if one.epoch == wanted]
+    if not chosen or location.epoch not in (None, wanted):
+        epochs = [one.epoch for one in known if one.epoch is not None]
+        raise UnknownEpochError(found.operator.storage.location(), wanted, epochs)
+    return chosen

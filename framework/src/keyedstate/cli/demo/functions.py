@@ -7,7 +7,7 @@ from typing import Any
 
 import keyedstate as ks
 
-#: What both functions yield: one row per flight, with the running figures of its key.
+#: What both functions yield: one row per flight, with the running totals of its key.
 OUTPUT_SCHEMA = "operator string, key string, flights long, delay long, new_destination string"
 
 

@@ -33,7 +33,7 @@ def spark_session(work: Path, backend: str) -> SparkSession:
 
 
 def run(work: Path, backend: str) -> None:
-    """Stream all flights through both operators into Parquet files; goes on where it was stopped."""
+    """Stream all flights through both operators into Parquet files; continues where it was stopped."""
     spark = spark_session(work, backend)
     spark.sparkContext.setLogLevel("ERROR")
     flights = (

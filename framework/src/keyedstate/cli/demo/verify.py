@@ -1,6 +1,6 @@
-"""Compares what the killed and continued stream wrote with a plain Spark batch query over the same flights.
+"""Compares the output of the killed and continued stream with a Spark batch query over the same flights.
 
-A process of its own, since the batch answer must owe nothing to the stream: it imports no keyed operator.
+A process of its own, which imports no keyed operator: the batch answer is independent of the stream.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def batch_answer(flights: DataFrame) -> DataFrame:
 
 
 def stream_answer(output: DataFrame) -> DataFrame:
-    """Return the same from the stream's running figures.
+    """Return the same from the stream's running totals.
 
-    A flight that was lost or counted twice shows in any of three ways: the last running count is wrong,
-    the number of rows is, or a running count appears twice.
+    A flight that was lost or counted twice makes the last running count or the number of rows wrong, or has a
+    running count appear twice.
     """
     return output.groupBy("operator", "key").agg(
         f.max("flights").alias("flights"),
@@ -50,14 +50,11 @@ def compare(spark: SparkSession, work: Path) -> dict[str, object]:
     flights = spark.read.schema(SPARK_SCHEMA).parquet(str(work / "flights"))
     expected = batch_answer(flights).alias("e")
     found = stream_answer(spark.read.parquet(str(work / "output"))).cache()
-    same = (
-        f.col("e.flights").eqNullSafe(f.col("s.flights"))
-        & f.col("e.delay").eqNullSafe(f.col("s.delay"))
-        & f.col("e.destinations").eqNullSafe(f.col("s.destinations"))
-        & f.col("e.flights").eqNullSafe(f.col("s.rows"))
-        & f.col("e.flights").eqNullSafe(f.col("s.counts"))
+    same = f.expr(
+        "e.flights <=> s.flights and e.delay <=> s.delay and e.destinations <=> s.destinations "
+        "and e.flights <=> s.rows and e.flights <=> s.counts"
     )
-    key = f.col("e.operator").eqNullSafe(f.col("s.operator")) & f.col("e.key").eqNullSafe(f.col("s.key"))
+    key = f.expr("e.operator <=> s.operator and e.key <=> s.key")
     joined = expected.join(found.alias("s"), key, "full_outer").withColumn("same", same).cache()
     busiest = (
         found.where("operator = 'aircraft' and key is not null")

@@ -1,4 +1,4 @@
-"""Runs the demo's job, kills it in the midst of an epoch, continues it, and shows the verdict."""
+"""Runs the demo's job, kills it within an epoch, continues it, and shows the verdict."""
 
 from __future__ import annotations
 
@@ -25,23 +25,14 @@ from keyedstate.errors import DemoFolderError, DemoJobError, KeyedStateError
 #: The uids of the job's operators.
 OPERATORS = ("aircraft", "origins")
 POLL_SECONDS = 0.02
-#: A folder without this file is not the demo's and is left alone.
+#: The demo does not touch a folder without this file.
 _MARK = ".keyedstate-demo"
 _FOLDERS = ("flights", "output", "spark", "state", "warehouse")
 _LOG = re.compile(r"(?:job-[0-9]+|verify)\.log")
 
 
 class Watch:
-    """Follows a job through the checkpoints that it publishes.
-
-    Parameters
-    ----------
-    work : Path
-        The demo's folder.
-    epochs : int
-        How many there will be.
-    console : Console
-    """
+    """Follows a job of so many epochs by the checkpoints that it publishes."""
 
     def __init__(self, work: Path, epochs: int, console: Console) -> None:
         storage = CheckpointStorage.open(str(work / "state"))
@@ -49,24 +40,25 @@ class Watch:
         self._epochs = epochs
         self._console = console
         self._rows = 0
-        #: Epochs that all operators have published, shown in ascending order.
+        #: How many epochs all operators have published, and were printed.
         self.done = 0
 
     def run(self, command: Sequence[str], log: Path, *, kill_in_epoch: int | None = None) -> bool:
-        """Run a job to its end, or kill it in the midst of an epoch.
+        """Run a job to its end, or kill it within an epoch.
 
-        Returns
-        -------
-        bool
-            Whether the job was killed and left the epoch unpublished.  It may have been quicker than the
-            signal.
+        Returns whether it was killed before it published the epoch: it may be faster than the signal.
 
         Raises
         ------
         DemoJobError
             Where the job fails by itself.
         """
-        with log.open("wb") as output, self._progress() as progress:
+        columns = (BarColumn(30), TextColumn("{task.completed}/{task.total} epochs"), TimeElapsedColumn())
+        facts = TextColumn("{task.fields[facts]}")
+        with (
+            log.open("wb") as output,
+            Progress(*columns, facts, console=self._console, transient=True) as progress,
+        ):
             bar = progress.add_task("", total=self._epochs, completed=self.done, facts="starting Spark")
             job = subprocess.Popen(
                 command, stdout=output, stderr=output, env=_environment(), start_new_session=True
@@ -97,10 +89,6 @@ class Watch:
             if folder.checkpoints()
         ]
 
-    def _progress(self) -> Progress:
-        columns = (BarColumn(30), TextColumn("{task.completed}/{task.total} epochs"), TimeElapsedColumn())
-        return Progress(*columns, TextColumn("{task.fields[facts]}"), console=self._console, transient=True)
-
     def _is_inside(self, epoch: int) -> bool:
         """Return whether attempts of an epoch have begun and its checkpoint is not published."""
         return self.done <= epoch and any(folder.attempts(epoch) for folder in self._folders)
@@ -114,10 +102,10 @@ class Watch:
             facts = self._facts(published)
             self.done += 1
             progress.update(bar, completed=self.done, facts=facts)
-            progress.console.print(f"  epoch {self.done - 1:>2}  {facts}", highlight=False)
+            progress.console.print(f"  epoch {self.done - 1:>2}  {facts}")
 
     def _facts(self, published: Sequence[CheckpointMetadata]) -> str:
-        # Both operators read the same rows; what they keep and write adds up.
+        # Both operators read the same rows.
         self._rows += sum(part.rows_in for part in published[0].parts)
         parts = [part for metadata in published for part in metadata.parts]
         entries = sum(sum(part.entries.values()) for part in parts)
@@ -132,16 +120,8 @@ class Watch:
 def run_demo(work: Path, backend: str, epochs: int, rows: int | None, console: Console) -> bool:
     """Run the whole demo; return whether the stream's answer equals the batch answer.
 
-    Parameters
-    ----------
-    work : Path
-        A folder that is missing, empty, or left by an earlier demo.
-    backend : str
-    epochs : int
-        At least 2: the job is killed in the one in the middle.
-    rows : int, optional
-        Use only the first so many flights.
-    console : Console
+    The folder `work` may be missing, empty, or that of an earlier demo. The job is killed in the epoch in the
+    middle of at least 2.
 
     Raises
     ------
@@ -149,25 +129,21 @@ def run_demo(work: Path, backend: str, epochs: int, rows: int | None, console: C
     """
     _prepare(work)
     flights = write_flights(work / "flights", epochs, rows)
-    console.print(f"{flights:,} flights in {epochs} files, one an epoch; backend [bold]{backend}[/bold]")
+    console.print(f"{flights:,} flights in {epochs} files, one an epoch; backend {backend}")
     watch = Watch(work, epochs, console)
     command = [sys.executable, "-m", "keyedstate.cli.demo.job", "--work", str(work), "--backend", backend]
-    runs = 0
+    runs = 1
     kill_in_epoch = epochs // 2
-    while True:
-        runs += 1
-        killed = watch.run(command, work / f"job-{runs}.log", kill_in_epoch=kill_in_epoch)
-        if killed:
-            break
+    while not watch.run(command, work / f"job-{runs}.log", kill_in_epoch=kill_in_epoch):
         if watch.done == epochs:
             raise KeyedStateError(
                 f"the job finished all {epochs} epochs before it could be killed in one. "
                 "Use more rows or epochs."
             )
+        runs += 1
         kill_in_epoch = watch.done + 1
-    console.print(
-        f"[red]kill -9[/red] in epoch {kill_in_epoch}, before its checkpoint was published; starting again"
-    )
+    console.print("kill -9", style="red", end="")
+    console.print(f" in epoch {kill_in_epoch}, before its checkpoint was published; starting again")
     watch.run(command, work / f"job-{runs + 1}.log")
     console.print("asking plain Spark for the batch answer")
     verdict = _verdict(work)
@@ -179,7 +155,7 @@ def _prepare(work: Path) -> None:
     if work.exists() and any(work.iterdir()):
         if not (work / _MARK).exists():
             raise DemoFolderError(work)
-        # And nothing that the user may have put there since.
+        # Nothing else: the user may have put files there since.
         for path in work.iterdir():
             if path.is_dir() and path.name in _FOLDERS:
                 shutil.rmtree(path)
@@ -216,15 +192,14 @@ def _report(console: Console, watch: Watch, verdict: dict[str, Any]) -> None:
         for aircraft in verdict["busiest"]
     ]
     console.print()
-    console.print("[bold]the busiest aircraft[/bold]")
+    console.print("the busiest aircraft", style="bold")
     console.print(table(("aircraft", "flights", "mean delay (min)", "destinations"), rows))
     console.print()
     for location in watch.checkpoints():
-        console.print(f"newest checkpoint: {location}", soft_wrap=True)
+        console.print(f"newest checkpoint: {location}")
     for example in verdict["examples"]:
-        console.print(f"differs: {example}", soft_wrap=True)
-    equal = "[green]yes[/green]" if verdict["different"] == 0 else "[red]no[/red]"
-    console.print(
-        f"{verdict['keys']:,} keys compared, {verdict['different']} differ; "
-        f"equal to Spark's batch answer: [bold]{equal}[/bold]"
-    )
+        console.print(f"differs: {example}")
+    console.print(f"{verdict['keys']:,} keys compared, {verdict['different']} differ; ", end="")
+    console.print("equal to Spark's batch answer: ", end="")
+    equal = verdict["different"] == 0
+    console.print("yes" if equal else "no", style="bold green" if equal else "bold red")

@@ -1,6 +1,6 @@
 """What runs a function over the rows of one partition: an operator for each kind of function."""
 
 from keyedstate.runtime.runners.choice import keyed_operator
-from keyedstate.runtime.runners.keyed_operator import KeyedOperator
+from keyedstate.runtime.runners.keyed_operator import KeyedOperator, OperatorSpec
 
-__all__ = ["KeyedOperator", "keyed_operator"]
+__all__ = ["KeyedOperator", "OperatorSpec", "keyed_operator"]

@@ -53,13 +53,13 @@ class BatchOperator(KeyedOperator):
         else:
             until, due = service.current_processing_time, service.due_processing_time_timers_together
         with self._timers.firing(until):
-            # Again after each: an iterator that has ended sees nothing of what was registered since.
+            # Again after each: an iterator that has ended does not see timers registered since.
             while batch := _timer_batch(due(), self._function.batch_rows, domain):
                 self._begin_step()
                 yield from self._given("on_timers", partial(self._function.on_timers, batch, self._context))
 
     def _begin_step(self) -> None:
-        """Leave no current key, and let states see the present time."""
+        """Unset the current key, and show states the present time."""
         self._context.key = None
         self._backend.current.clear()
         self._backend.current.timestamp = self.largest_event_time
@@ -67,7 +67,7 @@ class BatchOperator(KeyedOperator):
             self._backend.on_record()
 
     def _given(self, step: str, call: Callable[[], Any]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches that a vectorised function gives, as they are declared."""
+        """Call a method of the function and yield its batches in the declared schema."""
         try:
             given = call()
             if isinstance(given, (pa.RecordBatch, pa.Table)):
@@ -84,13 +84,11 @@ class BatchOperator(KeyedOperator):
 
 
 class _InBatches:
-    """Stands for a function that takes many timers at once, which is not called with single ones."""
+    """The target of timers that are never delivered one by one."""
 
-    def on_event_time(self, timer: Timer) -> Any:
-        """Do nothing."""
+    def on_event_time(self, timer: Timer) -> Any: ...
 
-    def on_processing_time(self, timer: Timer) -> Any:
-        """Do nothing."""
+    def on_processing_time(self, timer: Timer) -> Any: ...
 
 
 def joined(batches: Iterator[pa.RecordBatch], rows: int, size: int) -> Iterator[pa.RecordBatch]:
@@ -117,7 +115,7 @@ def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _timer_batch(due: Iterator[DueTimers], size: int, domain: TimeDomain) -> TimerBatch | None:
-    """Take timers until there are at least so many, and return them; None where there are none."""
+    """Take timers until there are at least `size`, and return them; None if none is due."""
     keys: list[Any] = []
     key_groups: list[int] = []
     times: list[int] = []

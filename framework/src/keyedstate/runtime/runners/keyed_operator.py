@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,10 @@ from keyedstate.runtime.event_time import event_time_array, largest_by_input
 from keyedstate.runtime.failures import user_function_error_of
 from keyedstate.runtime.function import Context, KeyedFunction
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.row_classes import RowClass
 from keyedstate.runtime.side_outputs import MAIN, Outputs, SideRows
 from keyedstate.runtime.timers import USER_TIMERS, AtEnd, KeyTimers, TimeDomain
+from keyedstate.runtime.two_inputs import ConnectedInputs
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.state.operator.backend import OperatorStateBackend
@@ -28,35 +31,59 @@ OUTPUT_BATCH_ROWS = 10_000
 OUTPUT_BYTES = 4 << 20
 
 
-class KeyedOperator(ABC):
-    """Runs a process function over the rows of one partition; made by `keyed_operator`.
+@dataclass(frozen=True, kw_only=True)
+class OperatorSpec:
+    """What an operator runs with, apart from its function and its keyed state.
 
-    There is a subclass for each kind of function.
-
-    Parameters
+    Attributes
     ----------
-    function : KeyedFunction
-    backend : KeyedStateBackend
     key_columns : sequence of str
     key_group_column : str
+        Name of the int32 column with each row's key group, which the function does not see.
     output : OutputSchema
+        Of the rows that the function yields.
     side_outputs : mapping of str to OutputSchema
+        With any, batches come out as `keyedstate.runtime.side_outputs` says.
     epoch : int or None
     operator_states : OperatorStateBackend
+        With the operator state that the task restores.
     task, parallelism : int
+        The number of this task, from 0, and how many there are.
     event_time : EventTime or None
+        The event time of the rows of one input.
+    connected : ConnectedInputs or None
+        The two inputs of a `KeyedCoProcessFunction`, with the columns of their event times.
+    row_classes : mapping of str to RowClass or None
+        The classes that the function names for its rows, where they were looked up on another machine.
+    """
+
+    key_columns: Sequence[str]
+    key_group_column: str
+    output: OutputSchema
+    side_outputs: Mapping[str, OutputSchema] = field(default_factory=dict)
+    epoch: int | None
+    operator_states: OperatorStateBackend = field(default_factory=OperatorStateBackend)
+    task: int = 0
+    parallelism: int = 1
+    event_time: EventTime | None = None
+    connected: ConnectedInputs | None = None
+    row_classes: Mapping[str, RowClass] | None = None
+
+
+class KeyedOperator(ABC):
+    """Runs a process function over the rows of one partition; `keyed_operator` makes one.
 
     Attributes
     ----------
     rows_in : int
-        Rows of the broadcast side are not counted.
+        Without rows of the broadcast side.
     rows_by_input : dict of str to int
-        Those of each of two connected inputs; empty where there is one.
+        Those of each of two connected inputs; empty for one input.
     rows_out : int
     rows_dropped : Counter of str
-        Of the rows of this epoch, by why; such as ``late``.
+        Rows of this epoch that were dropped, by reason such as ``late``.
     largest_event_time : int or None
-        Of all rows so far, in milliseconds; None where no row had any.
+        Of all rows of the epoch so far, in milliseconds; None where no row had any.
     largest_event_times : dict of str to int
         The same of each input.
     """
@@ -64,44 +91,32 @@ class KeyedOperator(ABC):
     #: Whether the function gives batches, and no single rows.
     _by_columns = False
 
-    def __init__(
-        self,
-        function: KeyedFunction,
-        backend: KeyedStateBackend,
-        *,
-        key_columns: Sequence[str],
-        key_group_column: str,
-        output: OutputSchema,
-        side_outputs: Mapping[str, OutputSchema],
-        epoch: int | None,
-        operator_states: OperatorStateBackend,
-        task: int,
-        parallelism: int,
-        event_time: EventTime | None,
-    ) -> None:
+    def __init__(self, function: KeyedFunction, backend: KeyedStateBackend, spec: OperatorSpec) -> None:
         self._function: KeyedFunction = function
         self._backend = backend
-        self._key_columns = tuple(key_columns)
-        self._key_group_column = key_group_column
-        self._outputs = Outputs(output, side_outputs)
+        self._key_columns = tuple(spec.key_columns)
+        self._key_group_column = spec.key_group_column
+        self._outputs = Outputs(spec.output, spec.side_outputs)
         self._side_rows = SideRows(self._outputs, by_columns=self._by_columns)
-        self._operator_states = operator_states
-        self._context = Context(function, backend, operator_states, epoch, task, parallelism, self._side_rows)
+        self._operator_states = spec.operator_states
+        self._context = Context(
+            function, backend, spec.operator_states, spec.epoch, spec.task, spec.parallelism, self._side_rows
+        )
         self._timers = self._context._timers
         self.rows_dropped = self._context._dropped
         self._user_timers: TimerService | None = None
         self._opened = False
         #: Whether the timers that are due when an epoch begins have fired.
         self._began = False
-        self._time_column = None if event_time is None else event_time.column
-        self._input_column = None if event_time is None else event_time.inputs
+        self._time_column = None if spec.event_time is None else spec.event_time.column
+        self._input_column = None if spec.event_time is None else spec.event_time.inputs
         self.rows_by_input: dict[str, int] = {}
         self.largest_event_times: dict[str, int] = {}
         self.largest_event_time: int | None = None
         self.rows_in = 0
         self.rows_out = 0
 
-    # -- what depends on the kind of function ---------------------------------------------------------------
+    # -- differs by the kind of function --------------------------------------------------------------------
 
     @abstractmethod
     def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,37 +128,28 @@ class KeyedOperator(ABC):
 
     @abstractmethod
     def _timer_target(self) -> TimerTarget | None:
-        """Return what is called with the user's timers; None where the function has no method for them."""
+        """Return the target of the user's timers; None where the function has no method for them."""
 
     @abstractmethod
     def _fire(self, domain: TimeDomain) -> Iterator[pa.RecordBatch]:
         """Fire the timers of one domain that are due."""
 
     def _end(self) -> Iterator[pa.RecordBatch]:
-        """Yield what the function gives at the end of an epoch, before timers fire."""
+        """Yield the function's output at the end of an epoch, before timers fire."""
         yield from ()
 
     def process_broadcast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the function over every row of the broadcast side and yield its output.
+        """Run the function over every row of the broadcast side and yield its output; raises as `process`.
 
-        A function without a broadcast side reads nothing.
-
-        Parameters
-        ----------
-        batches : iterable of pyarrow.RecordBatch
-            The same rows in the same order on every task; with the columns that the function sees.
-
-        Raises
-        ------
-        UserFunctionError, OutputTypeError
-            As `process`.
+        `batches` has the same rows in the same order on every task. A function without a broadcast side reads
+        nothing.
         """
         yield from ()
 
-    # -- what all have in common ----------------------------------------------------------------------------
+    # -- common to all --------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Bind the declared states and open the function; one that is open stays as it is."""
+        """Bind the declared states and open the function; does nothing if it is open."""
         if self._opened:
             return
         for descriptor in declared_states(self._function):
@@ -161,7 +167,7 @@ class KeyedOperator(ABC):
             raise self._failure("open", error) from error
 
     def begin_epoch(self, epoch: int) -> None:
-        """Continue with another epoch, as if the operator had been made for it; the function stays open."""
+        """Begin another epoch; the function stays open."""
         self._context.epoch = epoch
         self._context.key = None
         self._backend.current.clear()
@@ -173,23 +179,16 @@ class KeyedOperator(ABC):
         self.rows_dropped.clear()
 
     def set_processing_time(self, time: int) -> None:
-        """Fix the processing time by which timers are registered and fire, in milliseconds since 1970 UTC."""
+        """Set the processing time of the epoch's timers, in milliseconds since 1970 UTC."""
         self._timers.begin_epoch(time)
 
     def process(
         self, batches: Iterator[pa.RecordBatch], at_end: AtEnd = AtEnd.EPOCH
     ) -> Iterator[pa.RecordBatch]:
-        """Run the function over every row and yield its output; at the end the epoch is over.
+        """Run the function over all rows of an epoch, end the epoch, and yield the output.
 
-        The watermark says what the rows of earlier epochs have made certain, so timers that are due by it
-        fire before the first row, as where a watermark comes between two rows.  At the end those fire that
-        rows have registered for a time that has passed.
-
-        Parameters
-        ----------
-        batches : iterator of pyarrow.RecordBatch
-        at_end : AtEnd, optional
-            Which timers fire then; those that are due by default.
+        The watermark follows from earlier epochs, so timers that are due by it fire before the first row. At
+        the end those fire that `at_end` says, for instance timers that rows have registered for the past.
 
         Raises
         ------
@@ -203,7 +202,7 @@ class KeyedOperator(ABC):
         yield from self.end_epoch(at_end)
 
     def process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Run the function over the rows of one batch and yield its output; the epoch continues."""
+        """Run the function over one batch and yield its output; the epoch continues."""
         yield from self._begin()
         yield from self._process_one(batch)
 
@@ -213,7 +212,7 @@ class KeyedOperator(ABC):
             yield from self.fire_timers()
 
     def end_epoch(self, at_end: AtEnd = AtEnd.EPOCH) -> Iterator[pa.RecordBatch]:
-        """Yield what the function and timers give at the end of the epoch, and end it for the backend."""
+        """Yield the output of the function and timers at the end of the epoch, and end it for the state."""
         if at_end in (AtEnd.INPUT, AtEnd.DRAINED):
             self._timers.end_event_time()
         if at_end is AtEnd.INPUT:
@@ -225,13 +224,7 @@ class KeyedOperator(ABC):
         self._backend.end_epoch()
 
     def fire_timers(self) -> Iterator[pa.RecordBatch]:
-        """Fire the timers that are due, by the watermark and by processing time, and yield what they give.
-
-        Raises
-        ------
-        UserFunctionError, OutputTypeError
-            As `process`.
-        """
+        """Fire the due timers of event time, then of processing time, and yield their output."""
         for domain in TimeDomain:
             yield from self._fire(domain)
 
@@ -246,18 +239,18 @@ class KeyedOperator(ABC):
             raise self._failure("close", error) from error
 
     def _tagged(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows that the function yielded as they leave the operator."""
+        """Return yielded rows in the form in which they leave the operator."""
         self.rows_out += rows.num_rows
         return self._outputs.tagged(MAIN, rows)
 
     def _take_side_rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield what the function has put out to side outputs since the last time."""
+        """Yield the rows that the function has put out to side outputs since the last call."""
         for batch in self._side_rows.take():
             self.rows_out += batch.num_rows
             yield batch
 
     def _note_event_times(self, batch: pa.RecordBatch) -> None:
-        """See the largest event time of a batch, and that of each input."""
+        """Update the largest event times with those of a batch."""
         if self._time_column is None:
             return
         times, missing = event_time_array(batch.column(self._time_column))
@@ -271,7 +264,7 @@ class KeyedOperator(ABC):
     def _note_times(
         self, times: npt.NDArray[np.int64], missing: npt.NDArray[np.bool_] | None, name: str | None = None
     ) -> None:
-        """See the largest of some event times, which may be of one input."""
+        """Update the largest event times with some, which may be those of the input `name`."""
         known = times if missing is None else times[~missing]
         if not len(known):
             return

@@ -1,10 +1,10 @@
-"""Functions that handle one row after the other: with one input, with a broadcast side, of two inputs."""
+"""Functions that handle one row at a time: of one input, with a broadcast side, of two inputs."""
 
 from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -18,56 +18,54 @@ from keyedstate.runtime.function import (
     KeyedProcessFunction,
     OnTimerContext,
 )
-from keyedstate.runtime.function_checks import BROADCAST, ROWS
+from keyedstate.runtime.function_checks import BROADCAST, ROWS, row_classes
 from keyedstate.runtime.key_runs import KeyRuns, RowsByKey
-from keyedstate.runtime.row_classes import RowClass, rows_from
+from keyedstate.runtime.row_classes import rows_from
 from keyedstate.runtime.runners.batches import joined
-from keyedstate.runtime.runners.keyed_operator import OUTPUT_BATCH_ROWS, OUTPUT_BYTES, KeyedOperator
+from keyedstate.runtime.runners.keyed_operator import (
+    OUTPUT_BATCH_ROWS,
+    OUTPUT_BYTES,
+    KeyedOperator,
+    OperatorSpec,
+)
 from keyedstate.runtime.timers import TimeDomain
-from keyedstate.runtime.two_inputs import INPUTS, ConnectedInputs, ConnectedRows, KeyedCoProcessFunction
+from keyedstate.runtime.two_inputs import INPUTS, ConnectedRows, KeyedCoProcessFunction
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import Timer, TimerTarget
 
-#: Rows and bytes that are put together to be grouped by key.
+#: Rows and bytes that are joined to be grouped by key.
 GROUPED_ROWS = 131_072
 GROUPED_BYTES = 4 << 20
-#: Results that are surely one row where rows are expected: iterating over them would yield its fields.
+#: Results that are one row where rows are expected: iterating over them would yield its fields.
 _SINGLE_ROWS = frozenset((tuple, dict, str, bytes))
 
 _Rows = tuple[Iterator[Any], Iterator[int | None] | None, Callable[[Any, Context], Any]]
 
 
 class RowOperator(KeyedOperator):
-    """Runs a `KeyedProcessFunction`.
-
-    Parameters
-    ----------
-    row_classes : mapping of str to RowClass
-        Those that the function names for its rows.
-    """
+    """Runs a `KeyedProcessFunction`."""
 
     _kind: ClassVar[Any] = KeyedProcessFunction
     #: Whether rows are needed with all of their columns, those of the key too.
     _whole_rows = False
     _function: Any
 
-    def __init__(
-        self, function: Any, *arguments: Any, row_classes: Mapping[str, RowClass], **more: Any
-    ) -> None:
-        super().__init__(function, *arguments, **more)
-        self._row_classes = row_classes
+    def __init__(self, function: Any, backend: KeyedStateBackend, spec: OperatorSpec) -> None:
+        super().__init__(function, backend, spec)
+        self._row_classes = row_classes(function) if spec.row_classes is None else spec.row_classes
         self._rows = RowsByKey(
             self._key_columns,
             self._key_group_column,
             self._time_column,
             whole=self._whole_rows,
-            row_class=row_classes.get(ROWS),
+            row_class=self._row_classes.get(ROWS),
         )
 
     def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not self._operator_states.metas():
             yield from joined(self._process_by_key(batches), OUTPUT_BATCH_ROWS, OUTPUT_BYTES)
             return
-        # Operator state would show in which order rows of different keys are handled.
+        # Operator state would expose the order of rows of different keys.
         for batch in batches:
             yield from self._process_one(batch)
 
@@ -78,7 +76,6 @@ class RowOperator(KeyedOperator):
         self.rows_in += batch.num_rows
 
     def _process_by_key(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the function over rows grouped by key, and yield its output in small batches."""
         for batch in joined(batches, GROUPED_ROWS, GROUPED_BYTES):
             self._note_event_times(batch)
             for some in self._rows.grouped(batch):
@@ -86,7 +83,7 @@ class RowOperator(KeyedOperator):
             self.rows_in += batch.num_rows
 
     def _rows_of(self, some: KeyRuns) -> _Rows:
-        """Return rows, their event times, and what is called with each row."""
+        """Return rows, their event times, and the function to call with each row."""
         return some.rows(), some.times(self._time_column), self._function.process
 
     def _step_of(self, row: Any) -> str:
@@ -124,7 +121,7 @@ class RowOperator(KeyedOperator):
                         raise self._failure(self._step_of(row), error) from error
                     if len(out) >= limit:
                         ends.append(len(out))
-                        # The caller may stop here: then the state is as it is without the cache.
+                        # The caller may stop here: then no value is left in the write-behind cache.
                         backend.end_write_behind()
                         yield self._emit(out, keys, ends)
                         backend.begin_write_behind(some.keys)
@@ -142,7 +139,6 @@ class RowOperator(KeyedOperator):
         return _OnTimer(self._function, self._context)
 
     def _fire(self, domain: TimeDomain) -> Iterator[pa.RecordBatch]:
-        """Fire the timers of one domain, one after the other."""
         context, backend, timers = self._context, self._backend, self._timers
         in_event_time = domain is TimeDomain.EVENT_TIME
         due = timers.due_event_time_timers() if in_event_time else timers.due_processing_time_timers()
@@ -210,23 +206,18 @@ class BroadcastOperator(RowOperator):
 
 
 class TwoInputOperator(RowOperator):
-    """Runs a `KeyedCoProcessFunction`.
-
-    Parameters
-    ----------
-    connected : ConnectedInputs
-        The two inputs, with the columns of their event times.
-    """
+    """Runs a `KeyedCoProcessFunction`."""
 
     _kind = KeyedCoProcessFunction
     _whole_rows = True
 
-    def __init__(self, *arguments: Any, connected: ConnectedInputs, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._connected = connected
+    def __init__(self, function: Any, backend: KeyedStateBackend, spec: OperatorSpec) -> None:
+        super().__init__(function, backend, spec)
+        assert spec.connected is not None, "two inputs"
+        self._connected = spec.connected
 
     def _rows_of(self, some: KeyRuns) -> _Rows:
-        """Return the rows, each with whether it is of the second input."""
+        """Return the rows, each with a flag that is true for one of the second input."""
         of_second, parts = self._connected.separate(some.batch, self._key_columns)
         rows = [
             rows_from(self._row_classes.get(name), part.input.schema.names, part.columns)
@@ -247,7 +238,7 @@ class TwoInputOperator(RowOperator):
         return "process2" if row[0] else "process1"
 
     def _event_times_of(self, name: str, part: ConnectedRows) -> list[int | None]:
-        """Count the rows of one of two inputs and return their event times; none where it has no such."""
+        """Count the rows of one of two inputs and return their event times; empty without a time column."""
         self.rows_by_input[name] = self.rows_by_input.get(name, 0) + len(part)
         if part.times is None:
             return []
@@ -258,14 +249,14 @@ class TwoInputOperator(RowOperator):
 
 
 def _in_order(of_second: Iterable[bool], first: Iterator[Any], second: Iterator[Any]) -> Iterator[Any]:
-    """Yield what belongs to the rows of two inputs in the order of the rows."""
+    """Merge the items of two inputs in the order of the rows."""
     following = (first.__next__, second.__next__)
     for number in of_second:
         yield following[number]()
 
 
 class _OnTimer:
-    """Calls a function with its timers, one after the other."""
+    """Calls a function with one timer at a time."""
 
     def __init__(self, function: Any, context: Context) -> None:
         self._on_timer = function.on_timer
@@ -273,11 +264,9 @@ class _OnTimer:
         self._context: OnTimerContext | None = None
 
     def on_event_time(self, timer: Timer) -> Any:
-        """Return what the function gives for a timer of event time."""
         return self._call(timer, TimeDomain.EVENT_TIME)
 
     def on_processing_time(self, timer: Timer) -> Any:
-        """Return what the function gives for a timer of processing time."""
         return self._call(timer, TimeDomain.PROCESSING_TIME)
 
     def _call(self, timer: Timer, domain: TimeDomain) -> Any:

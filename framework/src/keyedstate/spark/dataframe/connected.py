@@ -19,15 +19,15 @@ from keyedstate.durations import Duration
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.errors import ConnectedFramesError, EventTimeError, MissingUidError
 from keyedstate.joins import IntervalJoin, IntervalJoinFunction, JoinOutput
-from keyedstate.runtime import (
+from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
+from keyedstate.runtime.function_checks import check_function
+from keyedstate.runtime.two_inputs import (
+    FIRST_COLUMN,
+    SECOND_COLUMN,
     ConnectedInput,
     ConnectedInputs,
-    KeyedCoProcessFunction,
-    KeyedFunction,
-    check_function,
     check_inputs,
 )
-from keyedstate.runtime.two_inputs import FIRST_COLUMN, SECOND_COLUMN
 from keyedstate.spark.dataframe.frame import KeyedFrame
 from keyedstate.spark.dataframe.join_columns import join_output_type
 from keyedstate.spark.plan.heartbeat import heartbeat_ms

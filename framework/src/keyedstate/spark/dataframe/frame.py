@@ -19,7 +19,8 @@ from keyedstate.errors import (
     ClassicSparkRequiredError,
     ConnectedFramesError,
 )
-from keyedstate.runtime import KeyedFunction, check_function
+from keyedstate.runtime import KeyedFunction
+from keyedstate.runtime.function_checks import check_function
 from keyedstate.spark.dataframe.aggregate_columns import aggregation_of
 from keyedstate.spark.dataframe.keys import KeyColumns, with_key_columns
 from keyedstate.spark.dataframe.side_outputs import declared_outputs

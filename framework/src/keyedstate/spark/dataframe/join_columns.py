@@ -11,7 +11,7 @@ from keyedstate.joins import (
     JoinOutput,
     joined_columns,
 )
-from keyedstate.runtime import ConnectedInputs
+from keyedstate.runtime.two_inputs import ConnectedInputs
 from keyedstate.spark.schema import distinct, folded, parse_output
 
 

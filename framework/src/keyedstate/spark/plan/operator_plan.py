@@ -37,16 +37,10 @@ from keyedstate.options import (
     Configuration,
 )
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import (
-    ConnectedInputs,
-    KeyedBroadcastProcessFunction,
-    KeyedFunction,
-    check_inputs,
-    check_row_classes,
-)
-from keyedstate.runtime.function_checks import BROADCAST, ROWS
+from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
+from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_row_classes
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.two_inputs import INPUTS
+from keyedstate.runtime.two_inputs import INPUTS, ConnectedInputs, check_inputs
 from keyedstate.spark.hosts.owners import remote_access
 from keyedstate.spark.hosts.task_identity import epoch_on_driver, is_local
 from keyedstate.spark.plan.configuration import read_configuration

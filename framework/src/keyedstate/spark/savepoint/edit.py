@@ -28,7 +28,8 @@ from keyedstate.errors import BootstrapError, StateFrameError, UnknownOperatorEr
 from keyedstate.keygroups import KEY_GROUP_COLUMN, key_group_range_for
 from keyedstate.operator_state import OperatorStateKind, OperatorStateMeta
 from keyedstate.options import CHECKPOINT_COMPRESSION, Configuration
-from keyedstate.runtime import KeyedFunction, key_serializer_for
+from keyedstate.runtime import KeyedFunction
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.plan.configuration import read_configuration
 from keyedstate.spark.routing import quoted, route, with_key_group

@@ -23,8 +23,8 @@ from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.errors import KeyedStateError, MisroutedRowsError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, operator_index_for_key_group
 from keyedstate.options import HOSTS_EPOCH_TIMEOUT
-from keyedstate.runtime import AtEnd
 from keyedstate.runtime.runners import KeyedOperator
+from keyedstate.runtime.timers import AtEnd
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.network.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.owners import RemoteAccess, kept_elsewhere, run_where_kept

@@ -1,6 +1,6 @@
 """The whole contract of a backend."""
 
-# ruff: noqa: E402 - pytest is asked for before it is imported.
+# ruff: noqa: E402 - pytest is checked for before it is imported.
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BackendContract(
 ):
     """Every test of the contract; a test class derives from it and names its backend.
 
-    What a backend claims is what is tested: tests of a capability run where it is claimed as full or partial.
+    Tests of a capability run where the backend claims it as full or partial.
 
     Attributes
     ----------
@@ -50,17 +50,17 @@ class BackendContract(
         Options to run it with, by their full names.
     """
 
-    def test_the_backend_says_what_it_is(self, instance: Instance) -> None:
+    def test_the_description_has_name_version_and_summary(self, instance: Instance) -> None:
         description = instance.backend.description
         assert description.name == self.backend
         assert description.version
         assert description.summary, "`keyedstate plugins list` shows it"
 
-    def test_the_backend_holds_a_kind_of_state_and_judges_every_capability(self, instance: Instance) -> None:
+    def test_the_description_has_a_kind_of_state_and_every_capability(self, instance: Instance) -> None:
         description = instance.backend.description
         assert any(map(description.holds, StateKind))
         assert description.capabilities.keys() == set(Capability), "say it also where it is never"
 
-    def test_the_default_of_every_option_is_a_value_that_it_takes(self, instance: Instance) -> None:
+    def test_every_option_accepts_its_default(self, instance: Instance) -> None:
         for option in instance.backend.description.options:
             assert option.default is None or option.parse(option.default) == option.default, option.name

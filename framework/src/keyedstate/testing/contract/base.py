@@ -1,4 +1,4 @@
-"""What every part of the contract kit starts from: capabilities, instances, and a model of their entries."""
+"""The base of the contract kit: capabilities, instances, and a model of their entries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from keyedstate.testing.instances import Instance, chosen_backend, open_instance
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
-#: An address as the tests write it: key group, key, namespace.
+#: An address in the tests: key group, key, namespace.
 Address = tuple[int, str | None, int]
 Open = Callable[..., Instance]
 
 MAX_PARALLELISM = 16
-#: Neither from the first key group nor to the last: an index must not be mistaken for a key group.
+#: Without the first and the last key group, so that no index equals a key group.
 KEY_GROUPS = KeyGroupRange(3, 9)
 META = StateMeta(
     name="visits",
@@ -33,15 +33,15 @@ META = StateMeta(
 )
 
 
-#: What a test may need of a backend.
+#: A feature of a backend that a test may need.
 Need: TypeAlias = "Capability | StateKind | TablePart"
 
-#: The attribute of a test that says what it needs.
+#: The attribute of a test with its needs.
 _NEEDS = "keyedstate_needs"
 
 
 def requires(*needs: Need) -> Callable[[Test], Test]:
-    """Mark a test with what it needs: it runs where the backend has all of it, and counts for each.
+    """Mark a test with its needs: it runs where the backend has all of them, and counts for each.
 
     A test with a parameter that is a `StateKind`, or has one as its ``kind``, needs that kind too.
     """
@@ -54,7 +54,7 @@ def requires(*needs: Need) -> Callable[[Test], Test]:
 
 
 def needs_of(item: pytest.Item) -> tuple[Need, ...]:
-    """Return what a collected test needs; nothing where every backend must pass it."""
+    """Return the needs of a collected test; none if every backend must pass it."""
     own: tuple[Need, ...] = getattr(getattr(item, "function", None), _NEEDS, ())
     callspec = getattr(item, "callspec", None)
     values = callspec.params.values() if callspec is not None else ()
@@ -63,7 +63,7 @@ def needs_of(item: pytest.Item) -> tuple[Need, ...]:
 
 
 def subjects_of(item: pytest.Item) -> tuple[Capability | TablePart, ...]:
-    """Return what a collected test is a test of, as reports name it."""
+    """Return the subjects of a collected test, as reports name them."""
     return tuple(
         Capability.STATE_KINDS if isinstance(need, StateKind) else need
         for need in dict.fromkeys(needs_of(item))
@@ -112,7 +112,7 @@ class ContractBase:
 
     @pytest.fixture
     def description(self) -> BackendDescription:
-        """What the backend says of itself."""
+        """The description of the backend."""
         return chosen_backend(self.backend, self.options)[0].description
 
     @pytest.fixture(autouse=True)
@@ -132,7 +132,7 @@ class ContractBase:
 
     @pytest.fixture
     def keyed(self, tmp_path: Path) -> Iterator[KeyedInstances]:
-        """Keyed backends, as a job has them; those that a test opens are closed at its end."""
+        """Keyed backends, as in a job, closed at the end of the test."""
         instances = KeyedInstances(self.backend, tmp_path, self.options)
         yield instances
         instances.close()

@@ -1,4 +1,4 @@
-"""Keyed backends over one plugin, as the tasks of a job have them, and their snapshots in segment files."""
+"""Keyed backends over one plugin, as in the tasks of a job, and their snapshots in segment files."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class KeyedInstances:
         self._opened: list[KeyedStateBackend] = []
 
     def claims(self, capability: Capability) -> bool:
-        """Return whether the plugin may be asked for a capability."""
+        """Return whether the plugin has a capability."""
         return self.plugin.description.level(capability).usable
 
     def holds(self, kind: StateKind) -> bool:
-        """Return whether the plugin holds states of a kind."""
+        """Return whether the plugin has states of a kind."""
         return self.plugin.description.holds(kind)
 
     def implements(self, part: TablePart) -> bool:
@@ -112,15 +112,15 @@ class KeyedInstances:
         return self.write(backend, backend.snapshot(next(self._numbers)))
 
     def write(self, backend: KeyedStateBackend, task: SnapshotTask) -> SegmentHandle:
-        """Write a snapshot that was taken before into a segment file; return what restores from it."""
+        """Write a snapshot into a segment file; return the handle that restores it."""
         return SegmentHandle.open(self.storage, self.write_file(backend, task))
 
     def new_path(self) -> str:
-        """Return the path of a file that is not there yet."""
+        """Return the path of a new file."""
         return f"{next(self._numbers)}.seg"
 
     def write_file(self, backend: KeyedStateBackend, task: SnapshotTask) -> SegmentFile:
-        """Do the same, and return what describes the file."""
+        """Write a snapshot into a segment file; return its description."""
         with SegmentWriter(self.storage, self.new_path(), backend.key_groups) as writer:
             task.run(writer)
             return writer.finish()

@@ -1,4 +1,4 @@
-"""What the tables of a backend may be beside `StateTable`; it is found by a look at one of them."""
+"""The interfaces that the tables of a backend may implement besides `StateTable`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole contract, run on one backend in a process and a folder of its own."""
+"""A run of the whole contract on one backend, in its own process and folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from keyedstate.testing.contract.reports import outcomes
 from keyedstate.testing.contract.reports.outcomes import Outcome, OutcomeReader
 from keyedstate.working_folder import WorkingFolder
 
-#: A test that takes longer hangs; watched where pytest-timeout is installed, as the extra ``test`` has it.
+#: A longer test hangs; used if pytest-timeout is installed, which the extra ``test`` has.
 _TEST_SECONDS = 300
 _LAST_LINES = 20
 _LOOK_EVERY_S = 0.1
 
-#: Called while tests run: what has ended since, the test under way or an empty text, and how many there are.
+#: Called while tests run: the outcomes since the last call, the running test or an empty text, and the number
+#: of tests.
 Follow: TypeAlias = "Callable[[Sequence[Outcome], str, int], None]"
-#: What pytest returns where tests passed, and where some failed.
+#: pytest's exit codes when all tests passed, and when some failed.
 _RAN = (0, 1)
 _NOTHING_SELECTED = 5
 
@@ -34,13 +35,13 @@ def run_contract(
 ) -> list[Outcome]:
     """Run the tests of the contract on an installed backend.
 
-    pytest runs in another process: it sees neither the configuration, the plugins nor the ``conftest.py`` of
-    the folder that it is started in, and a backend may take it down.
+    pytest runs in another process, which a backend may crash, without the configuration, the plugins and the
+    ``conftest.py`` of the working folder.
 
     Parameters
     ----------
     backend : str
-        Its name; that it can be chosen was looked at before.
+        Its name; the caller has checked that it can be chosen.
     options : mapping of str to str
         Options by their full names.
     select : str, optional
@@ -51,7 +52,7 @@ def run_contract(
     Returns
     -------
     list of Outcome
-        In the order in which they ran.  Where the process died, the test that was under way is the last.
+        In the order in which they ran. If the process died, the running test is the last one.
 
     Raises
     ------

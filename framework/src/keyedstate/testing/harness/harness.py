@@ -1,8 +1,7 @@
 """The harness: a process function run as Spark would run it, without Spark and without Java.
 
-What runs is the real thing: the operator of `keyedstate.runtime` over a backend chosen by name, Arrow
-batches, key groups by Spark's hash over contiguous ranges, segment files.  Only what carries rows from one
-place to another is missing.
+It uses the operator of `keyedstate.runtime` over a backend chosen by name, Arrow batches, key groups by
+Spark's hash over contiguous ranges, and segment files. Only the transport of rows is missing.
 """
 
 from __future__ import annotations
@@ -43,25 +42,24 @@ class Harness(HarnessOutputs):
     Parameters
     ----------
     function : KeyedProcessFunction, VectorizedProcessFunction or KeyedCoProcessFunction
-        It is not opened itself.  Every instance runs a copy of it, and another one in each epoch, as
-        embedded tasks do; see `HarnessInstance.function`.
+        Every instance runs a copy of it, and another one in each epoch, as embedded tasks do; see
+        `HarnessInstance.function`.
     key : str or sequence of str
-        The column, or columns, that make the key; as in ``keyed(df, "user")``.  A field of a struct,
-        ``"place.city"``, becomes a column of the rows, as on Spark; what Spark would compute is for the rows
-        to have.
+        The key columns, as in ``keyed(df, "user")``. A field of a struct, ``"place.city"``, becomes a column
+        of the rows, as on Spark. Spark's expressions are not supported: give the rows a column.
     schema : str, mapping, pyarrow.Schema or StructType
         The columns of the rows: ``"user string, seconds long"``, ``{"user": types.STRING, "seconds": int}``.
     output : str, mapping, pyarrow.Schema or StructType
-        The columns of what the function yields; as in ``process(function, "user string, views long")``.
-        Rows of side outputs are in `side_output`.
+        The columns of the rows that the function yields, as in ``process(function, "user string, views
+        long")``. Rows of side outputs are in `side_output`.
     event_time : EventTime, optional
-        The event time of the rows; as in ``keyed(df, "user", event_time=EventTime("ts", "10 minutes"))``.
+        The event time of the rows, as in ``keyed(df, "user", event_time=EventTime("ts", "10 minutes"))``.
         With a delay the watermark follows when an epoch ends; without one only `advance_watermark` moves it.
     broadcast : str, mapping, pyarrow.Schema or StructType, optional
-        The columns of the rows of the broadcast side, where the function has one.
+        The columns of the broadcast side, if the function has one.
     second : SecondInput, optional
-        The second input of a `KeyedCoProcessFunction`; `key`, `schema` and `event_time` are then
-        those of the first, and rows are given to `process1` and `process2`.
+        The second input of a `KeyedCoProcessFunction`; `key`, `schema` and `event_time` are then those of the
+        first, and rows are given to `process1` and `process2`.
     backend : str, default "heap-cow"
     options : mapping, optional
         Options by name without ``spark.keyedstate.``.  Neither Spark's configuration nor the environment is
@@ -71,8 +69,8 @@ class Harness(HarnessOutputs):
     max_parallelism : int, optional
         The number of key groups; by default that of `restore`, or 128.
     clock : callable, optional
-        Returns processing time in milliseconds since 1970 UTC.  By default a `ManualClock` that begins at 0
-        and moves when the harness is told to move it.
+        Returns processing time in milliseconds since 1970 UTC. By default a `ManualClock` that begins at 0
+        and is moved by `advance_processing_time` and `set_processing_time`.
     restore : HarnessSnapshot, optional
         The state to begin with.
 
@@ -80,7 +78,7 @@ class Harness(HarnessOutputs):
     ------
     HarnessSchemaError, HarnessSettingError
     InvalidFunctionError, FunctionCopyError
-        For a function that is none or could not be sent to a task.
+        For an object that is no function or could not be sent to a task.
     ConfigError, PluginError
         For options and backends.
     InvalidParallelismError, InvalidMaxParallelismError
@@ -91,7 +89,7 @@ class Harness(HarnessOutputs):
 
     Notes
     -----
-    One thread at a time.  Close it, or use it in a ``with`` statement.
+    Not safe for threads. Close it, or use it in a ``with`` statement.
     """
 
     def __init__(
@@ -181,10 +179,10 @@ class Harness(HarnessOutputs):
         InputRowError
             Where a row has other columns or types than the schema; no row was processed.
         UserFunctionError
-            Where the function raises.  The state is as the function left it; a Spark job would go back to
-            the state before the epoch, and so can a test, with `snapshot` and `restore`.
+            Where the function raises. The state is as the function left it; a Spark job would return to the
+            state before the epoch, and so can a test, with `snapshot` and `restore`.
         OutputRowError, OutputTypeError
-            Where it yields something else than `output`.
+            Where it yields rows that are not of `output`.
         """
         instances = self._running.open
         if isinstance(self._rows, ConnectedInputRows):
@@ -220,12 +218,7 @@ class Harness(HarnessOutputs):
         return self.process_broadcast_all([row])
 
     def process_broadcast_all(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
-        """Process rows of the broadcast side on every instance, and return what these yield, one by one.
-
-        Parameters
-        ----------
-        rows : iterable of dict, tuple or list
-            With the columns of `broadcast`.
+        """Process rows of the broadcast side on every instance, and return the output, instance by instance.
 
         Raises
         ------
@@ -246,14 +239,14 @@ class Harness(HarnessOutputs):
 
     @property
     def rows_dropped(self) -> dict[str, int]:
-        """How many rows windows or a join dropped since the harness was opened, by why: as in metrics."""
+        """The number of rows that windows or a join dropped since the harness was opened, by reason."""
         return dict(self._running.rows_dropped)
 
     # -- time ---------------------------------------------------------------------------------------------
 
     @property
     def processing_time(self) -> int:
-        """What the clock says, in milliseconds since 1970 UTC."""
+        """The time of the clock, in milliseconds since 1970 UTC."""
         return self._time.clock()
 
     def advance_processing_time(self, duration: Duration) -> list[tuple[Any, ...]]:
@@ -262,13 +255,13 @@ class Harness(HarnessOutputs):
         Returns
         -------
         list of tuple
-            What the timers give that are due by now.
+            The output of the timers that are due.
 
         Raises
         ------
         InvalidDurationError
         HarnessSettingError
-            Where the clock is no `ManualClock`.
+            Where the clock is not a `ManualClock`.
         UserFunctionError, OutputRowError, OutputTypeError
             As in `process_all`, for timers.
         """
@@ -277,7 +270,7 @@ class Harness(HarnessOutputs):
     def set_processing_time(self, time: int | dt.datetime) -> list[tuple[Any, ...]]:
         """Set the clock to milliseconds since 1970 UTC, or to a datetime with a time zone.
 
-        Returns what timers give, as `advance_processing_time` does.
+        Returns as `advance_processing_time`.
         """
         return self._move_time(lambda moved: moved.set(time))
 
@@ -297,12 +290,12 @@ class Harness(HarnessOutputs):
         Returns
         -------
         list of tuple
-            What the timers give that are due by now, those of processing time too.
+            The output of the timers that are due, those of processing time too.
 
         Raises
         ------
         HarnessSettingError
-            Where the rows have no event time: no column was named.
+            Where the rows have no event time.
         UserFunctionError, OutputRowError, OutputTypeError
             As in `process_all`, for timers.
         """
@@ -312,13 +305,8 @@ class Harness(HarnessOutputs):
     def end_input(self) -> list[tuple[Any, ...]]:
         """Move event time and processing time to their end, as the end of a batch DataFrame does.
 
-        Every timer fires, and none that is registered meanwhile.  The clock stays as it is, and the harness
-        is of use for looking at state and for `restore` alone.
-
-        Returns
-        -------
-        list of tuple
-            What the timers give.
+        Every timer fires, except those registered meanwhile; returns their output. The clock does not move.
+        Afterwards only reading state and `restore` are of use.
         """
         return self._collect(instance.end_input() for instance in self._running.open)
 
@@ -326,20 +314,19 @@ class Harness(HarnessOutputs):
 
     @property
     def epoch(self) -> int:
-        """The number of the present epoch, from 0: what the function sees as ``ctx.epoch``."""
+        """The number of the present epoch, from 0, as in ``ctx.epoch``."""
         return self._running.epoch
 
     def end_epoch(self) -> list[tuple[Any, ...]]:
-        """End the epoch and begin the next: functions are closed, new copies opened, the state goes on.
+        """End the epoch and begin the next: functions are closed and new copies opened, the state continues.
+
+        Attributes of ``self`` are lost, as after a micro-batch of Spark. With a delay the watermark follows
+        the rows of the epoch.
 
         Returns
         -------
         list of tuple
-            What a `VectorizedProcessFunction` puts out at the end of the epoch, and what timers give that
-            are due then.
-
-        What a function keeps on ``self`` is gone, as after a micro-batch of Spark.  With a delay the
-        watermark follows the rows of the epoch.
+            The output of a `VectorizedProcessFunction` at the end of the epoch, and of timers that are due.
 
         Raises
         ------
@@ -361,20 +348,20 @@ class Harness(HarnessOutputs):
         return len(self._running.open)
 
     def snapshot(self) -> HarnessSnapshot:
-        """Write the state of every instance into segment files, between two rows; nothing else changes.
+        """Write the state of every instance into segment files.
 
         Raises
         ------
         UnwritableEntryError
-            Where a value in the state has become one that its type cannot write.
+            Where a value in the state is one that its type cannot write.
         """
         return self._running.snapshot()
 
     def restore(self, snapshot: HarnessSnapshot, parallelism: int | None = None) -> None:
-        """Go back, or over, to the state of a snapshot, as a job does that is started again.
+        """Restore the state of a snapshot, as a restarted job does.
 
         The functions are closed and new copies opened; state, epoch and watermark are those of the snapshot.
-        The clock and the outputs stay.
+        The clock and the outputs do not change.
 
         Parameters
         ----------
@@ -386,7 +373,7 @@ class Harness(HarnessOutputs):
         Raises
         ------
         InvalidParallelismError, SnapshotMismatchError
-            The harness goes on as it was.
+            The harness stays as it was.
         UserFunctionError, StateError, PluginError
             Where a function cannot be closed or opened, or the states are not those of the function; the
             harness is closed then.
@@ -394,7 +381,7 @@ class Harness(HarnessOutputs):
         self._running.restore(snapshot, self.parallelism if parallelism is None else parallelism)
 
     def rescale(self, parallelism: int) -> None:
-        """Go on with another number of instances: a snapshot, and its restore; errors are those of both."""
+        """Change the number of instances by a snapshot and its restore; raises as both."""
         self._running.check_parallelism(parallelism)
         self.restore(self.snapshot(), parallelism)
 
@@ -405,7 +392,7 @@ class Harness(HarnessOutputs):
     @overload
     def state(self, state: str, key: object, namespace: object = VOID_NAMESPACE) -> Any: ...
     def state(self, state: Any, key: object, namespace: object = VOID_NAMESPACE) -> Any:
-        """Return a handle of one key's state, with every method of its kind, reading and writing.
+        """Return an accessor of one key's state, with every method of its kind, reading and writing.
 
         Parameters
         ----------
@@ -418,8 +405,8 @@ class Harness(HarnessOutputs):
         Returns
         -------
         StateAccessor
-            It stays at this key, and is of use until the next `restore` or `rescale`.  Its reads and writes
-            are what those of the function are, for a time to live too.
+            It stays at this key, and is valid until the next `restore` or `rescale`. Its reads and writes are
+            those of the function, with the time to live.
 
         Raises
         ------
@@ -440,17 +427,14 @@ class Harness(HarnessOutputs):
     def keys(self, state: str | StateDescriptor[Any], namespace: object = VOID_NAMESPACE) -> list[Any]:
         """Return the keys that have an entry in one namespace of a state, in no order.
 
-        No key for a state that nobody knows.  One that was restored need not be registered.  What is expired
-        counts until it is removed.
+        The state may be restored without being registered; an unknown one has no key. Expired entries count
+        until they are removed.
         """
         name = state.name if isinstance(state, StateDescriptor) else state
         return [key for instance in self._running.open for key in instance.backend.get_keys(name, namespace)]
 
     def num_entries(self, state: str | StateDescriptor[Any] | None = None) -> int:
-        """Return the number of entries of a keyed state, or of all, over all instances.
-
-        What is expired counts until it is removed.
-        """
+        """Return the number of entries of a keyed state, or of all, with expired ones not yet removed."""
         if state is None:
             return sum(instance.backend.num_entries() for instance in self._running.open)
         name = state.name if isinstance(state, StateDescriptor) else state
@@ -465,7 +449,7 @@ class Harness(HarnessOutputs):
             )
 
     def _move_time(self, move: Callable[[HarnessTime], None]) -> list[tuple[Any, ...]]:
-        """Let the time be moved, show it to every instance, and return what timers give."""
+        """Move the time, show it to every instance, and return the output of timers."""
         instances = self._running.open
         move(self._time)
         for instance in instances:

@@ -1,4 +1,4 @@
-"""One parallel instance in a harness: what a task of a Spark job holds, a function over its states."""
+"""One parallel instance in a harness: a function over its states, as in a task of a Spark job."""
 
 from __future__ import annotations
 
@@ -8,29 +8,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.runtime import AtEnd
+from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, key_group_range_for
 from keyedstate.runtime.rows import iterate_rows
-from keyedstate.runtime.runners import KeyedOperator, keyed_operator
+from keyedstate.runtime.runners import KeyedOperator, OperatorSpec, keyed_operator
 from keyedstate.runtime.side_outputs import MAIN
+from keyedstate.runtime.timers import AtEnd
 from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.harness.plan import InstancePlan, copy_of
-from keyedstate.testing.harness.rows import KEY_GROUP_COLUMN
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
 
 
 class HarnessInstance:
-    """One instance over its key groups.
-
-    Parameters
-    ----------
-    plan : InstancePlan
-    index, parallelism : int
-        Which instance this is, from 0, and of how many.
-    snapshot : HarnessSnapshot or None
-        What to restore from.
+    """One instance over its key groups, empty or restored from a snapshot.
 
     Attributes
     ----------
@@ -68,7 +59,7 @@ class HarnessInstance:
         self.show_time()
 
     def show_time(self) -> None:
-        """Let the states see the present time."""
+        """Show the present time to the states."""
         self._plan.time.show_to(self.backend)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -77,16 +68,18 @@ class HarnessInstance:
         operator = keyed_operator(
             self.function,
             self.backend,
-            key_columns=self._plan.rows.key_columns,
-            key_group_column=KEY_GROUP_COLUMN,
-            output=self._plan.outputs.main,
-            side_outputs=self._plan.outputs.sides,
-            epoch=epoch,
-            operator_states=self.operator_states,
-            task=self._index,
-            parallelism=self._parallelism,
-            event_time=self._plan.rows.event_time,
-            connected=self._plan.rows.connected,
+            OperatorSpec(
+                key_columns=self._plan.rows.key_columns,
+                key_group_column=KEY_GROUP_COLUMN,
+                output=self._plan.outputs.main,
+                side_outputs=self._plan.outputs.sides,
+                epoch=epoch,
+                operator_states=self.operator_states,
+                task=self._index,
+                parallelism=self._parallelism,
+                event_time=self._plan.rows.event_time,
+                connected=self._plan.rows.connected,
+            ),
         )
         try:
             operator.open()
@@ -99,7 +92,7 @@ class HarnessInstance:
 
     @property
     def rows_dropped(self) -> Mapping[str, int]:
-        """Rows of the present epoch that were dropped, by why."""
+        """Rows of the present epoch that were dropped, by reason."""
         return {} if self._operator is None else self._operator.rows_dropped
 
     def process(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
@@ -109,7 +102,7 @@ class HarnessInstance:
             return self._rows(self._operator.process_batch(batch))
         finally:
             self._plan.time.saw(self._plan.rows.largest_event_times(self._operator))
-            # What a test does next happens at the time of no row.
+            # What a test does next has no event time.
             self.backend.current.timestamp = None
             self.show_time()
 
@@ -119,7 +112,7 @@ class HarnessInstance:
         return self._rows(self._operator.process_broadcast([batch]))
 
     def fire_timers(self) -> list[tuple[Any, ...]]:
-        """Let the states see the present time, fire the timers that are due and return what they give."""
+        """Show the present time to the states, fire the due timers and return their output."""
         self.show_time()
         assert self._operator is not None
         try:
@@ -128,12 +121,12 @@ class HarnessInstance:
             self.backend.current.timestamp = None
 
     def end_input(self) -> list[tuple[Any, ...]]:
-        """Fire all timers, as at the end of a bounded input, and return what they give."""
+        """Fire all timers, as at the end of a bounded input, and return their output."""
         assert self._operator is not None
         return self._rows(self._operator.end_epoch(AtEnd.INPUT))
 
     def end_epoch(self) -> list[tuple[Any, ...]]:
-        """End the epoch as a task does, close the function, and return what the end and timers give."""
+        """End the epoch as a task does, with its due timers, close the function, and return the output."""
         operator, self._operator = self._operator, None
         if operator is None:
             return []
@@ -156,7 +149,7 @@ class HarnessInstance:
             self.backend.close()
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-        """Return the rows that the function has yielded, and keep those of side outputs."""
+        """Return the rows that the function has yielded, and store those of side outputs."""
         found: list[tuple[Any, ...]] = []
         for batch in batches:
             for name, rows in self._plan.outputs.separate(batch):

@@ -1,4 +1,4 @@
-"""All instances of a harness together: begun and ended, captured and restored as those of a job are."""
+"""All instances of a harness: begun and ended, captured and restored together, as in a job."""
 
 from __future__ import annotations
 
@@ -15,14 +15,7 @@ from keyedstate.testing.harness.snapshot import HarnessSnapshot
 
 
 class RunningInstances:
-    """The instances that share the key groups, in one epoch.
-
-    Parameters
-    ----------
-    plan : InstancePlan
-    parallelism : int
-    snapshot : HarnessSnapshot or None
-        What to begin with.
+    """The instances that share the key groups, in one epoch; empty or restored from a snapshot.
 
     Attributes
     ----------
@@ -32,7 +25,7 @@ class RunningInstances:
     ------
     InvalidParallelismError, InvalidMaxParallelismError, SnapshotMismatchError
     UserFunctionError, StateError
-        Where the function cannot be opened or the snapshot is not that of its states; nothing is left open.
+        Where the function cannot be opened or the snapshot has other states; nothing is left open.
     """
 
     def __init__(self, plan: InstancePlan, parallelism: int, snapshot: HarnessSnapshot | None) -> None:
@@ -48,14 +41,14 @@ class RunningInstances:
 
     @property
     def open(self) -> tuple[HarnessInstance, ...]:
-        """The instances by number; `HarnessClosedError` where there are none any more."""
+        """The instances by number; raises `HarnessClosedError` after the harness was closed."""
         if self._closed is not None:
             raise HarnessClosedError(self._closed)
         return self._running
 
     @property
     def rows_dropped(self) -> Counter[str]:
-        """Rows that were dropped, by why, also by instances that are no more."""
+        """Rows that were dropped, by reason, in earlier epochs too."""
         return sum((Counter(instance.rows_dropped) for instance in self._running), self._plan.rows_dropped)
 
     def owner_of(self, key_group: int) -> HarnessInstance:
@@ -64,7 +57,7 @@ class RunningInstances:
         return instances[operator_index_for_key_group(key_group, len(instances), self._plan.max_parallelism)]
 
     def end_epoch(self) -> list[list[tuple[Any, ...]]]:
-        """End the epoch of every instance and return what each puts out, then begin the next one's."""
+        """End the epoch of every instance, begin the next one, and return the output of each."""
         instances = self.open
         with self._closed_on_error("is closed: the last end_epoch() failed"):
             made = [instance.end_epoch() for instance in instances]
@@ -98,7 +91,7 @@ class RunningInstances:
             self._start(snapshot, parallelism)
 
     def check_parallelism(self, parallelism: int) -> None:
-        """Refuse a number of instances that cannot be, or any where there are none any more."""
+        """Refuse an impossible number of instances, or any in a closed harness."""
         _ = self.open
         check_parallelism(parallelism, self._plan.max_parallelism)
 
@@ -108,7 +101,7 @@ class RunningInstances:
         self._stop()
 
     def _start(self, snapshot: HarnessSnapshot | None, parallelism: int) -> None:
-        """Open all instances, empty or restored, and begin their epoch; on an error none stays open."""
+        """Open all instances, empty or restored, and begin their epoch; after an error none stays open."""
         if snapshot is not None:
             self.epoch = snapshot.epoch
             self._plan.time.restore(snapshot.watermark, snapshot.inputs)
@@ -126,7 +119,7 @@ class RunningInstances:
         self._running = tuple(opened)
 
     def _stop(self) -> None:
-        """Close all instances; the first error is raised when every one is closed."""
+        """Close all instances, and then raise the first error."""
         instances, self._running = self._running, ()
         with contextlib.ExitStack() as closing:
             for instance in reversed(instances):
@@ -143,7 +136,7 @@ class RunningInstances:
             raise
 
     def _check_same_keys(self, snapshot: HarnessSnapshot) -> None:
-        """Refuse a snapshot whose keys lie elsewhere here; that their types fit is seen when it is read."""
+        """Refuse a snapshot whose keys have other key groups here; reading it checks their types."""
         if snapshot.max_parallelism != self._plan.max_parallelism:
             raise SnapshotMismatchError(
                 "max parallelism", snapshot.max_parallelism, self._plan.max_parallelism

@@ -1,4 +1,4 @@
-"""What the function of a harness has put out."""
+"""The output of the function of a harness."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from keyedstate.runtime.side_outputs import Outputs
 
 
 class HarnessOutputs:
-    """The rows that a function has yielded, and those that it has put out to side outputs.
-
-    Parameters
-    ----------
-    declared : Outputs
-    side_rows : dict of str to list
-        Where the instances put the rows of side outputs.
-    """
+    """The rows that a function has yielded; instances put those of its side outputs into `side_rows`."""
 
     def __init__(self, declared: Outputs, side_rows: dict[str, list[tuple[Any, ...]]]) -> None:
         self._declared = declared
@@ -26,16 +19,16 @@ class HarnessOutputs:
 
     @property
     def outputs(self) -> list[tuple[Any, ...]]:
-        """Everything that the function yielded since the beginning or the last `take_outputs`."""
+        """All rows that the function yielded since the beginning or the last `take_outputs`."""
         return list(self._outputs)
 
     def side_output(self, name: str) -> list[tuple[Any, ...]]:
-        """Return the rows that were put out to a side output since the beginning or the last `take_outputs`.
+        """Return the rows of a side output since the beginning or the last `take_outputs`.
 
         Raises
         ------
         HarnessSettingError
-            For one that the function does not declare.
+            For a side output that the function does not declare.
         """
         declared = self._declared.sides
         if name not in declared:
@@ -46,13 +39,13 @@ class HarnessOutputs:
         return list(self._side_rows.get(name, ()))
 
     def take_outputs(self) -> list[tuple[Any, ...]]:
-        """Return `outputs` and forget them, and those of side outputs."""
+        """Return `outputs` and clear them and the rows of side outputs."""
         taken, self._outputs = self._outputs, []
         self._side_rows.clear()
         return taken
 
     def _collect(self, outputs: Iterable[list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
-        """Return the outputs of one call, and keep them once all are there."""
+        """Return the outputs of one call, and store them when all have succeeded."""
         found = [row for output in outputs for row in output]
         self._outputs += found
         return found

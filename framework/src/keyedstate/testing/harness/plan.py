@@ -1,4 +1,4 @@
-"""What all instances of a harness have in common: the function, the backend, the types, the time."""
+"""The plan that all instances of a harness share: the function, the backend, the types, the time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import cloudpickle
 from keyedstate.epoch.configuration import choose_backend
 from keyedstate.errors import FunctionCopyError, HarnessSettingError, described
 from keyedstate.options import BACKEND, MAX_PARALLELISM, PARALLELISM, Configuration
-from keyedstate.runtime import KeyedFunction, check_function, check_inputs, check_row_classes
-from keyedstate.runtime.function_checks import BROADCAST, ROWS
+from keyedstate.runtime import KeyedFunction
+from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_function, check_row_classes
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import Outputs, check_name
+from keyedstate.runtime.two_inputs import check_inputs
 from keyedstate.state.registry.chosen_backend import ChosenBackend
 from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.time import HarnessTime
@@ -29,21 +30,21 @@ _PARAMETERS = {BACKEND: "backend", PARALLELISM: "parallelism", MAX_PARALLELISM: 
 
 @dataclass(frozen=True)
 class InstancePlan:
-    """What every instance is made of.
+    """What every instance runs with.
 
     Attributes
     ----------
     function : KeyedProcessFunction or VectorizedProcessFunction
-        Never opened itself: every instance has a copy for each epoch, as embedded tasks do.
+        Every instance opens a copy of it for each epoch, as embedded tasks do.
     chosen : ChosenBackend
     rows : KeyedInputRows or ConnectedInputRows
     outputs : Outputs
     max_parallelism : int
     time : HarnessTime
     rows_dropped : Counter of str
-        Of epochs that are over.
+        Of earlier epochs.
     side_rows : dict of str to list
-        What all instances have put out to each side output.
+        The rows of all instances for each side output.
     """
 
     function: KeyedFunction
@@ -122,8 +123,8 @@ def _side_outputs(
 def copy_of(function: KeyedFunction) -> KeyedFunction:
     """Return a copy with attributes of its own.
 
-    Not by way of cloudpickle: what that loads replaces the methods of a class that is defined inside a test,
-    and with them the variables that the test wants to look at.
+    cloudpickle would replace the methods of a class that is defined inside a test, and with them the
+    variables that the test looks at.
     """
-    # Pickled by their names, as cloudpickle does; `copy` knows no way to do it.
+    # `copy` cannot copy modules; cloudpickle pickles them by their names.
     return copy.deepcopy(function, {id(module): module for module in sys.modules.values()})

@@ -1,4 +1,4 @@
-"""Rows that a test gives, as the Arrow batches that Spark would hand over."""
+"""The rows of a test as the Arrow batches that Spark would pass."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from keyedstate.errors import (
     UnsupportedTypeError,
     did_you_mean,
 )
+from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.murmur3 import key_groups
-from keyedstate.runtime import KeyedFunction, key_serializer_for
+from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.event_time import is_event_time
+from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.testing.harness.schema import arrow_schema
 from keyedstate.time import EventTime
 
-#: The column that carries the key group, by the name that it has in a Spark job.
-KEY_GROUP_COLUMN = "__keyedstate_key_group"
-#: What an input is called where there is one.
+#: The name of a single input.
 ONLY_INPUT = "rows"
 _KEY_GROUP_FIELD = pa.field(KEY_GROUP_COLUMN, pa.int32(), nullable=False)
 
@@ -81,7 +81,7 @@ class InputRows:
 
 
 class KeyedInputRows(InputRows):
-    """The declared columns of rows, of which some make the key.
+    """The declared columns of rows, some of which make the key.
 
     Parameters
     ----------
@@ -163,13 +163,13 @@ class KeyedInputRows(InputRows):
         return function.for_rows(self.schema, self.key_columns, self.time_column)
 
     def largest_event_times(self, operator: KeyedOperator) -> dict[str, int]:
-        """Return the largest event time that an operator has seen, by the name of the input."""
+        """Return an operator's largest event time, by the name of the input."""
         return {} if operator.largest_event_time is None else {ONLY_INPUT: operator.largest_event_time}
 
     def by_instance(
         self, rows: Sequence[Any], parallelism: int, max_parallelism: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (instance, rows) in the order of the rows: neighbours of one instance stay one batch.
+        """Yield (instance, rows) in the order of the rows; neighbouring rows of one instance are one batch.
 
         The batches have the column `KEY_GROUP_COLUMN`.
 
@@ -197,7 +197,7 @@ def routed(
 
 
 def checked_schema(declared: object, argument: str, side: str | None = None) -> OutputSchema:
-    """Return what checks rows of Python values against declared columns, which may be a side output's."""
+    """Return the schema that checks rows of Python values, which may be a side output's."""
     try:
         return OutputSchema(arrow_schema(declared, argument), side)
     except OutputSchemaError as error:

@@ -1,4 +1,4 @@
-"""The columns of rows: declared in any of the ways a user has them at hand, held as an Arrow schema."""
+"""The columns of rows: declared in any form that a user has, converted to an Arrow schema."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\
 
 
 def arrow_schema(declared: object, argument: str) -> pa.Schema:
-    """Return the Arrow schema of declared columns, as Spark hands such columns over.
+    """Return the Arrow schema of declared columns, as Spark's batches have it.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def arrow_schema(declared: object, argument: str) -> pa.Schema:
             [pa.field(name, _column_type(name, type_, argument)) for name, type_ in declared.items()]
         )
     if is_spark_type(declared) and type(declared).__name__ == "StructType":
-        # PySpark is here already: the type comes from it.
+        # A StructType comes from PySpark, so PySpark is installed.
         from keyedstate.spark.schema import to_arrow
 
         try:
@@ -82,7 +82,7 @@ def _column_type(name: object, declared: object, argument: str) -> pa.DataType:
 
 
 class _SparkSyntax:
-    """Reads the columns of one string as Spark does, for the types that rows may have."""
+    """Parses the columns of one string as Spark does, for the types that rows may have."""
 
     def __init__(self, text: str, argument: str) -> None:
         self._text = text
@@ -98,7 +98,7 @@ class _SparkSyntax:
         self._next = 0
 
     def schema(self) -> pa.Schema:
-        """Read it all."""
+        """Parse the text."""
         fields = self._fields(lambda: self._peek() == "")
         return pa.schema(fields)
 

@@ -1,4 +1,4 @@
-"""Snapshots of a harness: the files of a checkpoint, in a folder that goes with the object."""
+"""Snapshots of a harness: the files of a checkpoint, in a folder that is deleted with the object."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from keyedstate.working_folder import WorkingFolder
 class HarnessSnapshot:
     """The state of all instances of a harness at one moment; made by `Harness.snapshot`.
 
-    It can be restored any number of times, also after its harness was closed.  Its files are deleted when
-    nobody holds it any more.
+    It can be restored any number of times, also after its harness was closed. Its files are deleted with the
+    last reference to it.
 
     Attributes
     ----------
@@ -34,13 +34,13 @@ class HarnessSnapshot:
         The epoch in which it was taken.
     watermark : int
     inputs : mapping of str to InputTime
-        What is known of the event times of each input, over all epochs.
+        The event times of each input, over all epochs.
     max_parallelism : int
     key_columns : tuple of str
     segments : tuple of SegmentFile
-        The keyed state, one file for each instance that there was.
+        The keyed state, one file for each instance.
     operator_files : tuple of OperatorStateFile or None
-        The operator and broadcast state of each instance; None where it had none.
+        The operator and broadcast state of each instance; None if it had none.
     """
 
     epoch: int
@@ -103,7 +103,7 @@ class HarnessSnapshot:
 
     @contextmanager
     def handles(self, key_groups: KeyGroupRange) -> Iterator[list[SegmentHandle]]:
-        """Open the files that hold some of the key groups, for as long as a restore takes."""
+        """Open the files with some of the key groups, for the duration of a restore."""
         with ExitStack() as opened:
             handles = []
             for segment in self.segments:
@@ -113,7 +113,7 @@ class HarnessSnapshot:
             yield handles
 
     def operator_state(self, task: int, parallelism: int) -> list[RestoredOperatorState]:
-        """Return the operator state that one of so many instances begins with."""
+        """Return the operator state of one of so many instances."""
         return read_operator_state(self._storage, self.operator_files, task, parallelism)
 
 

@@ -1,4 +1,4 @@
-"""The time that the instances of a harness see, and the only place that moves it."""
+"""The processing time and event time of the instances of a harness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HarnessTime:
     clock : callable or None
         By default a `ManualClock` that begins at 0.
     event_times : mapping of str to EventTime or None
-        The event time of each input, whose watermark follows at the end of an epoch where it has a delay.
+        The event time of each input; with a delay the watermark follows at the end of an epoch.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class HarnessTime:
     watermark : int
         In milliseconds since 1970 UTC; `BEFORE_TIME` before the first.
     inputs : dict of str to InputTime
-        What is known of each input, over all epochs.
+        The event times of each input, over all epochs.
     """
 
     def __init__(self, clock: Clock | None, event_times: Mapping[str, EventTime | None]) -> None:
@@ -67,13 +67,13 @@ class HarnessTime:
         self.watermark = max(self.watermark, _instant_ms("the watermark", time))
 
     def saw(self, event_times: Mapping[str, int]) -> None:
-        """Note the largest event times of some rows, by input."""
+        """Update the largest event times, by input."""
         now = self.clock()
         for name, time in event_times.items():
             self.inputs[name] = InputTime(max(time, self.inputs[name].largest_event_time), now)
 
     def restore(self, watermark: int, inputs: Mapping[str, InputTime]) -> None:
-        """Go back to the times of a snapshot; the time since then is none in which an input was idle."""
+        """Return to the times of a snapshot; no input was idle since then."""
         self.watermark = watermark
         now = self.clock()
         for name in self.inputs:
@@ -81,14 +81,14 @@ class HarnessTime:
             self.inputs[name] = InputTime(BEFORE_TIME if known is None else known.largest_event_time, now)
 
     def end_epoch(self) -> None:
-        """Let the watermark follow the rows of the epoch, as a job does between two epochs."""
+        """Advance the watermark by the rows of the epoch, as a job does between two epochs."""
         if self._delays_ms:
             self.watermark = watermark_of_inputs(
                 self.inputs, self._delays_ms, self._idle_ms, self.clock(), self.watermark
             )
 
     def show_to(self, backend: KeyedStateBackend) -> None:
-        """Let the states of an instance see the present times."""
+        """Show the present times to the states of an instance."""
         backend.advance_watermark(self.watermark)
 
     def _manual_clock(self) -> ManualClock:
@@ -107,7 +107,7 @@ def _instant_ms(what: str, time: int | dt.datetime) -> int:
     Raises
     ------
     HarnessSettingError
-        For a datetime without a time zone, and for what is neither a time nor a whole number.
+        For a datetime without a time zone, and for a value that is neither a time nor a whole number.
     """
     if isinstance(time, dt.datetime):
         if time.tzinfo is None:

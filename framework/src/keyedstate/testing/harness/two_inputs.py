@@ -1,4 +1,4 @@
-"""The rows of two inputs that a test gives to a function of both."""
+"""The rows that a test gives to a function of two inputs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.errors import HarnessSchemaError, HarnessSettingError
-from keyedstate.runtime import ConnectedInput, ConnectedInputs, KeyedCoProcessFunction, KeyedFunction
+from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
 from keyedstate.runtime.runners import KeyedOperator
-from keyedstate.runtime.two_inputs import FIRST_COLUMN, INPUTS, SECOND_COLUMN
+from keyedstate.runtime.two_inputs import FIRST_COLUMN, INPUTS, SECOND_COLUMN, ConnectedInput, ConnectedInputs
 from keyedstate.testing.harness.rows import KeyedInputRows, routed
 from keyedstate.time import EventTime
 
@@ -25,7 +25,7 @@ class SecondInput:
     schema : str, mapping, pyarrow.Schema or StructType
         The columns of its rows.
     key : str or sequence of str
-        The column, or columns, that make the key: of the types that those of the first input have.
+        The key columns, with the types of those of the first input.
     event_time : EventTime or None
         Both inputs have one, or neither.
     """
@@ -114,7 +114,7 @@ class ConnectedInputRows:
         return function.for_inputs(self.connected)
 
     def largest_event_times(self, operator: KeyedOperator) -> dict[str, int]:
-        """Return the largest event times that an operator has seen, by the name of the input."""
+        """Return an operator's largest event times, by the name of the input."""
         return operator.largest_event_times
 
     def by_instance(

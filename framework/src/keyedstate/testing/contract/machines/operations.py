@@ -1,4 +1,4 @@
-"""What the state machine of the contract kit does to states, and what a plain dict holds afterwards."""
+"""The operations of the contract kit's state machine on states, and their model on a plain dict."""
 
 from __future__ import annotations
 

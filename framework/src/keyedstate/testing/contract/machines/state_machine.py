@@ -111,7 +111,7 @@ def _writes(operations: str) -> st.SearchStrategy[list[Write]]:
 
 
 def profile() -> settings:
-    """Return how long the machine runs: the same few seconds each time, or long where that is asked for."""
+    """Return how long the machine runs: a few seconds by default."""
     common = settings(deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck))
     if os.environ.get(PROFILE_VARIABLE) == "long":
         return settings(common, max_examples=1_500, stateful_step_count=80, derandomize=False)
@@ -119,7 +119,7 @@ def profile() -> settings:
 
 
 class StateMachine(RuleBasedStateMachine):
-    """An operator of one to four instances beside a dict of what they hold."""
+    """An operator of one to four instances, and a dict as its model."""
 
     def __init__(self, keyed: KeyedInstances) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class StateMachine(RuleBasedStateMachine):
         self.rescaling = keyed.claims(Capability.RESCALING)
         self.tracking = keyed.implements(TablePart.CHANGE_TRACKING)
         self.model = Model()
-        #: Snapshots whose writing was put off, and written ones, with what they must hold.
+        #: Snapshots still to be written, and written ones, with their expected contents.
         self.held: list[tuple[list[SnapshotTask], Model]] = []
         self.saved: list[tuple[Callable[[], list[StateHandle]], Model]] = []
         #: Per instance the full snapshot and its deltas, and the epoch that they end with.
@@ -237,7 +237,7 @@ class StateMachine(RuleBasedStateMachine):
             self._move_the_clock(step, access=bool(ends & 1), ends=bool(ends >> number & 2))
 
     def _move_the_clock(self, step: int, access: bool, ends: bool) -> None:
-        """Let clean-ups find what is expired, then read everything, so that it is known what is there."""
+        """Let clean-ups remove expired entries, then read everything, so that the contents are known."""
         self.clock.advance(step)
         self.model.expire(self.clock.now)
         if access:
@@ -376,7 +376,7 @@ class StateMachine(RuleBasedStateMachine):
                 for full, deltas, metas in files
             ]
 
-        # Opened anew for each restore, as a job does: a chain hands out the values that it has in memory.
+        # Opened again for each restore, as in a job: a chain returns the values that it has in memory.
         self._remember(chained, self.model.copy())
         self.chained_epoch = self.epoch
         self.begin_epoch()
@@ -404,7 +404,7 @@ class StateMachine(RuleBasedStateMachine):
         self.bulk_operations = [name for name in BULK_OPERATIONS if name.partition(".")[0] in states]
 
     def _start(self, parallelism: int, handles: Sequence[StateHandle], model: Model) -> None:
-        """Go on with instances of a snapshot; what is held of the old ones is given up with them."""
+        """Continue with instances of a snapshot; snapshots of the old ones are dropped with them."""
         for instance in self.instances:
             instance.close()
         self.held, self.chains = [], []
@@ -480,6 +480,6 @@ class MachineContract(ContractBase):
     """The state machine as a test."""
 
     def test_the_states_of_an_operator_hold_what_dicts_would(self, keyed: KeyedInstances) -> None:
-        """Written and read in any order, snapshots held and written in any order, restored and rescaled."""
+        """Written and read in any order, snapshots taken and written in any order, restored and rescaled."""
         # Hypothesis takes whatever makes a machine, and says that it takes a class.
         run_state_machine_as_test(lambda: StateMachine(keyed), settings=profile())  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ def matrix(description: BackendDescription, outcomes: Sequence[Outcome]) -> list
     Parameters
     ----------
     description : BackendDescription
-        What the backend says of itself.
+        Of the backend.
     outcomes : sequence of Outcome
     """
     counted: dict[Capability | TablePart | None, Counter[Ending]] = {None: Counter()}

@@ -1,4 +1,4 @@
-"""What a run of the contract came to: as a document for scripts, as Markdown, and on the terminal."""
+"""The report of a run of the contract: as JSON for scripts, as Markdown, and on the terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from keyedstate import version
 from keyedstate.plugins import Backend
@@ -19,7 +19,7 @@ from keyedstate.testing.contract.reports.baseline import Baseline
 from keyedstate.testing.contract.reports.matrix import EVERY_BACKEND, Line, matrix
 from keyedstate.testing.contract.reports.outcomes import Ending, Outcome
 
-#: Raised where a key of the document is renamed or removed; new keys may come without.
+#: Increased when a key of the document is renamed or removed, and not for new keys.
 FORMAT = 1
 _MATRIX_HEAD = ("capability", "claimed", "passed", "failed", "skipped", "announced", "verdict")
 _BASELINE_HEAD = ("operation", "entries/s", "compared with", "its entries/s", "ratio")
@@ -35,10 +35,10 @@ class Report:
     options : mapping of str to str
         Options that it ran with, by their full names.
     select : str or None
-        The expression that chose the tests; None where all ran.
+        The expression that chose the tests; None for all.
     outcomes : sequence of Outcome
     baseline : Baseline or None
-        None where it was not measured.
+        None if it was not measured.
     """
 
     backend: Backend
@@ -59,7 +59,7 @@ class Report:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of what took part."""
+        """The versions of Python, keyedstate, the backend and pyarrow."""
         return {
             "python": platform.python_version(),
             "keyedstate": version.__version__,
@@ -131,7 +131,7 @@ class Report:
         return "\n".join(parts)
 
     def print(self, console: Console, *, tracebacks: bool = False) -> None:
-        """Print everything for people, with the source lines that lead to each failure where asked for."""
+        """Print everything for people, with `tracebacks` also the source lines of each failure."""
         console.print(f"{self._about()}\n", markup=False)
         console.print(_table(_MATRIX_HEAD, self._matrix_rows()))
         for title, ending in (("failed", Ending.FAILED), ("announced, not mandatory yet", Ending.ANNOUNCED)):
@@ -212,7 +212,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for column in head:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(Text, row))
     return table
 
 

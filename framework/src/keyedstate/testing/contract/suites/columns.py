@@ -140,7 +140,7 @@ def located(
 
 
 class ColumnsMachine(RuleBasedStateMachine):
-    """A table of columns beside a dict."""
+    """A table of columns and a dict as its model."""
 
     def __init__(self, open_instance: Open, folder: Path, meta: StateMeta, tracking: bool) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ class ColumnContract(ContractBase):
     def test_a_table_of_columns_holds_what_a_dict_would(
         self, open_instance: Open, tmp_path: Path, meta: StateMeta
     ) -> None:
-        """Written by entry and by column, snapshots held meanwhile, changes told, restored from files."""
+        """Written by entry and by column, with open snapshots, tracked changes, and restores from files."""
         located(open_instance().table(meta), meta, [], [])
         tracking = isinstance(open_instance().table(meta), ChangeTracking)
 

@@ -87,7 +87,7 @@ class CrashContract(ContractBase):
     def test_a_damaged_file_is_found_before_a_value_of_it_is_used(
         self, keyed: KeyedInstances, tmp_path: Path, damage: Damage
     ) -> None:
-        """Nothing of it is shown, and the refused instance leaves nothing behind."""
+        """Nothing of it is restored, and the refused instance leaves no file."""
         backend = _words(keyed, "word")
         intact = keyed.write_file(backend, backend.snapshot(1))
         backend = _words(keyed, "another")
@@ -123,7 +123,7 @@ class CrashContract(ContractBase):
         with monkeypatch.context() as patch:
             patch.setattr(folder_format, "FORMAT_VERSION", current + 1)
             job.run("run-2", EPOCHS)
-        # What the newer one has read, this one has not.
+        # This one has not read what the newer one has.
         folder_format._decode_once.cache_clear()
         for go_on in (job.read, lambda: job.run("run-3", EPOCHS + 1)):
             with pytest.raises(FormatVersionError, match="Upgrade keyedstate") as caught:
@@ -173,6 +173,6 @@ def _words(keyed: KeyedInstances, word: str) -> KeyedStateBackend:
 
 
 def _read_words(keyed: KeyedInstances, handles: Sequence[SegmentHandle]) -> dict[int, str | None]:
-    """Restore and read everything: a backend may read a file when it is asked for an entry."""
+    """Restore and read everything: a backend may read a file at the access to an entry."""
     backend = keyed.open(handles)
     return dict(zip(KEYS, backend.get_state(WORDS).get_many(KEYS), strict=True))

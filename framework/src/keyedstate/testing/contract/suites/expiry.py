@@ -153,7 +153,7 @@ class ExpiryContract(ContractBase):
 
     @every_kind
     def test_a_read_gives_a_new_time_where_reads_count(self, keyed: KeyedInstances, kind: Kind) -> None:
-        """TTL-05: also in what a snapshot holds."""
+        """TTL-05: also in a snapshot."""
         state = TimedState(keyed, kind, Ttl(100, UpdateType.ON_READ_AND_WRITE, background_cleanup=False))
         state.write("ab", now=0)
         assert state.shown(90) == "ab"
@@ -173,7 +173,7 @@ class ExpiryContract(ContractBase):
         assert state.stored == 0
         assert state.shown() == ""
 
-    # -- other settings over state that is there ---------------------------------------------------------
+    # -- other settings over existing state --------------------------------------------------------------
 
     @every_kind
     def test_a_time_to_live_can_be_added_and_changed_and_removed(
@@ -189,7 +189,7 @@ class ExpiryContract(ContractBase):
         assert state.shown(1_299) == "ab", "the old timestamp counts"
         state.clock.now = 1_300
         state.restore(None)
-        assert state.shown() == "ab", "what nobody removed is there for ever"
+        assert state.shown() == "ab", "an entry that was not removed stays for ever"
         assert state.shown(10**12) == "ab"
 
     @every_kind
@@ -390,7 +390,7 @@ class ExpiryContract(ContractBase):
     def test_what_a_read_or_the_framework_removes_is_a_change_of_the_epoch(
         self, keyed: KeyedInstances, kind: Kind
     ) -> None:
-        """Or a chain of deltas would hold it for ever."""
+        """Or a chain of deltas would keep it for ever."""
         state = TimedState(
             keyed, kind, Ttl(100, background_cleanup=False, expiry_index=True), track_changes=True
         )

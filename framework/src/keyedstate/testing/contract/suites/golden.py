@@ -84,7 +84,7 @@ EXPIRING: dict[StateKind, StateDescriptor[Any]] = {
 
 
 def write(kind: StateKind, handle: Any, number: int) -> None:
-    """Write what the golden file holds for the key and namespace of that number."""
+    """Write the entry of the golden file for the key and namespace of that number."""
     match kind:
         case StateKind.VALUE:
             handle.update(f"value-{number}")
@@ -282,7 +282,7 @@ class GoldenContract(ContractBase):
     def test_state_with_a_time_to_live_is_restored_with_its_time_from_golden_files(
         self, keyed: KeyedInstances, kind: StateKind
     ) -> None:
-        """A millisecond before its end all of it is there, and at its end nothing."""
+        """A millisecond before its end all entries exist, and at its end none."""
         folders = golden_files(f"ttl-{kind.value}")
         assert folders, "the package was built without its golden files"
         for folder in folders:

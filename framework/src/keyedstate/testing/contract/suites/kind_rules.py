@@ -1,4 +1,4 @@
-"""What one kind of state must do beside what all do: its own methods, its null rules, its bulk methods."""
+"""The rules of single kinds of state: their own methods, their null rules, their bulk methods."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from keyedstate.testing.contract.keyed import KeyedInstances
 
 
 class Joined(AggregateFunction[str, str, str]):
-    """Strings behind one another."""
+    """Concatenated strings."""
 
     def create_accumulator(self) -> str:
         return ""
@@ -45,7 +45,7 @@ class Joined(AggregateFunction[str, str, str]):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of state that holds one text, so that one test serves all kinds.
+    """A kind of state with one text as its value, so that one test serves all kinds.
 
     Attributes
     ----------

@@ -67,7 +67,7 @@ class SnapshotContract(ContractBase):
     def test_a_restored_instance_holds_what_was_written(
         self, open_instance: Open, instance: Instance, tmp_path: Path
     ) -> None:
-        """SB-37: also a state that nobody asks for, and one without entries."""
+        """SB-37: also a state that is not registered, and one without entries."""
         model = fill(instance.table(META), 60)
         empty = StateMeta("empty", StateKind.VALUE, META.key_serializer, types.INT64, types.INT64)
         instance.table(empty)
