@@ -72,9 +72,8 @@ class AggregatingStateAccessor(AccumulatingStateAccessor, Generic[IN, ACC, OUT])
 
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[OUT | None]:
         """Return what `get` returns for each of several keys."""
-        keys, groups = self._context.locate(keys, key_groups)
         result = self._function.get_result
-        found = self._stored_many(keys, groups)
+        found = self._read_many(keys, key_groups)
         return [None if stored is None else result(stored) for stored in found]
 
     def _merge(self, merged: ACC, stored: ACC) -> ACC:

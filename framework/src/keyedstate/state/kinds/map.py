@@ -81,7 +81,15 @@ class MapStateAccessor(MapKeyChecks[K], StateAccessor, Generic[K, V]):
 
     def remove(self, key: K) -> None:
         """Remove a map key if it exists."""
-        self._drop([self._key(key)])
+        if not self._is_key(key):
+            self._check_key(key)
+        context = self._context
+        entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
+        if entries is None:
+            return
+        entries.pop(key if self._canonical is None else self._canonical(key), None)
+        if not entries:
+            self.clear()
 
     # -- several entries ----------------------------------------------------------------------------------
 
@@ -148,15 +156,15 @@ class MapStateAccessor(MapKeyChecks[K], StateAccessor, Generic[K, V]):
 
     def items(self) -> Iterator[tuple[K, V | None]]:
         """Iterate over the entries as pairs; the map must not be changed meanwhile."""
-        return iter((self._entries() or {}).items())
+        return iter(self._readable().items())
 
     def keys(self) -> Iterator[K]:
         """Iterate over the map keys; the map must not be changed meanwhile."""
-        return iter((self._entries() or {}).keys())
+        return iter(self._readable())
 
     def values(self) -> Iterator[V | None]:
         """Iterate over the values; the map must not be changed meanwhile."""
-        return iter((self._entries() or {}).values())
+        return iter(self._readable().values())
 
     # -- in the order of map keys -------------------------------------------------------------------------
     # A dict is not sorted, so each of these walks over the whole map, and `between` sorts what it finds.
@@ -180,7 +188,7 @@ class MapStateAccessor(MapKeyChecks[K], StateAccessor, Generic[K, V]):
         """
         order = self._order()
         lowest, highest = (None if bound is None else order(self._key(bound)) for bound in (low, high))
-        entries = self._entries() or {}
+        entries = self._readable()
         found = [
             (rank, key)
             for rank, key in ((order(key), key) for key in entries)
@@ -264,6 +272,11 @@ class MapStateAccessor(MapKeyChecks[K], StateAccessor, Generic[K, V]):
         return cast(
             "dict[K, V | None] | None", self._table.get(context.key_group, context.key, self._namespace)
         )
+
+    def _readable(self) -> dict[K, V | None]:
+        """Return the entries, which must not be changed."""
+        context = self._context
+        return self._table.get(context.key_group, context.key, self._namespace) or {}
 
     def _map_keys(self, keys: Iterable[K]) -> list[K]:
         """Return several map keys as they are stored, or refuse them."""

@@ -120,12 +120,17 @@ class AccumulatingStateAccessor(MergingStateAccessor):
             self._table.transform(context.key_group, context.key, self._namespace, value, self._accumulate)
 
     def _stored(self) -> Any:
-        """Return what is stored under the current key, or None."""
+        """Return what a read shows under the current key, or None."""
         return self._cached if self._context.key is self._cached_key else self._look_up()
 
     def _stored_many(self, keys: list[Any], groups: list[int]) -> list[Any]:
         self._flush()
         return self._table.get_many(groups, keys, self._namespace)
+
+    def _read_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None) -> list[Any]:
+        """Return what a read shows under each of several keys, or None."""
+        keys, groups = self._context.locate(keys, key_groups)
+        return self._stored_many(keys, groups)
 
     def add_many(
         self, keys: Iterable[Any], values: Iterable[Any], key_groups: Sequence[int] | None = None

@@ -41,8 +41,7 @@ class ReducingStateAccessor(AccumulatingStateAccessor, Generic[T]):
 
     def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[T | None]:
         """Return what `get` returns for each of several keys."""
-        keys, groups = self._context.locate(keys, key_groups)
-        return self._stored_many(keys, groups)
+        return self._read_many(keys, key_groups)
 
     def _check_added(self, column: list[Any]) -> None:
         self._check_column(self._serializer, column)

@@ -47,7 +47,7 @@ class ValueStateAccessor(StateAccessor, Generic[T]):
                 # Immutable, as all that is cached.
                 value = self._cached = self._default
             return value  # type: ignore[no-any-return]
-        value = self._table.get(context.key_group, context.key, self.namespace)
+        value = self._table.get(context.key_group, context.key, self._namespace)
         if value is None and self._default is not None:
             # Copied, so that a change in place of one key's default reaches no other key.
             value = self._serializer.copy(self._default)
@@ -70,7 +70,7 @@ class ValueStateAccessor(StateAccessor, Generic[T]):
             self._cached_key, self._cached_turn, self._cached = context.key, context.turn, value
             self._dirty = True
         else:
-            self._table.put(context.key_group, context.key, self.namespace, value)
+            self._table.put(context.key_group, context.key, self._namespace, value)
 
     @property
     def column_table(self) -> ColumnTable[Any] | None:
@@ -87,7 +87,7 @@ class ValueStateAccessor(StateAccessor, Generic[T]):
 
     def _found(self, groups: list[int], keys: list[Any]) -> list[T]:
         self._flush()
-        values = self._table.get_many(groups, keys, self.namespace)
+        values = self._table.get_many(groups, keys, self._namespace)
         if self._default is not None:
             default, copy = self._default, self._serializer.copy
             values = [copy(default) if value is None else value for value in values]

@@ -35,22 +35,24 @@ class _TimedAccumulation(ExpiringMergingStateAccessor, AccumulatingStateAccessor
         context = self._context
         return self._shown(context.key_group, context.key)
 
+    _stored = get_internal
+
     def _shown(self, group: int, key: Any) -> Any:
-        stored = self._table.get(group, key, self.namespace)
+        stored = self._table.get(group, key, self._namespace)
         if stored is None:
             return None
         if stored[0] <= self._expiry.limit:
-            self._table.remove(group, key, self.namespace)
+            self._table.remove(group, key, self._namespace)
             return stored[1] if self._expiry.shows_expired else None
         if self._expiry.refreshes:
             renewed = self._expiry.time.renewed(stored[0])
-            self._table.put(group, key, self.namespace, (renewed, stored[1]))
+            self._table.put(group, key, self._namespace, (renewed, stored[1]))
         return stored[1]
 
-    def _shown_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None) -> list[Any]:
+    def _read_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None) -> list[Any]:
         self._expiry.accessed()
         keys, groups = self._context.locate(keys, key_groups)
-        found = self._table.get_many(groups, keys, self.namespace)
+        found = self._table.get_many(groups, keys, self._namespace)
         limit = self._expiry.limit
         if self._expiry.refreshes or any(stored is not None and stored[0] <= limit for stored in found):
             return list(map(self._shown, groups, keys))
@@ -67,9 +69,10 @@ class _TimedAccumulation(ExpiringMergingStateAccessor, AccumulatingStateAccessor
     def add(self, value: Any) -> None:
         super().add(value)
         if value is not None:
-            context = self._context
-            self._expiry.accessed()
-            self._expiry.written(context.key_group, context.key, self.namespace)
+            expiry, context = self._expiry, self._context
+            expiry.accessed()
+            if expiry.index is not None:
+                expiry.index.written(context.key_group, context.key, self._namespace)
 
     def _merge(self, merged: Any, stored: Any) -> Any:
         limit = self._expiry.limit
@@ -97,12 +100,6 @@ class TtlReducingStateAccessor(_TimedAccumulation, ReducingStateAccessor[T]):
         self._expiry = expiry
         self._fold, self._accumulate = self._accumulate, _timed(self._accumulate, expiry)
 
-    def get(self) -> T | None:
-        return cast("T | None", self.get_internal())
-
-    def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[T | None]:
-        return self._shown_many(keys, key_groups)
-
     def _merged(self, merged: T, stored: T) -> T:
         return cast(T, self._fold(merged, stored))
 
@@ -122,14 +119,6 @@ class TtlAggregatingStateAccessor(_TimedAccumulation, AggregatingStateAccessor[I
         super().__init__(descriptor, table, context)
         self._expiry = expiry
         self._accumulate = _timed(self._accumulate, expiry)
-
-    def get(self) -> OUT | None:
-        accumulator = self.get_internal()
-        return None if accumulator is None else self._function.get_result(accumulator)
-
-    def get_many(self, keys: Iterable[Any], key_groups: Sequence[int] | None = None) -> list[OUT | None]:
-        result = self._function.get_result
-        return [None if found is None else result(found) for found in self._shown_many(keys, key_groups)]
 
     def _merged(self, merged: ACC, stored: ACC) -> ACC:
         return AggregatingStateAccessor._merge(self, merged, stored)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable
@@ -149,15 +149,6 @@ class TtlMapStateAccessor(MapStateAccessor[K, V]):
         self._expiry.accessed()
         return _TtlMapStateIterator(self, self._check_entry, self._expiry)
 
-    def items(self) -> Iterator[tuple[K, V | None]]:
-        return iter(self._readable().items())
-
-    def keys(self) -> Iterator[K]:
-        return iter(self._readable())
-
-    def values(self) -> Iterator[V | None]:
-        return iter(self._readable().values())
-
     # -- many keys ----------------------------------------------------------------------------------------
 
     def get_many(
@@ -190,7 +181,6 @@ class TtlMapStateAccessor(MapStateAccessor[K, V]):
         return self._raw()
 
     def _readable(self) -> dict[K, V | None]:
-        """Return the entries that live; they must not be changed."""
         entries = self._all_live()
         return self._entries() if entries is None else entries
 

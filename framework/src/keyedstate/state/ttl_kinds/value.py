@@ -37,13 +37,13 @@ class TtlValueStateAccessor(ExpiringStateAccessor, ValueStateAccessor[T]):
         if now >= self._cleanup.due:
             self._cleanup.run()
         context = self._context
-        stored = self._table.get(context.key_group, context.key, self.namespace)
+        stored = self._table.get(context.key_group, context.key, self._namespace)
         if stored is not None:
             if stored[0] + self._ttl_ms > now:
                 if self._refreshes:
                     self._renew(context.key_group, context.key, stored)
                 return cast(T, stored[1])
-            self._table.remove(context.key_group, context.key, self.namespace)
+            self._table.remove(context.key_group, context.key, self._namespace)
             if self._shows_expired:
                 return cast(T, stored[1])
         default = self._default
@@ -59,13 +59,13 @@ class TtlValueStateAccessor(ExpiringStateAccessor, ValueStateAccessor[T]):
         if time.now >= self._cleanup.due:
             self._cleanup.run()
         context = self._context
-        self._table.put(context.key_group, context.key, self.namespace, (time.stamp, value))
+        self._table.put(context.key_group, context.key, self._namespace, (time.stamp, value))
         if self._index is not None:
-            self._index.written(context.key_group, context.key, self.namespace)
+            self._index.written(context.key_group, context.key, self._namespace)
 
     def _found(self, groups: list[int], keys: list[Any]) -> list[T]:
         now, ttl_ms = self._time.now, self._ttl_ms
-        found = self._table.get_many(groups, keys, self.namespace)
+        found = self._table.get_many(groups, keys, self._namespace)
         living = [stored is not None and stored[0] + ttl_ms > now for stored in found]
         shown = [None if stored is None else stored[1] for stored in found]
         if not all(living):
@@ -75,7 +75,7 @@ class TtlValueStateAccessor(ExpiringStateAccessor, ValueStateAccessor[T]):
                 if stored is not None and not lives
             }
             if expired:
-                self._table.remove_many(list(expired.values()), list(expired), self.namespace)
+                self._table.remove_many(list(expired.values()), list(expired), self._namespace)
             # Of a repeated key an expired value is shown once.
             unseen = set(expired) if self._shows_expired else set[Any]()
             for row, lives in enumerate(living):
@@ -97,4 +97,4 @@ class TtlValueStateAccessor(ExpiringStateAccessor, ValueStateAccessor[T]):
         super()._write_many(groups, keys, [None if value is None else (stamp, value) for value in values])
 
     def _renew(self, group: int, key: Any, stored: Any) -> None:
-        self._table.put(group, key, self.namespace, (self._time.renewed(stored[0]), stored[1]))
+        self._table.put(group, key, self._namespace, (self._time.renewed(stored[0]), stored[1]))

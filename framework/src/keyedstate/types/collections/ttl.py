@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
@@ -53,11 +52,8 @@ class TimedSerializer(ContainerSerializer[T], Generic[T]):
     """
 
     clock: str
-
-    @property
-    @abstractmethod
-    def plain_type(self) -> TypeSerializer[Any]:
-        """The serializer of the value without timestamps."""
+    #: Of the value without timestamps.
+    plain_type: TypeSerializer[Any]
 
     @classmethod
     def restore(cls, document: Mapping[str, Any]) -> TypeSerializer[Any]:
@@ -102,17 +98,13 @@ class TtlSerializer(TimedSerializer["tuple[int, T]"], Generic[T]):
                 "Give the state one time to live.",
             )
         self.inners = (value,)
-        self.value_serializer = value
+        self.value_serializer = self.plain_type = value
         self.clock = clock
         self.immutable = value.immutable
         self.needs_canonical = value.needs_canonical
 
     def __repr__(self) -> str:
         return f"{self.value_serializer!r} with a time to live in {self.clock}"
-
-    @property
-    def plain_type(self) -> TypeSerializer[T]:
-        return self.value_serializer
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -276,15 +268,12 @@ class TtlListSerializer(_TimedCollectionSerializer[TimedList[T]], Generic[T]):
         self._pairs = list_of(self._timed)
         self.inners = (element,)
         self.element_serializer = element
+        self.plain_type = list_of(element)
         self.clock = clock
         self.needs_canonical = element.needs_canonical
 
     def __repr__(self) -> str:
         return f"list_of({self._timed!r})"
-
-    @property
-    def plain_type(self) -> TypeSerializer[list[T]]:
-        return list_of(self.element_serializer)
 
     def serialize(self, value: TimedList[T], out: DataOutputView) -> None:
         if value.__class__ is not TimedList:
@@ -349,15 +338,12 @@ class TtlMapSerializer(_TimedCollectionSerializer[TimedDict[K, "V | None"]], Gen
         self.inners = (key, value)
         self.key_serializer = key
         self.value_serializer = value
+        self.plain_type = map_of(key, value)
         self.clock = clock
         self.needs_canonical = self._pairs.needs_canonical
 
     def __repr__(self) -> str:
         return f"map_of({self.key_serializer!r}, {self._timed!r})"
-
-    @property
-    def plain_type(self) -> TypeSerializer[dict[K, V | None]]:
-        return map_of(self.key_serializer, self.value_serializer)
 
     def serialize(self, value: TimedDict[K, V | None], out: DataOutputView) -> None:
         if value.__class__ is not TimedDict:
