@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.errors import InvalidOptionError, MetricReporterError
+from keyedstate.errors import InvalidOptionError, InvalidPluginError
 from keyedstate.metrics import EpochMetrics, LatencyMetrics, PhaseTimes, StateMetrics
 from keyedstate.options import Configuration
 from keyedstate.spark.plan.reporters import reporters_of
@@ -126,6 +126,6 @@ def test_without_a_file_there_is_no_reporter(reporter_to: Any) -> None:
 def test_a_folder_that_is_not_there_is_refused_when_the_operator_is_built(
     reporter_to: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(MetricReporterError, match="a file in a folder that exists") as caught:
+    with pytest.raises(InvalidPluginError, match="a file in a folder that exists") as caught:
         reporter_to(tmp_path / "no" / "keyedstate.prom")
     assert isinstance(caught.value.__cause__, InvalidOptionError)

@@ -21,7 +21,7 @@ EXAMPLES: list[KeyedStateError] = [
     errors.MissingOptionError("spark.keyedstate.checkpoint.dir", "Where checkpoints are."),
     errors.PluginError("something about plugins"),
     errors.UnknownBackendError("heap-cwo", ["heap-cow"], None),
-    errors.DuplicateBackendError("mine", ["alpha 1.0", "beta 2.0"]),
+    errors.DuplicateProviderError("backend", "mine", ["alpha 1.0", "beta 2.0"]),
     errors.PluginNotAllowedError("mine", "plugins.deny", ["mine"]),
     errors.HookApiVersionError("mine", "alpha 1.0", (2, 3), (1, 1)),
     errors.InvalidPluginError("mine", "alpha 1.0", "it is broken"),

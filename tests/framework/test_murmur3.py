@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from keyedstate.errors import (
     InvalidKeyValueError,
-    InvalidMaxParallelismError,
+    InvalidParallelismError,
     KeyedStateError,
     LossyKeyTimeError,
     UnsupportedKeyTypeError,
@@ -316,7 +316,7 @@ def test_a_null_key_has_the_key_group_of_the_seed():
 
 @pytest.mark.parametrize("max_parallelism", [0, -1, 32_769])
 def test_key_groups_refuse_a_max_parallelism_out_of_bounds(max_parallelism):
-    with pytest.raises(InvalidMaxParallelismError):
+    with pytest.raises(InvalidParallelismError):
         key_groups([pa.array([1])], max_parallelism)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from keyedstate import hooks
 from keyedstate.errors import (
-    DuplicateBackendError,
+    DuplicateProviderError,
     HookApiVersionError,
     InvalidPluginError,
     PluginNotAllowedError,
@@ -184,7 +184,7 @@ def test_every_backend_of_this_project_has_an_extra_of_its_name():
 def test_two_distributions_with_one_name_are_refused_with_both_named(distributions):
     distributions.add("alpha", "1.0", "mine")
     distributions.add("beta", "2.5", "mine")
-    with pytest.raises(DuplicateBackendError) as caught:
+    with pytest.raises(DuplicateProviderError) as caught:
         distributions.registry(backend="mine").choose()
     assert sorted(caught.value.providers) == ["alpha 1.0", "beta 2.5"]
     assert "alpha 1.0" in str(caught.value) and "beta 2.5" in str(caught.value)
@@ -202,7 +202,7 @@ def test_the_preferred_one_of_two_distributions_wins_however_its_name_is_written
 def test_preferring_both_of_two_distributions_decides_nothing(distributions):
     distributions.add("alpha", "1.0", "mine")
     distributions.add("beta", "2.5", "mine")
-    with pytest.raises(DuplicateBackendError):
+    with pytest.raises(DuplicateProviderError):
         distributions.registry(backend="mine", plugins__prefer="alpha,beta").choose()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import keyedstate.checkpoint  # noqa: F401 - where state is read, unknown types are looked for
-from keyedstate.errors import DuplicateBackendError, InvalidPluginError, PluginNotAllowedError
+from keyedstate.errors import DuplicateProviderError, InvalidPluginError, PluginNotAllowedError
 
 HEAD = "from keyedstate.hooks import hookimpl\n\ncalls = []\n\n"
 #: A function for each hook that every plugin may have.
@@ -263,7 +263,7 @@ def test_two_modules_of_one_backend_name_get_advice_for_modules(distributions):
     for name in ("alpha", "beta"):
         write(distributions, name, distributions.source("mine"))
     modules = {"backend": "mine", "plugins__modules": "alpha,beta"}
-    with pytest.raises(DuplicateBackendError) as caught:
+    with pytest.raises(DuplicateProviderError) as caught:
         distributions.registry(**modules).choose()
     message = str(caught.value)
     assert "alpha (module) and by beta (module)" in message
@@ -276,6 +276,6 @@ def test_two_modules_of_one_backend_name_get_advice_for_modules(distributions):
 def test_a_module_and_a_distribution_of_one_name_get_advice_for_both(distributions):
     distributions.add("my-dist", "1.0", "mine")
     write(distributions, "beta", distributions.source("mine"))
-    with pytest.raises(DuplicateBackendError) as caught:
+    with pytest.raises(DuplicateProviderError) as caught:
         distributions.registry(backend="mine", plugins__modules="beta").choose()
     assert "Uninstall one or take it out of the option 'plugins.modules'" in str(caught.value)

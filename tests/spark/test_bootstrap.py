@@ -21,8 +21,8 @@ from keyedstate.errors import (
     BootstrapError,
     KeyedStateError,
     MissingUidError,
-    SavepointTargetError,
     StateFrameError,
+    TargetExistsError,
     UnknownOperatorError,
     UnknownStateError,
 )
@@ -189,7 +189,7 @@ def test_what_cannot_be_bootstrapped_is_refused(
     assert not (tmp_path / "none").exists()
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine").touch()
-    with pytest.raises(SavepointTargetError):
+    with pytest.raises(TargetExistsError):
         one.write(tmp_path / "taken")
 
 

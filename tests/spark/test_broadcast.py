@@ -426,7 +426,7 @@ def test_a_flipped_bit_in_a_file_of_operator_state_is_named_and_nothing_goes_on(
         file.write_bytes(content)
     stream.add(rows())
     message = stream.failure(factors(stream, rules.batch(), one_backend))
-    assert f"CorruptSegmentError: the segment file {stream.state}/factors/data/" in message
+    assert f"CorruptFileError: the file {stream.state}/factors/data/" in message
     assert ".operator.seg is damaged" in message
     assert list(stream.rows) == [0]
 

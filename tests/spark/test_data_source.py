@@ -190,7 +190,7 @@ def test_a_schema_of_ones_own_and_no_path_are_refused(checkpoints: Path) -> None
 
 def test_a_folder_without_state_is_an_error_that_the_user_sees(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
-    with pytest.raises(Exception, match=r"holds no stored state; nothing is there"):
+    with pytest.raises(Exception, match=r"has no stored state; it is empty or does not exist"):
         load(spark, tmp_path / "nowhere")
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from keyedstate import connect, epoch_metrics, keyed, split
 from keyedstate.cli.demo.flights import read_flights, read_weather
-from keyedstate.errors import EventTimeError, InvalidJoinError, OutputDeclarationError
+from keyedstate.errors import EventTimeError, InvalidJoinError, OutputSchemaError
 from keyedstate.joins import ProcessJoinFunction
 from keyedstate.time import EventTime
 
@@ -176,12 +176,12 @@ def test_what_cannot_be_joined_is_refused_when_the_frame_is_built(spark, one_bac
         connect(keyed(rows, "k"), keyed(rows, "k"), config=config).interval_join(0, 1).join()
     join = both.interval_join(0, 1)
     assert join.join().columns == ["k", "left_v", "left_ts", "right_v", "right_ts"]
-    with pytest.raises(OutputDeclarationError):
+    with pytest.raises(OutputSchemaError):
         join.process(Warm())
-    with pytest.raises(OutputDeclarationError, match="two columns are named 'output'"):
+    with pytest.raises(OutputSchemaError, match="two columns are named 'output'"):
         join.side_output("OUTPUT", "n long").join()
     odd = rows.withColumnRenamed("v", "left_TS")
-    with pytest.raises(OutputDeclarationError, match="two columns are named 'left_ts'"):
+    with pytest.raises(OutputSchemaError, match="two columns are named 'left_ts'"):
         connect(keyed(odd, "k", event_time=EventTime("ts", 0)), timed).interval_join(0, 1).join()
     strict = connect(timed, timed, config={**config, "types.generic": "forbid"})
     assert strict.interval_join(0, 1).join().columns[0] == "k"

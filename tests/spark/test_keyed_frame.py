@@ -15,19 +15,18 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from keyedstate import keyed
 from keyedstate.errors import (
     ClassicSparkRequiredError,
+    ConfigError,
     FunctionTransportError,
     InvalidFunctionError,
     InvalidOptionError,
     InvalidParallelismError,
     KeyColumnError,
-    MissingKeyColumnError,
     MissingOptionError,
     MissingUidError,
-    OutputDeclarationError,
+    OutputSchemaError,
     UnknownBackendError,
     UnknownOptionError,
     UnknownSchemeError,
-    UnorderedTimersError,
     UnsafeNameError,
 )
 from keyedstate.runtime import Context, KeyedProcessFunction
@@ -59,14 +58,14 @@ def events(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dat
 
 
 def test_a_missing_key_column_is_named_with_the_closest_names(flights: DataFrame) -> None:
-    with pytest.raises(MissingKeyColumnError) as caught:
+    with pytest.raises(KeyColumnError) as caught:
         keyed(flights, "tailnumber")
     assert caught.value.column == "tailnumber"
     assert "has no column 'tailnumber'. Did you mean 'tailnum'" in str(caught.value)
 
 
 def test_a_missing_key_column_that_looks_like_none_is_named_with_all(flights: DataFrame) -> None:
-    with pytest.raises(MissingKeyColumnError, match=r"It has the columns tailnum, dest\.airport, Delay"):
+    with pytest.raises(KeyColumnError, match=r"It has the columns tailnum, dest\.airport, Delay"):
         keyed(flights, "zzzzzzzz")
 
 
@@ -204,7 +203,7 @@ def test_explicit_options_win_over_spark_and_spark_over_the_environment(
     ],
 )
 def test_an_output_schema_that_cannot_be_used_is_refused(flights: DataFrame, schema: Any, said: str) -> None:
-    with pytest.raises(OutputDeclarationError) as caught:
+    with pytest.raises(OutputSchemaError) as caught:
         keyed(flights, "tailnum").process(Echo(), schema)
     assert said.lower() in str(caught.value).lower()
     assert "'key string, views long'" in str(caught.value)
@@ -246,7 +245,7 @@ def test_a_prefix_of_an_explicit_option_is_named_in_one_line(flights: DataFrame)
 
 def test_a_queue_of_timers_that_the_backend_lacks_is_refused_on_the_driver(flights: DataFrame) -> None:
     config = {"backend": "heap-cow", "timers.queue": "ordered"}
-    with pytest.raises(UnorderedTimersError, match="heap-cow"):
+    with pytest.raises(ConfigError, match="heap-cow"):
         keyed(flights, "tailnum", config=config).process(Echo(), SCHEMA)
 
 

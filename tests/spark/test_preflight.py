@@ -126,7 +126,7 @@ def test_an_executor_that_does_not_see_the_driver_s_folder_is_named(
         f"s.open = classmethod(lambda cls, uri, config=None: opened(cls, str(uri).replace("
         f"{str(tmp_path / 'state')!r}, {str(tmp_path / 'elsewhere')!r}), config))\n"
     )
-    with pytest.raises(PreflightError, match="cannot be read: there is no such file") as caught:
+    with pytest.raises(PreflightError, match="cannot be read: the file does not exist") as caught:
         build(events, tmp_path / "state", one_backend)
     assert caught.value.check == "using the checkpoint folder"
     assert "a local path will do on one machine only" in str(caught.value)

@@ -127,7 +127,7 @@ def test_a_flipped_bit_in_a_segment_file_is_named_and_nothing_goes_on(stream: An
         segment.write_bytes(content)
     stream.add(rows())
     message = stream.failure(counts(stream, one_backend))
-    assert f"CorruptSegmentError: the segment file {stream.state}/counts/data/" in message
+    assert f"CorruptFileError: the file {stream.state}/counts/data/" in message
     assert list(stream.rows) == [0]
 
 
@@ -165,8 +165,7 @@ def test_key_columns_in_another_order_are_refused_although_their_types_agree(
     stream.add(rows())
     message = stream.failure(counts(stream, one_backend, "other", "k", source=source))
     assert (
-        "KeyColumnsReorderedError: the state of the keyed operator 'counts' was written with the key"
-        in message
+        "KeyColumnsChangedError: the state of the keyed operator 'counts' was written with the key" in message
     )
     assert "k, other, and now they are other, k" in message
 
@@ -177,7 +176,7 @@ def test_key_columns_in_another_order_are_refused_although_their_types_agree(
         (
             ("v",),
             Count(),
-            "was written with the key column 'k' of type string of the DataFrame, and now it is 'v' of type",
+            "was written with the key columns 'k' of type string, and now they are 'v' of type",
         ),
         (("k",), CountAsText(), "StateMigrationError: the value type of the state 'n'"),
     ],

@@ -143,7 +143,7 @@ def test_what_does_not_fit_the_savepoint_is_refused_before_the_query_starts(
         build("total")
     with pytest.raises(MaxParallelismChangedError, match="max parallelism 16, and 32"):
         build(max_parallelism=32)
-    with pytest.raises(NotASavepointError, match="nothing is there"):
+    with pytest.raises(NotASavepointError, match="it is empty or does not exist"):
         build(where=tmp_path / "nowhere")
     (savepoint / "totals" / "_metadata").write_bytes(b"{}")
     with pytest.raises(Exception, match="totals/_metadata"):
@@ -168,7 +168,7 @@ def test_epoch_0_that_runs_again_is_not_told_to_begin_from_something_else(
         run(savepoint, failing)
     other = Savepoint.open(taken)
     Savepoint.create(tmp_path / "other", taken.parent / "state")
-    with pytest.raises(Exception, match=f"began from the savepoint {savepoint}"):
+    with pytest.raises(Exception, match=f"started from the savepoint {savepoint}"):
         run(tmp_path / "other")
     # A copy is the same one; without the option it is known from the first time.
     assert other.id == Savepoint.open(savepoint).id

@@ -17,9 +17,9 @@ from keyedstate.cli.demo.flights import read_flights
 from keyedstate.errors import (
     NoCommonEpochError,
     NotForkableError,
-    SavepointTargetError,
-    SparkStateError,
+    SparkLocationError,
     StateFolderOwnedError,
+    TargetExistsError,
     UnknownEpochError,
 )
 from keyedstate.runtime import Context, KeyedProcessFunction
@@ -283,7 +283,7 @@ def test_what_cannot_be_forked_is_refused_by_name(
 ) -> None:
     add(stream, 0)
     stream.run(totals(stream.frame().dropDuplicates(["v"]), stream.state))
-    with pytest.raises(SparkStateError, match="dropDuplicates"):
+    with pytest.raises(SparkLocationError, match="dropDuplicates"):
         Savepoint.create(tmp_path / "savepoint", stream.state, stream.spark_checkpoint)
     Savepoint.create(tmp_path / "savepoint", stream.state)
     other = tmp_path / "other"
@@ -294,7 +294,7 @@ def test_what_cannot_be_forked_is_refused_by_name(
     for target in (fork.state / "totals", fork.location):
         target.mkdir(parents=True)
         (target / "mine").write_text("")
-        with pytest.raises(SavepointTargetError, match="mine"):
+        with pytest.raises(TargetExistsError, match="mine"):
             Savepoint.open(tmp_path / "second").fork(fork.location, fork.state)
         assert [path.name for path in fork.location.parent.rglob("*") if path.is_file()] == ["mine"]
         (target / "mine").unlink()

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from keyedstate import connect, keyed, split, types
 from keyedstate.checkpoint import OperatorSnapshot
 from keyedstate.checkpoint.reading.state_reader import reader_of
-from keyedstate.errors import KeyColumnError, OutputDeclarationError, SideOutputError, SideOutputNameError
+from keyedstate.errors import KeyColumnError, OutputSchemaError, SideOutputError, SideOutputNameError
 from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
@@ -164,16 +164,16 @@ def test_side_outputs_that_cannot_be_are_refused_on_the_driver(rows: DataFrame) 
     function = Sorted()
     for sides, error, said in (
         ({"main": None}, SideOutputNameError, "columns of their own"),
-        ({"even": "k strng"}, OutputDeclarationError, "of the side output 'even'.*STRNG"),
-        ({"even": 5}, OutputDeclarationError, "of the side output 'even'.*it is a int"),
-        ({"even": "k string", "EVEN": None}, OutputDeclarationError, "two columns are named 'even'"),
+        ({"even": "k strng"}, OutputSchemaError, "of the side output 'even'.*STRNG"),
+        ({"even": 5}, OutputSchemaError, "of the side output 'even'.*it is a int"),
+        ({"even": "k string", "EVEN": None}, OutputSchemaError, "two columns are named 'even'"),
     ):
         function.side_outputs = sides  # type: ignore[assignment]
         with pytest.raises(error, match=said):
             keyed(rows, "k").process(function, "k string, n long")
     unsaid = Both()
     unsaid.side_outputs = {"left": None}  # type: ignore[dict-item]
-    with pytest.raises(OutputDeclarationError, match="'left' of a function of two inputs"):
+    with pytest.raises(OutputSchemaError, match="'left' of a function of two inputs"):
         connect(keyed(rows, "k"), keyed(rows, "k")).process(unsaid, "k string")
 
 

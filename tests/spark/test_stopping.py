@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import keyed, types
-from keyedstate.errors import SavepointTargetError, UnstoppableQueryError
+from keyedstate.errors import QueryNotStoppedError, TargetExistsError
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.savepoints import Savepoint
 from keyedstate.spark.query.stop import FINAL_WATERMARK
@@ -100,7 +100,7 @@ def test_a_busy_query_is_stopped_between_two_micro_batches(stream: Any, tmp_path
 def test_a_drained_query_has_used_up_its_input(stream: Any, tmp_path: Path) -> None:
     add(stream, 0, 1)
     running = Query(stream, tmp_path / "first")
-    with pytest.raises(SavepointTargetError):
+    with pytest.raises(TargetExistsError):
         Savepoint.stop(running.query, tmp_path)
     assert running.query.isActive, "what could not be done in any case is refused before it is stopped"
     running.query.processAllAvailable()
@@ -109,7 +109,7 @@ def test_a_drained_query_has_used_up_its_input(stream: Any, tmp_path: Path) -> N
     assert stopped.epoch == 2 and sorted(running.rows) == [0, 1, 2]
     again = Savepoint.open(tmp_path / "savepoint")
     assert again.drained and again.watermark == FINAL_WATERMARK == 2**63 - 1
-    with pytest.raises(UnstoppableQueryError, match="has ended"):
+    with pytest.raises(QueryNotStoppedError, match="has ended"):
         Savepoint.stop(running.query, tmp_path / "second", drain=True)
     assert not (tmp_path / "second").exists()
     assert Savepoint.stop(running.query, tmp_path / "second").epoch == 2
@@ -128,7 +128,7 @@ def test_a_query_that_has_failed_leaves_a_savepoint_of_what_is_committed(stream:
 def test_a_query_without_keyed_operators_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.readStream.format("rate").load()
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "spark")).start()
-    with pytest.raises(UnstoppableQueryError, match="no keyed operators"):
+    with pytest.raises(QueryNotStoppedError, match="no keyed operators"):
         Savepoint.stop(query, tmp_path / "savepoint")
     assert query.isActive
     query.stop()

@@ -248,7 +248,7 @@ def test_an_error_of_keyedstate_in_a_task_has_its_message_first(stream: Any, one
     with pytest.raises(PySparkException):
         query.awaitTermination()
     message = str(query.exception())
-    before, _, after = message.partition("keyedstate.errors.runtime.OutputTypeError: ")
+    before, _, after = message.partition("keyedstate.errors.function.OutputTypeError: ")
     assert after
     assert "/keyedstate/" not in before
     assert "/keyedstate/" in after

@@ -14,9 +14,9 @@ from keyedstate.errors import (
     InvalidAggregateError,
     InvalidDurationError,
     InvalidWindowError,
-    OutputDeclarationError,
+    OutputSchemaError,
+    QueryNotStoppedError,
     SideOutputError,
-    UnstoppableQueryError,
 )
 from keyedstate.savepoints import Savepoint
 from keyedstate.state import AggregateFunction
@@ -196,7 +196,7 @@ def test_sessions_of_a_stream_wait_for_the_input_that_is_behind(stream, one_back
     sink = sessions().writeStream.foreachBatch(lambda batch, epoch: batch.count())
     running = sink.option("checkpointLocation", str(stream.spark_checkpoint)).start()
     try:
-        with pytest.raises(UnstoppableQueryError, match=r"2 event-time timers of the operator 'sessions'"):
+        with pytest.raises(QueryNotStoppedError, match=r"2 event-time timers of the operator 'sessions'"):
             Savepoint.stop(running, tmp_path / "drained", drain=True)
         assert running.isActive
         assert not Savepoint.stop(running, tmp_path / "stopped").savepoint.drained
@@ -266,10 +266,10 @@ def test_what_cannot_be_is_refused_when_the_frame_is_built(frame):
     windows = keyed(frame, "k", event_time=EventTime("ts", 0)).window(Tumbling.of("1 min"))
     with pytest.raises(InvalidAggregateError, match="no column 'w'"):
         windows.aggregate(total=sum_("w"))
-    with pytest.raises(OutputDeclarationError, match="NoneType"):
+    with pytest.raises(OutputSchemaError, match="NoneType"):
         windows.process(Busy())
     renamed = frame.withColumnRenamed("v", "window_start")
-    with pytest.raises(OutputDeclarationError, match="two columns are named 'window_start'"):
+    with pytest.raises(OutputSchemaError, match="two columns are named 'window_start'"):
         keyed(renamed, "k", event_time=EventTime("ts", 0)).window(Tumbling.of("1 min")).reduce(max)
     with pytest.raises(GenericTypeForbiddenError, match="window-contents"):
         keyed(frame, "k", config={"types.generic": "forbid"}).window(Count.of(2)).aggregate_with(

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from keyedstate.errors import (
     InvalidKeyGroupRangeError,
-    InvalidMaxParallelismError,
     InvalidParallelismError,
     KeyGroupError,
     KeyGroupOutOfRangeError,
@@ -216,9 +215,14 @@ def partition_by_key_group(
 
 
 def check_max_parallelism(max_parallelism: int) -> None:
-    """Raise `InvalidMaxParallelismError` unless the value lies between 1 and 32,768."""
+    """Raise `InvalidParallelismError` unless the value lies between 1 and 32,768."""
     if not 1 <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
-        raise InvalidMaxParallelismError(max_parallelism)
+        raise InvalidParallelismError(
+            "max parallelism",
+            max_parallelism,
+            "32768",
+            "Choose a power of two well above the number of partitions.",
+        )
 
 
 def check_parallelism(parallelism: int, max_parallelism: int | None = None) -> None:
@@ -226,17 +230,20 @@ def check_parallelism(parallelism: int, max_parallelism: int | None = None) -> N
 
     Raises
     ------
-    InvalidMaxParallelismError
-        If `max_parallelism` is given and out of bounds.
     InvalidParallelismError
-        If `parallelism` is out of bounds or above `max_parallelism`.
     """
     if max_parallelism is not None:
         check_max_parallelism(max_parallelism)
     if not 1 <= parallelism <= UPPER_BOUND_MAX_PARALLELISM:
-        raise InvalidParallelismError(parallelism, None)
+        raise InvalidParallelismError("parallelism", parallelism, "32768", "Use fewer partitions.")
     if max_parallelism is not None and parallelism > max_parallelism:
-        raise InvalidParallelismError(parallelism, max_parallelism)
+        raise InvalidParallelismError(
+            "parallelism",
+            parallelism,
+            f"the max parallelism {max_parallelism}",
+            "Use fewer partitions; the max parallelism of existing state is fixed, so a higher one needs a "
+            "query that starts without state.",
+        )
 
 
 def default_max_parallelism(parallelism: int) -> int:
@@ -264,7 +271,7 @@ def key_group_range_for(operator_index: int, parallelism: int, max_parallelism: 
 
     Raises
     ------
-    InvalidParallelismError, InvalidMaxParallelismError
+    InvalidParallelismError
         If not ``1 <= parallelism <= max_parallelism <= 32,768``.
     KeyGroupError
         If `operator_index` is not one of ``0 .. parallelism - 1``.
@@ -292,7 +299,7 @@ def operator_index_for_key_group(key_group: int, parallelism: int, max_paralleli
 
     Raises
     ------
-    InvalidParallelismError, InvalidMaxParallelismError
+    InvalidParallelismError
         If not ``1 <= parallelism <= max_parallelism <= 32,768``.
     KeyGroupOutOfRangeError
         If `key_group` is not one of ``0 .. max_parallelism - 1``.

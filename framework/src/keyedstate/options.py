@@ -78,7 +78,7 @@ PLUGINS_PREFER = names(
 )
 PLUGINS_MODULES = names(
     "plugins.modules",
-    "Importable modules with hook implementations that are registered beside the installed plugins, "
+    "Importable modules with hook implementations that are registered in addition to the installed plugins, "
     "on the driver and in every task.",
 )
 PARALLELISM = integer(
@@ -112,9 +112,9 @@ CHECKPOINT_RETAINED = integer(
 CHECKPOINT_TIMEOUT = duration(
     "checkpoint.timeout",
     600_000,
-    "How long the driver waits, from the first acknowledgement of an epoch, for the last one, until it "
-    "reports the checkpoint as given up and says what is missing. Where all come after all, it is published: "
-    "Spark commits the epoch with it.",
+    "How long the driver waits from the first acknowledgement of an epoch for the last one, before it "
+    "reports the checkpoint as aborted and names the missing ones. If they all arrive later, the driver "
+    "publishes the checkpoint, since Spark commits the epoch.",
     low_ms=10,
 )
 CHECKPOINT_PERMISSIONS = choice(
@@ -172,20 +172,20 @@ CHECKPOINT_LOCAL_COPIES = choice(
     "checkpoint.local-copies",
     "off",
     ("off", "on"),
-    "Whether a task keeps a copy of what it writes on its own machine, and restores from it where it can: "
-    "without fetching files from the storage, and for the room that the state takes.",
+    "Whether a task keeps a copy of its checkpoint files on the disk of its machine and restores from it if "
+    "possible, instead of fetching the files from the storage. It takes as much room as the state.",
 )
 CHECKPOINT_LOCAL_COPIES_DIR = string(
     "checkpoint.local-copies-dir",
     None,
-    "Folder of the local copies, on each machine; by default below Spark's local folder, which goes with "
-    "the application.",
+    "Folder of the local copies on each machine; by default below Spark's local folder, which is deleted "
+    "with the application.",
     "a path",
 )
 STORAGE_OPTIONS = pairs(
     "storage.options",
-    "What a plugin needs that opens the scheme of the checkpoint's URI (hook keyedstate_checkpoint_storage): "
-    "it gets these. The file systems of pyarrow take theirs from the URI.",
+    "Options for the plugin that opens the scheme of the checkpoint's URI (hook "
+    "keyedstate_checkpoint_storage). The file systems of pyarrow take theirs from the URI.",
 )
 STORAGE_RETRIES = integer(
     "storage.retries",
@@ -204,34 +204,35 @@ STORAGE_RETRY_DELAY = duration(
 RESTORE_SAVEPOINT = string(
     "restore.savepoint",
     None,
-    "The savepoint that a new query begins from: its epoch 0, again where Spark runs that again, and no "
-    "later one. Keyed operators on batch DataFrames begin without state all the same.",
+    "The savepoint that a new query starts from, in its epoch 0 only, also when Spark runs epoch 0 again. "
+    "Keyed operators on batch DataFrames always start without state.",
     "a path or a URI such as s3://bucket/savepoint",
 )
 RESTORE_CLAIM_MODE = choice(
     "restore.claim-mode",
     "no-claim",
     ("no-claim", "claim"),
-    "Whose the savepoint is that a query begins from. With `no-claim` it stays the user's and is never "
-    "changed. With `claim` it is deleted when Spark has committed epoch 0, which needs it.",
+    "Who owns the savepoint that a query starts from. With `no-claim` the user owns it, and it is never "
+    "changed. With `claim` the query owns it and deletes it after Spark has committed epoch 0.",
 )
 RESTORE_ALLOW_UNCLAIMED = boolean(
     "restore.allow-unclaimed",
     False,
-    "Whether a query may go on that began from a savepoint with operators which it does not have; their "
-    "state is left behind.",
+    "Whether a query may start from a savepoint that has state of operators which the query does not have; "
+    "that state is not restored.",
 )
 RESTORE_ALLOW_NEW = boolean(
     "restore.allow-new",
     False,
-    "Whether operators that the savepoint does not have may begin without state.",
+    "Whether operators that the savepoint does not have may start without state.",
 )
 HOST = choice(
     "host",
     "resident",
     ("resident", "embedded"),
-    "Where streaming queries run their keyed epochs. `resident`: in processes beside Spark's workers that "
-    "keep state from one epoch to the next. `embedded`: in the tasks themselves, which restore it each time.",
+    "Where streaming queries run their keyed epochs. `resident`: in hosts, state server processes on the "
+    "executors that keep state from one epoch to the next. `embedded`: in the tasks themselves, which "
+    "restore it in each epoch.",
 )
 HOSTS_PROCESSES = integer(
     "hosts.processes",
@@ -243,14 +244,14 @@ HOSTS_PROCESSES = integer(
 HOSTS_IDLE_TIME = duration(
     "hosts.idle-time",
     600_000,
-    "How long a host without a task stays, and how long a partition is kept that no task has asked for.",
+    "How long a host without a task runs, and how long it keeps a partition that no task has asked for.",
     low_ms=100,
 )
 HOSTS_MEMORY = integer(
     "hosts.memory",
     0,
-    "How many bytes of memory a host may take. One that has more fails its task, which names this option, "
-    "and makes place for a new host. 0 sets no limit.",
+    "How many bytes of memory a host may use. One that uses more fails its task with an error that names "
+    "this option, and a new host replaces it. 0 sets no limit.",
     low=0,
 )
 HOSTS_EPOCH_TIMEOUT = duration(
@@ -285,14 +286,14 @@ HOSTS_CONNECT_TIMEOUT = duration(
     "hosts.connect-timeout",
     5_000,
     "How long the host of another executor may take to answer before the task restores the partition from "
-    "files, and how long a stranger may take to prove who it is.",
+    "files, and how long a client may take to authenticate itself.",
     low_ms=100,
 )
 HOSTS_TLS_CERTIFICATE = string(
     "hosts.tls-certificate",
     None,
-    "Certificate of an executor, as a PEM file on its machine. With it and the two options below, what goes "
-    "between executors is encrypted, and both sides show a certificate.",
+    "Certificate of an executor, as a PEM file on its machine. With it and the two options below, traffic "
+    "between executors is encrypted, and both sides present a certificate.",
     "a path on every executor",
 )
 HOSTS_TLS_KEY = string(
@@ -301,36 +302,36 @@ HOSTS_TLS_KEY = string(
 HOSTS_TLS_CA = string(
     "hosts.tls-ca",
     None,
-    "Certificates of the authorities that vouch for executors.",
+    "Certificates of the authorities that sign those of executors.",
     "a path on every executor",
 )
 METRICS_OPTIONS = pairs(
     "metrics.options",
-    "What plugins that report metrics need (hook keyedstate_metric_reporter): names and values that they "
+    "Options for plugins that report metrics (hook keyedstate_metric_reporter): names and values that they "
     "define.",
 )
 METRICS_LATENCY = boolean(
     "metrics.latency",
     False,
-    "Whether accesses to states are sampled for how long they take.",
+    "Whether the latency of accesses to states is sampled.",
 )
 METRICS_LATENCY_INTERVAL = integer(
     "metrics.latency-interval",
     100,
-    "Of so many calls of an operation of a state one is measured.",
+    "One of so many calls of an operation of a state is measured.",
     low=1,
 )
 METRICS_LATENCY_HISTORY = integer(
     "metrics.latency-history",
     128,
-    "How many samples each task keeps of an operation of a state, the newest.",
+    "How many samples, the newest ones, each task keeps of an operation of a state.",
     low=1,
     high=10_000,
 )
 METRICS_LATENCY_STATE_NAMES = boolean(
     "metrics.latency-state-names",
     True,
-    "Whether each state has samples of its own; otherwise the states of a kind have them together.",
+    "Whether each state has samples of its own; otherwise all states of a kind share them.",
 )
 TYPES_GENERIC = choice(
     "types.generic",

@@ -31,7 +31,7 @@ from keyedstate.backend import (
 )
 from keyedstate.config import ConfigOption
 from keyedstate.errors import (
-    DuplicateBackendError,
+    DuplicateProviderError,
     HookApiVersionError,
     InvalidPluginError,
     MissingCapabilityError,
@@ -277,7 +277,7 @@ class PluginRegistry:
         ------
         UnknownBackendError
             Where nothing of that name is installed or registered.
-        DuplicateBackendError
+        DuplicateProviderError
             Where several are, and ``plugins.prefer`` names none or more than one of them.
         PluginNotAllowedError
             Where the allow or deny list keeps it out.
@@ -299,7 +299,7 @@ class PluginRegistry:
         if len(allowed) > 1:
             winners = self.preferred(allowed)
             if len(winners) != 1:
-                raise DuplicateBackendError(name, [str(provider) for provider in allowed])
+                raise DuplicateProviderError("backend", name, [str(provider) for provider in allowed])
             allowed = winners
         return self.load(allowed[0])
 

@@ -43,7 +43,7 @@ from keyedstate.aggregates import function as aggregation
 from keyedstate.errors import (
     AggregateOverflowError,
     InvalidAggregateError,
-    MissingSketchLibraryError,
+    MissingPackageError,
     UserFunctionError,
 )
 from keyedstate.keygroups import KeyGroupRange
@@ -601,7 +601,7 @@ def test_quantiles_are_exact_for_few_values_and_near_for_many():
 
 def test_without_the_library_of_sketches_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasketches", None)
-    with pytest.raises(MissingSketchLibraryError, match=r"pip install 'keyedstate\[sketches\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'keyedstate\[sketches\]'"):
         approx_distinct("v")
 
 

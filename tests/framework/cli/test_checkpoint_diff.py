@@ -16,7 +16,7 @@ from keyedstate.backend import StateKind, StateMeta
 from keyedstate.checkpoint.reading.comparison import is_same
 from keyedstate.checkpoint.reading.json_values import json_value, shown_value
 from keyedstate.errors import (
-    CorruptSegmentError,
+    CorruptFileError,
     IncomparableStateError,
     UnknownOperatorError,
     UnknownStateError,
@@ -198,7 +198,7 @@ def test_what_cannot_be_compared_is_an_error(run, diff, stored, query, tmp_path)
         diff("state", "state", "--state", "flight")
     full = next((tmp_path / "state/aircraft/data").glob("*-e0p0t0.seg"))
     full.write_bytes(full.read_bytes()[:-9])
-    with pytest.raises(CorruptSegmentError, match="e0p0t0"):
+    with pytest.raises(CorruptFileError, match="e0p0t0"):
         diff("state/aircraft/chk-0", "state/aircraft/chk-1")
     ran = run("checkpoint", "diff", *[str(tmp_path / "state")] * 2)
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)

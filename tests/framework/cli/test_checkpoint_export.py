@@ -20,10 +20,10 @@ from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
-    CorruptSegmentError,
-    ExportTargetError,
+    CorruptFileError,
     GenericStateRefusedError,
     StorageError,
+    TargetExistsError,
     UnknownStateError,
 )
 
@@ -167,7 +167,7 @@ def test_a_name_that_cannot_be_one_of_a_file_is_quoted(invoke, stored, tmp_path)
 def test_files_that_are_there_are_replaced_only_by_force(export, run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/flights.csv").write_text("mine")
-    with pytest.raises(ExportTargetError, match=r"flights\.csv in .*/out would be replaced"):
+    with pytest.raises(TargetExistsError, match=r"no export .*/out: flights\.csv exists already"):
         export("out", "--as", "csv")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["flights.csv"]
     ran = run("checkpoint", "export", str(tmp_path / "state"), str(tmp_path / "out"), "--as", "csv")
@@ -198,7 +198,7 @@ def test_a_damaged_file_leaves_nothing_and_what_was_there_stays(export, tmp_path
     content = bytearray(damaged.read_bytes())
     content[len(content) // 3] ^= 1
     damaged.write_bytes(content)
-    with pytest.raises(CorruptSegmentError, match="e0p1t1"):
+    with pytest.raises(CorruptFileError, match="e0p1t1"):
         export("out", "--as", "csv", "--force")
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 

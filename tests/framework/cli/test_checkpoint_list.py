@@ -196,8 +196,8 @@ def test_a_folder_whose_owner_is_gone_or_damaged_has_a_problem(invoke, operator,
 @pytest.mark.parametrize(
     ("make", "found"),
     [
-        (lambda path: None, "nothing is there"),
-        (lambda path: path.mkdir(), "nothing is there"),
+        (lambda path: None, "it is empty or does not exist"),
+        (lambda path: path.mkdir(), "it is empty or does not exist"),
         (lambda path: (path / "photos").mkdir(parents=True), "there are photos"),
         (lambda path: [(path / n).mkdir(parents=True) for n in ("offsets", "commits")], "of a Spark query"),
     ],

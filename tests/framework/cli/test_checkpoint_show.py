@@ -12,7 +12,7 @@ import pytest
 from keyedstate.backend import StateKind, StateMeta
 from keyedstate.checkpoint.format.json_document import encode_document
 from keyedstate.errors import (
-    CorruptManifestError,
+    CorruptFileError,
     FormatVersionError,
     UnknownEpochError,
     UnknownOperatorError,
@@ -163,7 +163,7 @@ def test_damaged_metadata_and_that_of_a_newer_keyedstate_are_one_error(run, invo
     metadata = tmp_path / "state/aircraft/chk-1/_metadata"
     whole = metadata.read_bytes()
     metadata.write_bytes(whole[:50])
-    with pytest.raises(CorruptManifestError, match="chk-1/_metadata is damaged"):
+    with pytest.raises(CorruptFileError, match="chk-1/_metadata is damaged"):
         invoke("checkpoint", "show", str(tmp_path / "state"))
     metadata.write_bytes(encode_document("checkpoint", 99, json.loads(whole)["body"]))
     with pytest.raises(FormatVersionError, match="format version 99"):

@@ -107,7 +107,7 @@ def test_a_full_snapshot_that_is_missing_spoils_every_checkpoint_of_its_chain(
     assert (problem["path"], problem["problem"]) == (f"data/{full.name}", "missing")
     assert (problem["epochs"], problem["partitions"]) == ([1, 0], [0])
     people = invoke("checkpoint", "verify", str(tmp_path / "state")).stdout
-    assert f"missing    data/{full.name} (epochs 1, 0, partition 0): there is no such file" in people
+    assert f"missing    data/{full.name} (epochs 1, 0, partition 0): the file does not exist" in people
     assert "No checkpoint of it is whole." in people
 
 

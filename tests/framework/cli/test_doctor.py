@@ -398,7 +398,7 @@ def test_a_folder_that_cannot_be_written_fails(run, tmp_path):
     storage = diagnosed(ran)["storage"]
     assert storage["status"] == "failed"
     assert f"cannot write {tmp_path}/file/checkpoints/" in storage["detail"]
-    assert "Check that the storage is there" in storage["detail"]
+    assert "Check that the storage exists" in storage["detail"]
     assert ran.returncode == 1
 
 

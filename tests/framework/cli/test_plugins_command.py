@@ -140,7 +140,7 @@ def test_a_plugin_of_another_hook_version_is_shown_with_the_refusal(invoke, dist
     ("name", "error"),
     [
         ("nested-mop", "keyedstate: unknown state backend 'nested-mop'. Did you mean 'nested-map'?"),
-        ("mine", "keyedstate: the backend name 'mine' is provided by alpha 1.0 and by beta 2.5."),
+        ("mine", "keyedstate: the backend 'mine' is provided by alpha 1.0 and by beta 2.5."),
     ],
 )
 def test_a_name_that_decides_nothing_ends_with_one_line_and_status_2(run, distributions, name, error):

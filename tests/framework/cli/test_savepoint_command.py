@@ -14,7 +14,7 @@ import pytest
 
 from keyedstate.checkpoint import CheckpointStorage, SavepointFolder
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
-from keyedstate.errors import CorruptManifestError, NotASavepointError, NotForkableError, UnknownEpochError
+from keyedstate.errors import CorruptFileError, NotASavepointError, NotForkableError, UnknownEpochError
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_one_checkpoint_of_an_operator_becomes_a_savepoint(invoke, query, tmp_pa
 
 def test_a_damaged_savepoint_is_not_converted_and_leaves_nothing(invoke, savepoint, tmp_path):
     flipped(savepoint / "spark/offsets/1")
-    with pytest.raises(CorruptManifestError, match="spark/offsets/1"):
+    with pytest.raises(CorruptFileError, match="spark/offsets/1"):
         invoke("savepoint", "convert", str(savepoint), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -223,13 +223,13 @@ def test_damaged_data_of_a_savepoint_is_named(invoke, savepoint):
 
 def test_an_unfinished_savepoint_is_one_error(run, invoke, savepoint):
     flipped(savepoint / "_savepoint")
-    with pytest.raises(CorruptManifestError, match="_savepoint is damaged"):
+    with pytest.raises(CorruptFileError, match="_savepoint is damaged"):
         invoke("checkpoint", "verify", str(savepoint))
     (savepoint / "_savepoint").unlink()
     CheckpointStorage.open(savepoint).write_atomic("_unfinished", b"")
     ran = run("checkpoint", "list", str(savepoint))
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
-    assert "begun and not finished" in ran.stderr
+    assert "did not finish" in ran.stderr
 
 
 def test_no_command_about_savepoints_imports_spark(query, tmp_path):
@@ -262,14 +262,14 @@ def test_why_a_driver_could_not_stop_a_query_is_said(run, query, tmp_path):
         while (request := StopRequest.read(query.folder)) is None:
             time.sleep(0.01)
         assert request.is_open and request.drain
-        request.answered(query.folder, "failed", "UnstoppableQueryError: it has timers.")
+        request.answered(query.folder, "failed", "QueryNotStoppedError: it has timers.")
 
     with ThreadPoolExecutor() as pool:
         driver = pool.submit(refuse)
         ran = run("savepoint", "stop", str(tmp_path / "state"), str(tmp_path / "savepoint"), "--drain")
         driver.result()
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.endswith("was not stopped: UnstoppableQueryError: it has timers.\n")
+    assert ran.stderr.endswith("was not stopped with a savepoint: QueryNotStoppedError: it has timers.\n")
 
 
 def test_a_request_is_not_open_after_its_time(query):

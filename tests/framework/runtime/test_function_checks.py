@@ -11,13 +11,13 @@ import pytest
 from keyedstate import types
 from keyedstate.aggregates import count
 from keyedstate.errors import (
+    ConfigError,
     InvalidAggregateError,
     InvalidDescriptorError,
     InvalidFunctionError,
     InvalidJoinError,
     InvalidWindowError,
     StateNotBoundError,
-    UnorderedTimersError,
 )
 from keyedstate.joins import ProcessJoinFunction, interval_join
 from keyedstate.runtime import (
@@ -351,7 +351,7 @@ def test_state_of_a_window_cannot_be_an_attribute_of_its_function() -> None:
 
 
 def test_a_queue_of_timers_that_the_backend_lacks_is_refused_at_once() -> None:
-    with pytest.raises(UnorderedTimersError, match="heap-cow"):
+    with pytest.raises(ConfigError, match="heap-cow"):
         run(Echo(), options={"timers.queue": "ordered"})
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from keyedstate import types
 from keyedstate.errors import (
+    ConfigError,
     InvalidFunctionError,
     InvalidTimerTimeError,
     NoEventTimeError,
-    UnorderedTimersError,
     UserFunctionError,
 )
 from keyedstate.runtime import (
@@ -144,11 +144,11 @@ def test_an_option_says_where_the_order_of_timers_is_kept(backend, queue, chosen
 
 def test_a_backend_that_keeps_no_timers_in_order_is_refused_where_that_is_asked_for():
     with (
-        pytest.raises(UnorderedTimersError, match=r"Set timers\.queue to 'auto'") as caught,
+        pytest.raises(ConfigError, match=r"Set timers\.queue to 'auto'") as caught,
         harness_of(Silence(), "heap-cow", options={"timers.queue": "ordered"}) as harness,
     ):
         harness.process(("a", at(0), 1))
-    assert caught.value.backend == "heap-cow"
+    assert "'heap-cow'" in str(caught.value)
 
 
 def test_at_the_end_of_an_epoch_those_fire_whose_time_has_come_by_the_delay(backend_name):

@@ -594,7 +594,7 @@ def test_a_type_of_a_newer_version_is_refused_by_file_and_state(instances, type_
         instances.open([handle])
     assert caught.value.state == "newer"
     assert str(caught.value) == (
-        f"the state 'newer' in the file {caught.value.path} cannot be read, and nothing of the file was "
+        f"the state 'newer' in the file {caught.value.path} cannot be read, and none of the file was "
         f"used: {reason}"
     )
 

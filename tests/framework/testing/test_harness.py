@@ -10,7 +10,7 @@ import pytest
 
 from keyedstate import types
 from keyedstate.errors import (
-    FunctionCopyError,
+    FunctionTransportError,
     GenericTypeForbiddenError,
     HarnessClosedError,
     HarnessSettingError,
@@ -425,7 +425,7 @@ def test_a_function_that_could_not_be_sent_to_a_task_is_refused(harness):
     function = PageViews()
     function.connection = (number for number in ())
     with pytest.raises(
-        FunctionCopyError, match=r"PageViews cannot be pickled and copied.*open\(\)"
+        FunctionTransportError, match=r"PageViews cannot be sent to Spark's tasks.*open\(\)"
     ) as caught:
         harness(function, schema=ROWS, output=VIEWS)
     assert isinstance(caught.value.__cause__, TypeError)

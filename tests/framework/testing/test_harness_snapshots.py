@@ -11,7 +11,7 @@ import pytest
 
 from keyedstate import types
 from keyedstate.errors import (
-    CorruptSegmentError,
+    CorruptFileError,
     HarnessClosedError,
     InvalidParallelismError,
     SnapshotMismatchError,
@@ -256,7 +256,7 @@ def test_a_damaged_file_is_found_when_it_is_read(sums, folders):
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    with pytest.raises(CorruptSegmentError):
+    with pytest.raises(CorruptFileError):
         sums(restore=snapshot)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyedstate.errors import InvalidDurationError, InvalidGapError, InvalidWindowError, MissingTimestampError
+from keyedstate.errors import InvalidDurationError, InvalidWindowError, MissingTimestampError
 from keyedstate.types import GLOBAL_WINDOW
 from keyedstate.windows import (
     Count,
@@ -109,9 +109,9 @@ def test_a_session_begins_with_the_row_and_lasts_for_its_gap() -> None:
 
 @pytest.mark.parametrize("gap", [0, -1, None, "soon"])
 def test_a_dynamic_gap_that_is_none_is_refused(gap: object) -> None:
-    with pytest.raises(InvalidGapError, match="at least one millisecond") as refused:
+    with pytest.raises(InvalidWindowError, match="at least one millisecond") as refused:
         windows(Session.with_dynamic_gap(lambda row: row), 7, row=gap)
-    assert refused.value.gap == gap
+    assert repr(gap) in str(refused.value)
 
 
 def test_the_global_window_takes_rows_with_and_without_a_time() -> None:

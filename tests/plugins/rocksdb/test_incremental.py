@@ -19,7 +19,7 @@ from keyedstate.checkpoint import SnapshotKind, handles_for
 from keyedstate.checkpoint.savepoint.canonical import write_canonical
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.app import app
-from keyedstate.errors import CheckpointError, CorruptSegmentError
+from keyedstate.errors import CheckpointError, CorruptFileError
 from keyedstate.state import ListState, MapState, ValueState
 
 COUNTS = ValueState("counts", types.INT64, default=0)
@@ -396,7 +396,7 @@ def test_a_native_file_that_is_not_the_one_that_was_written_is_refused(job: Job,
         victim.write_bytes(data)
     with pytest.raises(CheckpointError, match=victim.name) as caught:
         job.restart()
-    assert damage == "missing" or isinstance(caught.value, CorruptSegmentError)
+    assert damage == "missing" or isinstance(caught.value, CorruptFileError)
 
 
 def test_an_upload_that_fails_leaves_nothing_and_the_next_one_goes_on(

@@ -21,7 +21,7 @@ from keyedstate.aggregates.declaration import (
     values_type,
     wrong_type,
 )
-from keyedstate.errors import InvalidAggregateError, MissingSketchLibraryError
+from keyedstate.errors import InvalidAggregateError, MissingPackageError
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.types import BYTES
 
@@ -39,7 +39,7 @@ def approx_distinct(column: str, *, precision: int = 12) -> Aggregate:
     Raises
     ------
     InvalidAggregateError
-    MissingSketchLibraryError
+    MissingPackageError
         Where the package ``datasketches`` is not installed.
     """
     check_column("approx_distinct", column)
@@ -75,7 +75,7 @@ def approx_quantiles(column: str, probabilities: Sequence[float], *, k: int = 20
     Raises
     ------
     InvalidAggregateError
-    MissingSketchLibraryError
+    MissingPackageError
         Where the package ``datasketches`` is not installed.
     """
     check_column("approx_quantiles", column)
@@ -102,7 +102,7 @@ def _library(function: str) -> Any:
     try:
         import datasketches
     except ImportError as error:
-        raise MissingSketchLibraryError(f"{function}()") from error
+        raise MissingPackageError(f"{function}()", ["datasketches"], "sketches") from error
     return datasketches
 
 

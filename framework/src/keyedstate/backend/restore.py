@@ -34,7 +34,7 @@ class StateHandle(ABC):
 
         Raises
         ------
-        CorruptSegmentError
+        CorruptFileError
             Where the stored bytes are not those that were written.
         """
 

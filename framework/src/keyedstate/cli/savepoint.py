@@ -19,7 +19,7 @@ from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_table
 from keyedstate.cli.output import Format, console, facts, print_json, progress_of
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
-from keyedstate.errors import StopRequestError
+from keyedstate.errors import QueryNotStoppedError
 from keyedstate.options import CHECKPOINT_COMPRESSION
 from keyedstate.spark.query.creation import query_folders
 from keyedstate.spark.query.location import without_hadoop_scheme
@@ -138,7 +138,7 @@ def stop(
     finally:
         request.delete(folder)
     if answer.status == "failed":
-        raise StopRequestError(folder.location, answer.answer, "")
+        raise QueryNotStoppedError(f"of {folder.location}", answer.answer, "")
     if answer.answer:
         print(f"keyedstate: the query had failed before: {answer.answer}", file=sys.stderr)
     _print_savepoint(SavepointFolder.open(target), format)

@@ -20,7 +20,7 @@ def choose_backend(config: Configuration) -> ChosenBackend:
 
     Raises
     ------
-    PluginError, UnknownOptionError, InvalidOptionError, UnorderedTimersError
+    PluginError, UnknownOptionError, InvalidOptionError, ConfigError
     """
     registry = PluginRegistry(config)
     backend = registry.choose()

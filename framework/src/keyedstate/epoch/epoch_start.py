@@ -75,7 +75,7 @@ class EpochStart:
         ------
         CheckpointError
             As `claim`, `find_restore_point` and `SavepointRestore.find_snapshot`.
-        DuplicateUidError, KeyColumnsReorderedError
+        DuplicateUidError, KeyColumnsChangedError
         """
         directory = storage_in_task(location.directory, plan.settings)
         restore = restore_in_task(plan.settings)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from keyedstate.checkpoint import CheckpointMetadata
-from keyedstate.errors import KeyColumnsReorderedError, KeyColumnsRetypedError, StateMigrationError
+from keyedstate.errors import KeyColumnsChangedError, StateMigrationError
 
 
 def refuse_reordered_key(
@@ -16,14 +16,14 @@ def refuse_reordered_key(
 
     Raises
     ------
-    KeyColumnsReorderedError
+    KeyColumnsChangedError
     """
     if restore_point is None:
         return
     before = [name for name, _ in restore_point.key_columns]
     now = [name for name, _ in key_columns]
     if before != now and sorted(before) == sorted(now):
-        raise KeyColumnsReorderedError(uid, before, now)
+        raise KeyColumnsChangedError(uid, before, now)
 
 
 @contextlib.contextmanager
@@ -34,11 +34,15 @@ def naming_key_columns(
 
     Raises
     ------
-    KeyColumnsRetypedError
+    KeyColumnsChangedError
     """
     try:
         yield
     except StateMigrationError as error:
         if error.part != "key" or restore_point is None:
             raise
-        raise KeyColumnsRetypedError(uid, restore_point.key_columns, key_columns) from error
+        before, now = (
+            [f"{name!r} of type {kind}" for name, kind in columns]
+            for columns in (restore_point.key_columns, key_columns)
+        )
+        raise KeyColumnsChangedError(uid, before, now) from error

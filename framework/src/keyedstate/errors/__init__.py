@@ -1,26 +1,15 @@
 """Every error that keyedstate raises: the facts as attributes, and a message that ends with the way out."""
 
 # ruff: noqa: F403
-from keyedstate.errors.aggregates import *
 from keyedstate.errors.base import *
 from keyedstate.errors.checkpoint import *
-from keyedstate.errors.commands import *
-from keyedstate.errors.contract import *
-from keyedstate.errors.epoch import *
 from keyedstate.errors.function import *
-from keyedstate.errors.harness import *
-from keyedstate.errors.hashing import *
 from keyedstate.errors.hosts import *
-from keyedstate.errors.joins import *
 from keyedstate.errors.kernel import *
-from keyedstate.errors.keygroups import *
-from keyedstate.errors.memory import *
-from keyedstate.errors.reading import *
-from keyedstate.errors.runtime import *
 from keyedstate.errors.savepoint import *
 from keyedstate.errors.spark import *
 from keyedstate.errors.state import *
-from keyedstate.errors.time import *
+from keyedstate.errors.tools import *
 from keyedstate.errors.types import *
 from keyedstate.errors.windows import *
 

@@ -39,13 +39,13 @@ class KeyedStateError(Exception):
     A subclass is a data class: a docstring, the facts as fields, and `message`, a format string over them::
 
         class UnknownStateError(CheckpointError):
-            \"\"\"A state name that stored state does not have.\"\"\"
+            \"\"\"A state name that a checkpoint does not have.\"\"\"
 
             state: str
             known: Sequence[str]
             message = "there is no state {state!r}.{state:~known}{known:? It has {known}.}"
 
-    Beside what `str.format` knows, ``{known}`` lists the names of a sequence, with ``{known: or }`` between
+    In addition to `str.format`, ``{known}`` lists the names of a sequence, with ``{known: or }`` between
     them; ``{known:...}`` lists the first ten; ``{known:?text}`` is the text where the fact is neither None
     nor empty nor False, ``{known:|text}`` where it is; ``{state:~known}`` suggests the names in `known` that
     are near.  A class whose message takes more than that overrides `_message`.
@@ -78,6 +78,18 @@ class KeyedStateError(Exception):
         # Exceptions pickle as `type(*args)`, which fails for an __init__ that takes facts and not the
         # message; errors cross process borders here (worker to driver), so attributes are put back.
         return _rebuild_error, (type(self), self.args, self.__dict__.copy())
+
+
+class MissingPackageError(KeyedStateError, ImportError):
+    """Packages that a part of keyedstate needs are not installed."""
+
+    needed_by: str
+    packages: Sequence[str]
+    extra: str  # The extra of keyedstate that installs them
+    message = (
+        "{needed_by} needs {packages!r: and }, which is not installed here. Install it with `pip install "
+        "'keyedstate[{extra}]'`, for a job in Spark on the driver and on all executors."
+    )
 
 
 def _rebuild_error(cls: type[_Error], args: tuple[Any, ...], facts: dict[str, Any]) -> _Error:

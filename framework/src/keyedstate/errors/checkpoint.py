@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 
-from keyedstate.errors.base import KeyedStateError, choose_among, did_you_mean
+from keyedstate.errors.base import KeyedStateError, did_you_mean
 
 
 class CheckpointError(KeyedStateError):
@@ -15,24 +15,13 @@ class CheckpointError(KeyedStateError):
 # -- stored bytes ----------------------------------------------------------------------------------
 
 
-class CorruptSegmentError(CheckpointError):
-    """A segment file whose bytes are not those that were written."""
+class CorruptFileError(CheckpointError):
+    """A segment file, manifest or other file of a checkpoint whose bytes are not those that were written."""
 
     path: str  # The file, with its storage
     what: str  # What does not fit
     message = (
-        "the segment file {path} is damaged: {what}. Nothing of it was used. Put the file back from a copy, "
-        "or start the query from an older copy of its checkpoints."
-    )
-
-
-class CorruptManifestError(CheckpointError):
-    """A manifest, checkpoint metadata or owner file whose bytes are not those that were written."""
-
-    path: str
-    what: str
-    message = (
-        "the file {path} is damaged: {what}. Nothing of it was used. Put the file back from a copy, or start "
+        "the file {path} is damaged: {what}. None of it was used. Put the file back from a copy, or start "
         "the query from an older copy of its checkpoints."
     )
 
@@ -57,20 +46,20 @@ class StorageError(CheckpointError):
 
     uri: str  # What was to be read or changed; passwords in it are hidden
     operation: str  # What was to be done with it: ``read``, ``write``, ``list``, ``delete``, ``open``
-    reason: str  # The file system's own words
-    #: Whether it was a transient error in the midst of a large file, of which it is unknown how much has
-    #: arrived: nothing was tried again, and whoever writes the file may begin it anew.
-    begin_anew: bool = False
+    reason: str  # The file system's message
+    #: A transient error within a large file: how many bytes arrived is unknown, so the request was not sent
+    #: again, and the writer may write the file again from its start.
+    restartable: bool = False
     message = (
-        "cannot {operation} {uri}: {reason}. Check that the storage is there, has room and may be used by "
-        "the driver and by every executor."
+        "cannot {operation} {uri}: {reason}. Check that the storage exists and has room, and that the driver "
+        "and every executor may use it."
     )
 
 
 class MissingFileError(StorageError):
-    """A file that should be there and is not."""
+    """A file that should exist and does not."""
 
-    reason: str = "there is no such file"
+    reason: str = "the file does not exist"
 
 
 class UnknownSchemeError(StorageError):
@@ -92,42 +81,16 @@ class UnknownSchemeError(StorageError):
         return super()._message()
 
 
-class DuplicateSchemeError(StorageError):
-    """A URI that several plugins open."""
-
-    operation: str = "open"
-    reason: str = ""
-    scheme: str = ""
-    providers: Sequence[str] = ()  # The plugins, each ``distribution version``
-
-    def _message(self) -> str:
-        served = " and by ".join(self.providers)
-        self.reason = f"the scheme {self.scheme!r} is served by {served}. {choose_among(self.providers)}"
-        return super()._message()
-
-
-class UnsafePathError(CheckpointError):
-    """A path that is not a plain relative one, such as one with ``..`` in it."""
-
-    path: str
-    root: str
-    message = (
-        "the path {path!r} may not be used below {root}: give a relative path of plain names, without '.', "
-        "'..' and empty parts."
-    )
-
-
 class UnsafeNameError(CheckpointError):
-    """A name that becomes part of a file name and cannot be one."""
+    """A name or a path that cannot be part of a file's path, such as one with ``..`` in it."""
 
-    what: str
+    what: str  # ``path below <folder>``, ``uid of an operator``
     name: str
     allowed: str
 
     def _message(self) -> str:
         return (
-            f"the {self.what} {reprlib.repr(self.name)} becomes part of a file name and cannot be one. "
-            f"Use {self.allowed} only, and 1 to 200 of them."
+            f"the {self.what} {reprlib.repr(self.name)} cannot be part of a file's path. Give {self.allowed}."
         )
 
 
@@ -140,7 +103,7 @@ class SnapshotOrderError(CheckpointError):
     path: str
     what: str
     message = (
-        "the snapshot into {path} was written in a wrong order: {what}. Correct the backend's snapshot: each "
+        "the snapshot {path} was written in a wrong order: {what}. Correct the backend's snapshot: each "
         "state is begun once, and its key groups follow in ascending order, each once."
     )
 
@@ -152,7 +115,7 @@ class UnreadableStateError(CheckpointError):
     state: str
     reason: str
     message = (
-        "the state {state!r} in the file {path} cannot be read, and nothing of the file was used: {reason}."
+        "the state {state!r} in the file {path} cannot be read, and none of the file was used: {reason}."
     )
 
 
@@ -191,19 +154,19 @@ class StateFolderOwnedError(CheckpointError):
 
 
 class SupersededRunError(CheckpointError):
-    """A run of a query that went on although a newer run of the same query has begun."""
+    """A run of a query that continues although a newer run of the same query has begun."""
 
     folder: str
     run_id: str
     newer_run_id: str
     message = (
         "run {run_id} may not use the state in {folder} any more: run {newer_run_id} of the same query has "
-        "begun since. Let only one of them live; where this one was meant to end, all is well."
+        "begun since. Run only one of them; if you stopped this one, there is nothing to do."
     )
 
 
 class OvertakenRunError(CheckpointError):
-    """A run that begins an epoch which another run of the query has left behind."""
+    """A run that begins an epoch which another run of the query has passed."""
 
     folder: str
     uid: str
@@ -241,21 +204,21 @@ class MissingStateFolderError(CheckpointError):
     consent: str
     siblings: Sequence[str] = ()  # The uids under which the query has state
     message = (
-        "epoch {epoch} of the operator {uid!r} finds no state folder {folder}: the state of the epochs "
-        "before is gone or never was.{siblings:? The query has state under the uid {siblings!r: or }: was "
+        "epoch {epoch} of the operator {uid!r} finds no state folder {folder}: the state of earlier epochs "
+        "was deleted or never written.{siblings:? The query has state under the uid {siblings!r: or }: was "
         "the uid renamed from {siblings!r: or }? Then give the operator that uid again.} Otherwise put the "
-        "folder back, or correct the option 'checkpoint.dir'. Only where the operator is new in this running "
-        "query, create the empty file {consent!r}, and it begins without state."
+        "folder back, or correct the option 'checkpoint.dir'. Only if the operator is new in this running "
+        "query, create the empty file {consent!r}, and it starts without state."
     )
 
 
 class MissingCheckpointError(CheckpointError):
-    """State that is recorded to exist and has no checkpoint to come back from."""
+    """State that is recorded to exist and has no checkpoint to restore from."""
 
     folder: str
     uid: str
     epoch: int  # The epoch that wants to begin
-    found: str  # What is there instead
+    found: str  # What the folder has instead
     message = (
         "epoch {epoch} of the operator {uid!r} needs a checkpoint of an epoch before it, and {folder} has "
         "none: {found}. Put the deleted files back. To start without state, give the query another folder "
@@ -264,7 +227,7 @@ class MissingCheckpointError(CheckpointError):
 
 
 class MissedEpochsError(CheckpointError):
-    """An operator whose query went on without it, and that is in the query again."""
+    """An operator whose query ran without it for some epochs, and that is in the query again."""
 
     folder: str
     uid: str
@@ -277,12 +240,12 @@ class MissedEpochsError(CheckpointError):
             f"epoch {self.epoch} of the operator {self.uid!r} finds the state of epoch {self.newest} in "
             f"{self.folder}, and an earlier run of the query ended in between: the epochs {self.newest + 1} "
             f"to {self.epoch - 1} ran without this operator, or nothing evaluated it in them. The state is "
-            f"whole. To continue from it without those epochs, create the empty file {self.consent!r}."
+            f"complete. To continue from it without those epochs, create the empty file {self.consent!r}."
         )
 
 
 class CheckpointGoneError(MissingCheckpointError):
-    """A checkpoint that somebody wants to read and that is not there, or not any more."""
+    """A checkpoint that a reader asks for and that does not exist, or no longer."""
 
     message = (
         "the operator {uid!r} has no checkpoint of epoch {epoch} in {folder}: {found}. A running query "
@@ -292,7 +255,7 @@ class CheckpointGoneError(MissingCheckpointError):
 
 
 class IncompleteEpochError(CheckpointError):
-    """An epoch that ran only in part, or so that it is unclear which of its results counts."""
+    """An epoch that ran in part only, or of which it is unclear which attempts count."""
 
     uid: str
     epoch: int

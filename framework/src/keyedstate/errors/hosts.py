@@ -1,4 +1,4 @@
-"""Errors about hosts."""
+"""Errors about hosts, the processes that keep state between epochs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from keyedstate.errors.base import KeyedStateError
 
 
 class HostError(KeyedStateError):
-    """Base class of what goes wrong between a task and its host."""
+    """Base class of errors between a task and its host."""
 
     _embedded = "Set spark.keyedstate.host to embedded to run without hosts."
 
@@ -16,7 +16,7 @@ class HostUnavailableError(HostError):
 
     reason: str
     message = (
-        "no host can be had for this partition: {reason}. What the process itself said is in the executor's "
+        "no host is available for this partition: {reason}. The output of the process is in the executor's "
         "log. {_embedded}"
     )
 
@@ -34,22 +34,22 @@ class HostFolderError(HostUnavailableError):
 
 
 class HostLostError(HostError):
-    """A host that went away while it ran an epoch."""
+    """A host that ended while it ran an epoch."""
 
     uid: str
     partition: int
     epoch: int
     pid: int
     message = (
-        "the host of partition {partition} of the operator {uid!r} (process {pid}) went away in epoch "
+        "the host of partition {partition} of the operator {uid!r} (process {pid}) ended in epoch "
         "{epoch}. It was killed, or the function ended it: by os._exit(), or by a crash in native code, "
-        "whose traceback is in the executor's log. Nothing of this attempt is kept; the next one restores "
+        "whose traceback is in the executor's log. This attempt is discarded; the next one restores "
         "the partition from its files."
     )
 
 
 class EpochTimeoutError(HostError):
-    """An epoch that took longer than the option ``hosts.epoch-timeout`` allows, given up with its host."""
+    """An epoch that took longer than the option ``hosts.epoch-timeout`` allows, aborted with its host."""
 
     uid: str
     partition: int
@@ -57,7 +57,7 @@ class EpochTimeoutError(HostError):
     timeout_ms: int
     message = (
         "partition {partition} of the operator {uid!r} has not ended epoch {epoch} after {timeout_ms} ms, "
-        "and was given up with its host. Nothing of this attempt is kept. Where the function is not stuck, "
+        "and was aborted with its host. This attempt is discarded. If the function is not stuck, "
         "raise spark.keyedstate.hosts.epoch-timeout."
     )
 
@@ -68,9 +68,9 @@ class HostMemoryError(HostError):
     used_bytes: int
     limit_bytes: int
     message = (
-        "the host takes {used_bytes} bytes of memory and may take {limit_bytes}. It gives up this partition "
-        "and makes place for a new host. Raise spark.keyedstate.hosts.memory, spread the state over more "
-        "executors, or choose a backend that keeps it on disk."
+        "the host uses {used_bytes} bytes of memory, and {limit_bytes} is the limit. It aborts this "
+        "partition, and a new host replaces it. Raise spark.keyedstate.hosts.memory, spread the state over "
+        "more executors, or choose a backend that keeps it on disk."
     )
 
 

@@ -17,7 +17,7 @@ class UnknownOptionError(ConfigError):
     """A key under our prefix that no option has."""
 
     key: str  # The key as the user wrote it
-    source: str  # Where it was read: ``Spark configuration``, ``environment``, a file's name,
+    source: str  # Where it was read: ``Spark configuration``, ``environment``, a file's name
     known: Sequence[str]
 
     def _message(self) -> str:
@@ -31,7 +31,7 @@ class UnknownOptionError(ConfigError):
 
 
 class InvalidOptionError(ConfigError):
-    """An option whose value cannot be read as its type, or lies outside its bounds."""
+    """An option whose value cannot be read as its type, or is outside its bounds."""
 
     key: str
     value: object
@@ -76,15 +76,16 @@ class UnknownBackendError(PluginError):
         return f"unknown state backend {self.name!r}.{hint} {have} {way_out}"
 
 
-class DuplicateBackendError(PluginError):
-    """Two plugins claim one name."""
+class DuplicateProviderError(PluginError):
+    """Several plugins provide the same backend, or open URIs of the same scheme."""
 
-    name: str  # The claimed name
-    providers: Sequence[str]  # The claimants, each ``distribution version``
+    kind: str  # ``backend`` or ``scheme``
+    name: str
+    providers: Sequence[str]  # The plugins, each ``distribution version``
 
     def _message(self) -> str:
         provided = " and by ".join(self.providers)
-        return f"the backend name {self.name!r} is provided by {provided}. {choose_among(self.providers)}."
+        return f"the {self.kind} {self.name!r} is provided by {provided}. {choose_among(self.providers)}."
 
 
 class PluginNotAllowedError(PluginError):
@@ -142,7 +143,7 @@ class InvalidPluginError(PluginError):
 
 
 class MissingCapabilityError(PluginError):
-    """A state that wants something which the chosen backend does not do."""
+    """A state needs a capability that the chosen backend does not have."""
 
     state: str
     capability: str

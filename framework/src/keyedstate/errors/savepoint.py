@@ -1,10 +1,10 @@
-"""Errors about savepoints: what is none, what is unfinished, and what does not fit the query."""
+"""Errors about savepoints, and about reading checkpoints and savepoints."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keyedstate.errors.base import first_of
+from keyedstate.errors.base import KeyedStateError, did_you_mean, first_of
 from keyedstate.errors.checkpoint import CheckpointError
 
 
@@ -12,29 +12,27 @@ class NotASavepointError(CheckpointError):
     """A folder that is no savepoint, or not a finished one."""
 
     location: str
-    found: Sequence[str]  # What lies there
+    found: Sequence[str]  # The files in it
     unfinished: bool
 
     def _message(self) -> str:
-        reason = f"it holds {first_of(self.found)}" if self.found else "nothing is there"
+        reason = f"it holds {first_of(self.found)}" if self.found else "it is empty or does not exist"
         if self.unfinished:
-            reason = "its creation, or its deletion, was begun and not finished"
+            reason = "its creation or deletion did not finish"
         return (
-            f"{self.location} is no savepoint: {reason}. Give the folder in which the file _savepoint lies; "
-            "a savepoint whose creation did not finish is made again at the same place."
+            f"{self.location} is no savepoint: {reason}. Give the folder with the file _savepoint. If the "
+            "creation of a savepoint did not finish, take it again into the same folder."
         )
 
 
-class SavepointTargetError(CheckpointError):
-    """A folder into which nothing new may be written, because something is there."""
+class TargetExistsError(CheckpointError):
+    """A folder into which nothing new may be written, since it has files that would be replaced."""
 
     location: str
-    found: Sequence[str]  # What lies there
+    found: Sequence[str]
     what: str = "savepoint"
-    message = (
-        "no {what} can be written into {location}: {found:...} is there already. Name a new folder, or "
-        "delete this one where nobody needs it."
-    )
+    way_out: str = "Name a new folder, or delete this one if you do not need it."
+    message = "no {what} can be written into {location}: {found:...} exists already. {way_out}"
 
 
 class SavepointTakenOverError(CheckpointError):
@@ -42,13 +40,13 @@ class SavepointTakenOverError(CheckpointError):
 
     location: str
     message = (
-        "the savepoint in {location} was not finished: another one was begun in the same folder since. Give "
-        "each savepoint a folder of its own."
+        "the savepoint in {location} was not finished: another one was begun in the same folder. Give each "
+        "savepoint a folder of its own."
     )
 
 
 class NewOperatorError(CheckpointError):
-    """An operator of a query that begins from a savepoint in which it has no state."""
+    """An operator of a query that starts from a savepoint in which it has no state."""
 
     location: str
     uid: str
@@ -56,30 +54,31 @@ class NewOperatorError(CheckpointError):
     message = (
         "the savepoint {location} has no state of the operator {uid!r}.{uid:~operators} It has that of "
         "{operators:...}. Give the operator the uid that it had, or set the option 'restore.allow-new' to "
-        "true where it is to begin without state."
+        "true to start it without state."
     )
 
 
 class UnclaimedStateError(CheckpointError):
-    """Operators in a savepoint that the query which began from it does not have."""
+    """Operators in a savepoint that the query which started from it does not have."""
 
     location: str
     uids: Sequence[str]
     message = (
-        "the savepoint {location} holds state that the query which began from it has no operator for: "
+        "the savepoint {location} holds state that the query which started from it has no operator for: "
         "{uids:...}. Its checkpoint folder has none of these uids. Start a new query in which an operator "
-        "has each of them, or set the option 'restore.allow-unclaimed' to true to go on without that state."
+        "has each of them, or set the option 'restore.allow-unclaimed' to true to continue without that "
+        "state."
     )
 
 
 class RestoreChangedError(CheckpointError):
-    """An epoch 0 that runs again, and is told to begin from something else than the first time."""
+    """An epoch 0 that runs again and is to start from another savepoint than the first time."""
 
     uid: str
-    began: str | None  # The savepoint that it began from; None where it began without one
+    began: str | None  # The savepoint that it started from; None if it started without one
     given: str  # The savepoint that the option names now
     message = (
-        "the operator {uid!r} of this query began {began:?from the savepoint {began}}{began:|without a "
+        "the operator {uid!r} of this query started {began:?from the savepoint {began}}{began:|without a "
         "savepoint}, and the option 'restore.savepoint' says {given} now. Set it back, or start a new query: "
         "with a new checkpointLocation, and with another 'checkpoint.dir' or after deleting the operator's "
         "folder."
@@ -87,19 +86,19 @@ class RestoreChangedError(CheckpointError):
 
 
 class NoCommonEpochError(CheckpointError):
-    """Operators of a query that have no checkpoints of one and the same epoch."""
+    """Operators of a query that have no checkpoints of a common epoch."""
 
     operators: Sequence[str]  # The folders
-    reason: str  # Why the newest epoch that came into question does not do
+    reason: str  # Why the newest candidate cannot be used
     message = (
-        "no savepoint can be taken of {operators}: they have no checkpoints of one epoch that is committed. "
-        "{reason} Name by uids the operators that the query still has, and see that the checkpoint folder "
-        "and Spark's checkpoint location are those of one query."
+        "no savepoint can be taken of {operators}: they have no checkpoints of a common epoch that is "
+        "committed. {reason} Name with uids the operators that the query still has, and check that the "
+        "checkpoint folder and Spark's checkpoint location are those of one query."
     )
 
 
 class NotForkableError(CheckpointError):
-    """A savepoint without Spark's files, from which no query can continue where another one was."""
+    """A savepoint without Spark's files, from which no query can continue where another one stopped."""
 
     location: str
     message = (
@@ -110,7 +109,7 @@ class NotForkableError(CheckpointError):
 
 
 class SparkLocationError(CheckpointError):
-    """A checkpoint location of Spark from which nothing can go on."""
+    """A checkpoint location of Spark from which no query can continue."""
 
     location: str
     reason: str
@@ -118,23 +117,104 @@ class SparkLocationError(CheckpointError):
     message = "Spark's checkpoint location {location} cannot be used: {reason}. {way_out}"
 
 
-class SparkStateError(SparkLocationError):
-    """A query that has stateful operators of Spark's own beside keyed ones."""
+class QueryNotStoppedError(CheckpointError):
+    """A query that was not stopped with a savepoint as asked; nothing else was done."""
 
-    reason: str = (
-        "the query has stateful operators of Spark's own (the folder state is there), and a savepoint does "
-        "not hold their state"
-    )
-    way_out: str = (
-        "Do what they do (dropDuplicates, aggregations, joins) in keyed functions, or take the savepoint "
-        "without Spark's checkpoint location: it holds the keyed state, and a new query may begin there."
-    )
-
-
-class StopRequestError(CheckpointError):
-    """A query that was not stopped as asked."""
-
-    location: str  # The operator's folder
+    query: str  # Its id, or ``of`` with the folder of an operator
     reason: str
     way_out: str
-    message = "the query of {location} was not stopped: {reason}.{way_out:? {way_out}}"
+    message = "the query {query} was not stopped with a savepoint: {reason}.{way_out:? {way_out}}"
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+class NoSnapshotError(CheckpointError):
+    """A location that has neither a checkpoint nor a savepoint."""
+
+    location: str
+    found: Sequence[str]  # The files in it
+    what: str = ""
+    message = (
+        "{location} has no stored state; "
+        "{found:?it has {found:...}}{found:|it is empty or does not exist}.{what:? Note that {what}.} Give a "
+        "savepoint, a checkpoint folder (the option 'checkpoint.dir' of a query), the folder of an operator "
+        "in it, or one of its folders chk-<epoch>."
+    )
+
+
+class UnknownOperatorError(CheckpointError):
+    """A uid that stored state does not have, or none given where there are several."""
+
+    location: str
+    uid: str | None
+    known: Sequence[str]
+
+    def _message(self) -> str:
+        if self.uid is None:
+            problem = f"{self.location} has the state of {len(self.known)} operators"
+        else:
+            hint = did_you_mean(self.uid, self.known)
+            problem = f"{self.location} has no state of the operator {self.uid!r}.{hint} It has"
+        return f"{problem}: {first_of(self.known)}. Give the uid of one of them."
+
+
+class UnknownEpochError(CheckpointError):
+    """An epoch of which an operator has no checkpoint, or one asked of a single checkpoint."""
+
+    location: str
+    epoch: int
+    known: Sequence[int]
+    message = (
+        "{location} has no checkpoint of epoch {epoch}. It has those of the epochs {known:...}: give one of "
+        "them, or none for the newest."
+    )
+
+
+class UnknownStateError(CheckpointError):
+    """A state name that an operator's stored state does not have."""
+
+    location: str
+    state: str
+    known: Sequence[str]
+    message = (
+        "{location} has no state {state!r}.{state:~known} {known:?It has {known:...}: give one of "
+        "them.}{known:|It has no states: no epoch wrote one.}"
+    )
+
+
+class UnexportableTypeError(KeyedStateError):
+    """A state whose types a file format cannot represent."""
+
+    state: str
+    format: str
+    reason: str
+    message = (
+        "the state {state!r} cannot be written as {format}: {reason}. Export it with --as arrow, which has "
+        "all types, or with --as jsonl."
+    )
+
+
+class IncomparableStateError(KeyedStateError):
+    """Two stored states whose entries cannot be matched."""
+
+    first: str
+    second: str
+    reason: str
+    message = (
+        "{first} and {second} cannot be compared: {reason}. Compare two states of one operator, or export "
+        "both and compare the files."
+    )
+
+
+class GenericStateRefusedError(CheckpointError):
+    """A state with pickled values, which only a reader who trusts their writer should unpickle."""
+
+    location: str
+    state: str
+    part: str  # Where in the type the pickled part is; empty for the type itself
+    message = (
+        "the state {state!r} in {location} has pickled values{part:? in {part!r}}, and unpickling a value "
+        "runs code that its writer chose. If you trust the writer, set the option allow-generic to true: the "
+        "values are then read as the bytes of the pickles, and none is unpickled."
+    )

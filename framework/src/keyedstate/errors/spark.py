@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keyedstate.errors.base import KeyedStateError, did_you_mean
+from keyedstate.errors.base import KeyedStateError
 
 
 class KeyedFrameError(KeyedStateError):
@@ -19,44 +19,18 @@ class KeyColumnError(KeyedFrameError):
     message = "the rows cannot be keyed: {reason}."
 
 
-class MissingKeyColumnError(KeyColumnError):
-    """A key column that the DataFrame does not have."""
-
-    reason: str = ""
-    columns: Sequence[str] = ()
-
-    def _message(self) -> str:
-        hint = (
-            did_you_mean(self.column or "", self.columns) or f" It has the columns {', '.join(self.columns)}"
-        )
-        self.reason = f"the DataFrame has no column {self.column!r}.{hint.rstrip('.')}"
-        return super()._message()
-
-
 class MissingUidError(KeyedFrameError):
     """A keyed operator in a streaming query without a uid."""
 
     message = (
-        "a keyed operator in a streaming query needs a uid: its state is found again by it. Give it a fixed "
-        "name that is unique within the checkpoint folder: keyed(df, ..., uid='page-views'), or connect(a, "
-        "b, uid='page-views') for two inputs."
-    )
-
-
-class OutputDeclarationError(KeyedFrameError):
-    """An output schema that Spark cannot read or that rows cannot be made for."""
-
-    schema: object
-    reason: str
-    side: str | None = None
-    message = (
-        "the output schema {schema!r}{side:? of the side output {side!r}} cannot be used: {reason}. Give "
-        "column names and types such as 'key string, views long', or a StructType."
+        "a keyed operator in a streaming query needs a uid, by which its state is found again. Give it a "
+        "fixed name that is unique within the checkpoint folder: keyed(df, ..., uid='page-views'), or "
+        "connect(a, b, uid='page-views') for two inputs."
     )
 
 
 class SideOutputError(KeyedFrameError):
-    """A DataFrame of which the outputs cannot be told apart."""
+    """A DataFrame whose outputs cannot be distinguished."""
 
     reason: str
     message = "the DataFrame cannot be split into outputs: {reason}."
@@ -81,12 +55,13 @@ class ClassicSparkRequiredError(KeyedFrameError):
 
     message = (
         "this DataFrame belongs to Spark Connect, which has no accumulators, and a keyed operator publishes "
-        "its checkpoints by one. Use a classic session: SparkSession.builder.master(...) without remote(...)."
+        "its checkpoints with one. Use a classic session: SparkSession.builder.master(...) without "
+        "remote(...)."
     )
 
 
 class EventTimeError(KeyedFrameError):
-    """A column that cannot give rows their event time, or a delay that is none."""
+    """A column that cannot give rows their event time, or an invalid delay."""
 
     column: str | None
     reason: str
@@ -94,7 +69,7 @@ class EventTimeError(KeyedFrameError):
 
 
 class HeartbeatError(KeyedFrameError):
-    """An interval on which no micro-batches can come."""
+    """An interval at which no micro-batches can be started."""
 
     heartbeat: object  # What was given
     reason: str
@@ -104,19 +79,8 @@ class HeartbeatError(KeyedFrameError):
     )
 
 
-class UnstoppableQueryError(KeyedStateError):
-    """A query that cannot be stopped with a savepoint."""
-
-    query_id: str
-    reason: str
-    way_out: str
-    message = (
-        "the query {query_id} cannot be stopped with a savepoint, and nothing was done: {reason}. {way_out}"
-    )
-
-
 class TaskContextError(KeyedStateError):
-    """A keyed operator that does not run where it was made to run."""
+    """A keyed operator that runs outside the Spark task it was built for."""
 
     reason: str
     way_out: str
@@ -137,7 +101,7 @@ class PreflightError(KeyedStateError):
 
 
 class DataSourceUnavailableError(KeyedStateError):
-    """The data source on a Spark that has no data sources in Python."""
+    """The data source on a version of Spark that has no Python data sources."""
 
     version: str
     message = (
@@ -146,20 +110,8 @@ class DataSourceUnavailableError(KeyedStateError):
     )
 
 
-class MetricReporterError(KeyedStateError):
-    """A plugin that cannot report metrics."""
-
-    plugin: str
-    reason: str
-    message = (
-        "the hook keyedstate_metric_reporter of {plugin} gave nothing to report metrics with: {reason}. "
-        "Correct spark.keyedstate.metrics.options, or leave the plugin out with "
-        "spark.keyedstate.plugins.deny."
-    )
-
-
 class BootstrapError(KeyedStateError):
-    """A savepoint that cannot be made of what it was told to be made of."""
+    """A savepoint that cannot be made of the given DataFrames and operators."""
 
     uid: str | None  # The operator at fault, where it is one
     reason: str
@@ -177,3 +129,79 @@ class StateFrameError(KeyedStateError):
 
 class ExactlyOnceWarning(UserWarning):
     """A job in which a row may count twice, or not at all, after a failure or a restart."""
+
+
+# -- epoch ----------------------------------------------------------------------------------------
+
+
+class FunctionTransportError(KeyedStateError):
+    """A process function that cannot be sent to the tasks."""
+
+    function: str  # Its class
+    step: str  # ``pack`` (on the driver) or ``unpack`` (in a task)
+    error: str
+
+    def _message(self) -> str:
+        if self.step == "pack":
+            return (
+                f"the function {self.function} cannot be sent to Spark's tasks: {self.error}. Make in open() "
+                "what cannot be pickled (connections, locks, sessions), instead of keeping it on the "
+                "instance."
+            )
+        return (
+            f"the function {self.function} cannot be loaded in a Spark task: {self.error}. Install its "
+            "modules on the executors, or send them along with --py-files or SparkContext.addPyFile."
+        )
+
+
+class MisroutedRowsError(KeyedStateError):
+    """Rows that did not arrive in the partition that owns their key groups."""
+
+    uid: str | None
+    partition: int  # The partition as Spark counts it in the stage
+    parallelism: int
+    key_group: int  # The first one that another partition owns
+    owner: int  # The partition of the operator that owns it
+    message = (
+        "partition {partition} of the stage got a row of key group {key_group}, which belongs to partition "
+        "{owner} of the {parallelism} of the keyed operator {uid!r}: the rows were partitioned again, or the "
+        "result shares a stage with others. A keyed result may not be coalesced, and in a union it must come "
+        "first or after keyed results of the same parallelism: swap the sides, or put .repartition(n) behind "
+        "the keyed result."
+    )
+
+
+class DuplicateUidError(KeyedStateError):
+    """Two keyed operators of one uid in one streaming query."""
+
+    uid: str
+    message = (
+        "two keyed operators of this query have the uid {uid!r}, and each would take the other's state for "
+        "its own. Give each its own uid."
+    )
+
+
+class TooManyFailedSnapshotsError(KeyedStateError):
+    """Too many consecutive full snapshots failed in the background."""
+
+    uid: str
+    failures: int  # Consecutive epochs with such a failure
+    last: str  # The error of the last one
+    message = (
+        "the full snapshot of the operator {uid!r} failed {failures} times in a row; the last time: {last}. "
+        "Nothing was lost: the deltas were written. Repair the storage and start the query again, or raise "
+        "spark.keyedstate.checkpoint.tolerable-failures."
+    )
+
+
+class KeyColumnsChangedError(KeyedStateError):
+    """State that was written with key columns of another order or of other types."""
+
+    uid: str
+    before: Sequence[str]  # Each as ``'name' of type string``, or its name alone
+    now: Sequence[str]
+    message = (
+        "the state of the keyed operator {uid!r} was written with the key columns {before}, and now they are "
+        "{now}: no key would be found again. Name them in the former order, and cast them to their former "
+        "types before keyed(), or give the operator another uid to start without state."
+    )

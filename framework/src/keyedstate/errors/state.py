@@ -1,4 +1,4 @@
-"""Errors about declaring, registering and using states."""
+"""Errors about declaring, registering and using states and timers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WorkingFolderError(KeyedStateError):
     reason: str
     message = (
         "the working folder {path} cannot be used: {reason}. Make room on its disk, or have tasks work on "
-        "another one: on Spark's local folders (spark.local.dir), or TMPDIR outside of it. The query then "
+        "another one: on Spark's local folders (spark.local.dir), or TMPDIR outside of Spark. The query then "
         "resumes from its last checkpoint."
     )
 
@@ -48,7 +48,7 @@ class InvalidTtlError(KeyedStateError):
 
 
 class InvalidDurationError(KeyedStateError):
-    """Something that says no length of time."""
+    """A value that is not a length of time."""
 
     duration: object
     message = (
@@ -84,7 +84,7 @@ class StateMigrationError(StateError):
 
 
 class SerializerOrderError(StateError):
-    """A serializer of a state that is given twice, or asked for before it is there."""
+    """A serializer of a state that is registered twice, or asked for before it is known."""
 
     part: str
     reason: str
@@ -95,7 +95,7 @@ class SerializerOrderError(StateError):
 
 
 class StateConversionError(StateError):
-    """Restored values of the right type that the running program cannot be given."""
+    """Restored values of the right type that cannot be converted for the running program."""
 
     reason: str
     message = "the values of the state {state!r} cannot be restored: {reason}."
@@ -124,12 +124,12 @@ class NothingToRemoveError(StateError):
 
     message = (
         "the iterator over the map state {state!r} has nothing to remove: it removes the entry that it "
-        "showed last, once. Take the next entry first."
+        "returned last, once. Take the next entry first."
     )
 
 
 class MergeError(StateError):
-    """Two accumulators that have to become one, where the function cannot do that."""
+    """Two accumulators that must be merged, and a function that cannot merge them."""
 
     function: str
     reason: str
@@ -140,11 +140,11 @@ class MergeError(StateError):
 
 
 class StateNotBoundError(StateError, AttributeError):
-    """A declared state that is used where nothing has bound it to a running operator."""
+    """A declared state that is used before it is bound to a running operator."""
 
     attribute: str
     message = (
-        "the state {state!r} has no {attribute!r}: it is a declaration, which nothing has bound to a running "
+        "the state {state!r} has no {attribute!r}: it is a declaration that is not bound to a running "
         "operator. Declare it as a class attribute and use it in open(), process() or on_timer() of a "
         "running function, or register it in open() with ctx.state(...) and use what that returns."
     )
@@ -180,7 +180,7 @@ class NullNamespaceError(KeyedStateError):
 
 
 class UnknownChangesError(KeyedStateError):
-    """Changes since an epoch before which nothing is known any more."""
+    """Changes since an epoch for which they are no longer known."""
 
     epoch: int  # The epoch that was asked for
     #: The earliest epoch since which changes are known; None where tracking has not begun.
@@ -189,9 +189,7 @@ class UnknownChangesError(KeyedStateError):
     def _message(self) -> str:
         since = self.known_since
         known = "not known at all yet" if since is None else f"known since epoch {since} only"
-        return (
-            f"the changes since epoch {self.epoch} cannot be told: they are {known}. Write a full snapshot."
-        )
+        return f"the changes since epoch {self.epoch} are unknown: they are {known}. Write a full snapshot."
 
 
 class SnapshotCancelledError(KeyedStateError):
@@ -200,5 +198,38 @@ class SnapshotCancelledError(KeyedStateError):
     checkpoint_id: int
     message = (
         "the snapshot for checkpoint {checkpoint_id} was cancelled; what it wrote is incomplete and must be "
-        "thrown away. Take a new snapshot."
+        "deleted. Take a new snapshot."
+    )
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+class InvalidTimerTimeError(KeyedStateError, ValueError):
+    """A time that no timer can have."""
+
+    time: object
+    message = (
+        "a timer cannot be at {time!r}: give a whole number of milliseconds since 1970 UTC that fits into 64 "
+        "bits, such as ctx.timestamp + 60_000."
+    )
+
+
+class InvalidTimerNamespaceError(KeyedStateError, ValueError):
+    """A namespace, or a type of namespaces, that is not of the type with which a timer service was made."""
+
+    service: str
+    namespace: object
+    reason: str
+    message = "the timer service {service!r} has no timers in {namespace!r}: {reason}."
+
+
+class NoEventTimeError(KeyedStateError):
+    """A timer in event time, in an operator that knows none: it would never fire."""
+
+    service: str
+    message = (
+        "an event-time timer of {service!r} would never fire: this operator does not know the event time of "
+        "its rows. Name the column, as in keyed(..., event_time=EventTime('ts', delay='10 minutes')), or "
+        "register a processing-time timer."
     )

@@ -1,11 +1,15 @@
-"""Errors about values, their types and the snapshots of serializers."""
+"""Errors about values, their types and serializers, about keys and about key groups."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from keyedstate.errors.base import KeyedStateError, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def type_name_of(value: object) -> str:
@@ -159,3 +163,107 @@ class InvalidSnapshotError(KeyedStateError):
     def __post_init__(self) -> None:
         self.snapshot = reprlib.repr(self.snapshot)
         super().__post_init__()
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+class CorruptDataError(KeyedStateError):
+    """Bytes that no serializer of the expected type can have written."""
+
+    reason: str  # What is wrong with them
+    position: int  # Offset of the first byte that could not be believed, counted from the start of the view
+    message = (
+        "corrupt data at byte {position}: {reason}. The bytes are damaged or were written by another "
+        "serializer; restore from an older checkpoint, or read them with the type that wrote them."
+    )
+
+
+# -- hashing --------------------------------------------------------------------------------------
+
+
+SUPPORTED_TYPES = (
+    "bool, int8, int16, int32, int64, float, double, string, binary, date32, timestamp, time64, duration, "
+    "decimal up to precision 38, null, and structs, lists and dictionaries of these"
+)
+"""The Arrow types that have a hash, in words."""
+
+
+class UnsupportedKeyTypeError(KeyedStateError, TypeError):
+    """A key column of a type that Spark's ``hash`` or this implementation of it does not take."""
+
+    arrow_type: pa.DataType  # The type that has no hash; for a nested column the part at fault
+
+    def _message(self) -> str:
+        reason = " (Spark refuses to hash maps)" if str(self.arrow_type).startswith("map<") else ""
+        return (
+            f"a key of type {self.arrow_type} has no hash{reason}. Supported are {SUPPORTED_TYPES}. "
+            "Cast the key column to one of these."
+        )
+
+
+class InvalidKeyValueError(KeyedStateError, ValueError):
+    """A value that does not fit the type of its key column."""
+
+    value: object  # The value
+    arrow_type: pa.DataType  # The type of the key column
+    reason: str
+
+    def _message(self) -> str:
+        shown = repr(self.value)
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        return (
+            f"{shown} is no value of a key column of type {self.arrow_type}: {self.reason}. "
+            "Convert the value to the column's type first."
+        )
+
+
+class LossyKeyTimeError(KeyedStateError, ValueError):
+    """A key column of times that are finer, or reach further, than Spark's unit."""
+
+    arrow_type: pa.DataType  # The type of the key column, and the one that Spark keeps such values in
+    spark_type: pa.DataType
+    reason: str
+    message = (
+        "a key column of type {arrow_type} holds a value that Spark's {spark_type} cannot hold ({reason}). "
+        "Round the column and cast it to {spark_type} first."
+    )
+
+
+# -- keygroups ------------------------------------------------------------------------------------
+
+
+class KeyGroupError(KeyedStateError, ValueError):
+    """Base class of errors about key groups, their ranges and parallelism."""
+
+
+class InvalidKeyGroupRangeError(KeyGroupError):
+    """Bounds that no range of key groups has."""
+
+    start: int
+    end: int
+    message = (
+        "[{start}, {end}] is no range of key groups: the start must be at least 0 and at most the end. Use "
+        "KeyGroupRange.of(start, end) where a start behind the end is to mean the empty range."
+    )
+
+
+class KeyGroupOutOfRangeError(KeyGroupError):
+    """A key group outside the range that an object covers."""
+
+    key_group: int
+    key_group_range: object
+    message = (
+        "key group {key_group} is outside {key_group_range}. Route the key by the parallelism and max "
+        "parallelism that this range was computed with."
+    )
+
+
+class InvalidParallelismError(KeyGroupError):
+    """A parallelism or a max parallelism that is out of bounds."""
+
+    kind: str  # ``parallelism`` or ``max parallelism``
+    value: int
+    largest: str
+    way_out: str
+    message = "the {kind} {value} must be between 1 and {largest}. {way_out}"

@@ -1,16 +1,39 @@
-"""Errors about windows: those that no operator can have, and those that only its rows show."""
+"""Errors about declared aggregates, windows and joins."""
 
 from __future__ import annotations
 
 from keyedstate.errors.base import KeyedStateError
 
 
-class WindowError(KeyedStateError):
-    """Base class of errors about windows."""
+class AggregateError(KeyedStateError):
+    """Base class of errors about aggregates; ``name`` is the output column, None where there is none yet."""
+
+    name: str | None
 
 
-class InvalidWindowError(WindowError, ValueError):
-    """Windows that cannot be, found when they are declared."""
+class InvalidAggregateError(AggregateError):
+    """An aggregate that cannot be computed: of a wrong column, of a wrong type, with a wrong name."""
+
+    reason: str
+    message = "{name:?the aggregate {name!r}}{name:|the aggregation} cannot be computed: {reason}."
+
+
+class AggregateOverflowError(AggregateError, ArithmeticError):
+    """A sum that its type cannot hold."""
+
+    type: str
+    key: object  # A key whose sum it is
+    message = (
+        "{name} of the key {key!r} is too large for {type}. Cast the column before it is summed, to "
+        "decimal(28, 0) for whole numbers or to double; the accumulator then starts empty."
+    )
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+class InvalidWindowError(KeyedStateError, ValueError):
+    """Windows that are invalid, found when they are declared or by what their functions return."""
 
     part: str  # What is wrong: ``Tumbling``, ``CountTrigger``, ``the allowed lateness``
     reason: str
@@ -18,42 +41,23 @@ class InvalidWindowError(WindowError, ValueError):
     message = "{part} cannot be used: {reason}. {way_out}"
 
 
-class MissingTimestampError(WindowError):
-    """A row without event time that is given to event-time windows (Flink's ``Long.MIN_VALUE`` timestamp)."""
+class MissingTimestampError(KeyedStateError):
+    """A row without event time in event-time windows or a join (Flink's ``Long.MIN_VALUE`` timestamp)."""
 
-    assigner: str
+    reader: str  # The assigner, or ``the left input of the join``
     message = (
-        "{assigner} cannot assign a row that has no event time. Name the column with event_time=, and say "
-        "what is done with rows where it is null: missing='drop' or missing='side output'."
+        "{reader} cannot take a row that has no event time. Name the column with event_time=, and say what "
+        "is done with rows where it is null: missing='drop' or missing='side output'."
     )
 
 
-class InvalidGapError(WindowError):
-    """A gap that a dynamic session's function gave for a row, and that no session can have."""
-
-    gap: object
-    message = (
-        "the gap of a session is {gap!r} for this row. Return a duration of at least one millisecond for "
-        "every row."
-    )
+# -- joins ----------------------------------------------------------------------------------------
 
 
-class LateMergeError(WindowError):
-    """Windows that merge to one whose end has passed already, which would fire it a second time."""
+class InvalidJoinError(KeyedStateError, ValueError):
+    """A join that is invalid, found when it is declared."""
 
-    window: object
-    now: int  # The watermark, or the processing time, in milliseconds
-    message = (
-        "merging made {window!r}, which ended before the present time {now} of its time line. Make "
-        "merge_windows() of the assigner give windows that end no earlier than those that it merges."
-    )
-
-
-class PerWindowStateError(WindowError):
-    """Per-window state of windows that merge: it is unknown how to merge it. Flink refuses it too."""
-
-    state: str
-    message = (
-        "the state {state!r} belongs to one window, and these windows merge. Use ctx.global_state(), which "
-        "belongs to the key, or windows that do not merge."
-    )
+    part: str  # What is wrong: ``the interval``, ``process()``
+    reason: str
+    way_out: str
+    message = "{part} cannot be used: {reason}. {way_out}"

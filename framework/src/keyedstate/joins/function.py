@@ -13,7 +13,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
-from keyedstate.errors import InvalidFunctionError, InvalidJoinError, MissingJoinTimeError
+from keyedstate.errors import InvalidFunctionError, InvalidJoinError, MissingTimestampError
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, TIMELESS
 from keyedstate.runtime.function import Context
 from keyedstate.runtime.two_inputs import ConnectedInputs, KeyedCoProcessFunction
@@ -330,7 +330,7 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
 
     def _without_time(self, row: Any, ctx: Context, of_right: bool) -> None:
         if self._missing == FAIL:
-            raise MissingJoinTimeError(RIGHT if of_right else LEFT)
+            raise MissingTimestampError(f"the {RIGHT if of_right else LEFT} input of the join")
         output = MISSING_RIGHT if of_right else MISSING_LEFT
         ctx._set_aside(None if self._missing == DROP else output, TIMELESS, row)
 

@@ -86,7 +86,7 @@ def key_groups(arrays: Sequence[pa.Array | pa.ChunkedArray], max_parallelism: in
     """Return the key group of every row: ``pmod(hash(column, ...), max_parallelism)``.
 
     Parameters and errors are those of `hash_columns`; in addition `max_parallelism` must lie between 1 and
-    32,768 (`keyedstate.keygroups.InvalidMaxParallelismError`).
+    32,768 (`keyedstate.keygroups.InvalidParallelismError`).
 
     Returns
     -------

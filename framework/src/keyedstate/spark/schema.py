@@ -15,7 +15,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from keyedstate.errors import InvalidAggregateError, OutputDeclarationError, OutputSchemaError, did_you_mean
+from keyedstate.errors import InvalidAggregateError, OutputSchemaError, did_you_mean
 from keyedstate.runtime.output import OutputSchema
 
 
@@ -75,24 +75,24 @@ def parse_output(
 
     Raises
     ------
-    OutputDeclarationError
+    OutputSchemaError
     """
     if not isinstance(schema, (str, StructType)):
-        raise OutputDeclarationError(schema, f"it is a {type(schema).__name__}", side)
+        raise OutputSchemaError(f"it is a {type(schema).__name__}", schema, side)
     if isinstance(schema, str):
         try:
             # The public way to parse a schema string that is the same in all versions.
             parsed = spark.createDataFrame([], schema).schema
         except PySparkException as error:
-            raise OutputDeclarationError(schema, first_line(error), side) from error
+            raise OutputSchemaError(first_line(error), schema, side) from error
     else:
         parsed = schema
     try:
         return parsed, OutputSchema(to_arrow(parsed), side)
     except (PySparkException, TypeError) as error:
-        raise OutputDeclarationError(_text(schema), first_line(error), side) from error
+        raise OutputSchemaError(first_line(error), _text(schema), side) from error
     except OutputSchemaError as error:
-        raise OutputDeclarationError(_text(schema), error.reason, side) from error
+        raise OutputSchemaError(error.reason, _text(schema), side) from error
 
 
 def distinct(frame: DataFrame, columns: StructType) -> StructType:
@@ -100,14 +100,12 @@ def distinct(frame: DataFrame, columns: StructType) -> StructType:
 
     Raises
     ------
-    OutputDeclarationError
+    OutputSchemaError
     """
     names = [folded(frame, name) for name in columns.names]
     for name in names:
         if names.count(name) > 1:
-            raise OutputDeclarationError(
-                columns.simpleString(), f"two columns are named {name!r}; rename one"
-            )
+            raise OutputSchemaError(f"two columns are named {name!r}; rename one", columns.simpleString())
     return columns
 
 

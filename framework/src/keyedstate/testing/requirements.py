@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from keyedstate.errors import MissingTestExtraError
+from keyedstate.errors import MissingPackageError
 
 _NEEDED = ("pytest", "hypothesis")
 
@@ -15,12 +15,12 @@ def require_test_extra() -> None:
 
     Raises
     ------
-    MissingTestExtraError
+    MissingPackageError
         Where pytest or Hypothesis is not installed.
     """
     missing = tuple(name for name in _NEEDED if not _installed(name))
     if missing:
-        raise MissingTestExtraError(missing)
+        raise MissingPackageError("the contract kit", missing, "test")
 
 
 def _installed(name: str) -> bool:

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from keyedstate.backend import TIMER_TABLES
 from keyedstate.errors import (
+    ConfigError,
     InvalidTimerNamespaceError,
     InvalidTimerTimeError,
-    KeyGroupOfTimerError,
+    KeyGroupOutOfRangeError,
     NoEventTimeError,
-    UnorderedTimersError,
     ValueTypeError,
 )
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
@@ -51,10 +51,13 @@ def check_timer_queue(queue: str, backend: str, *, in_order: bool) -> None:
 
     Raises
     ------
-    UnorderedTimersError
+    ConfigError
     """
     if queue == "ordered" and not in_order:
-        raise UnorderedTimersError(backend)
+        raise ConfigError(
+            f"the backend {backend!r} does not keep timers in the order of time, which timers.queue=ordered "
+            "needs. Set timers.queue to 'auto', or choose a backend that does, such as 'rocksdb'."
+        )
 
 
 class Timer(NamedTuple):
@@ -403,7 +406,7 @@ class TimerService:
 
         Raises
         ------
-        KeyGroupOfTimerError
+        KeyGroupOutOfRangeError
         """
         return self._of_group(self._event, key_group)
 
@@ -412,13 +415,13 @@ class TimerService:
 
         Raises
         ------
-        KeyGroupOfTimerError
+        KeyGroupOutOfRangeError
         """
         return self._of_group(self._processing, key_group)
 
     def _of_group(self, queue: TimerQueue, key_group: int) -> set[Timer]:
         if key_group not in self._backend.key_groups:
-            raise KeyGroupOfTimerError(key_group, self._backend.key_groups)
+            raise KeyGroupOutOfRangeError(key_group, self._backend.key_groups)
         return {Timer(time, key, namespace) for time, namespace, key, group in queue if group == key_group}
 
     def write_back(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from keyedstate.errors import TimerServiceMismatchError
+from keyedstate.errors import InvalidTimerNamespaceError
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time.clock import TimerClock
 from keyedstate.time.service import Timer, TimerService, TimerTarget
@@ -47,7 +47,7 @@ class TimerServices:
 
         Raises
         ------
-        TimerServiceMismatchError
+        InvalidTimerNamespaceError
             Where the service has another type of namespaces.
         StateMigrationError
             Where restored timers have keys or namespaces of another type (TM-14).
@@ -57,7 +57,8 @@ class TimerServices:
             known = TimerService(self._clock, self._backend, name, namespace_serializer, target)
             self._services[name] = known
         elif known.namespace_serializer != namespace_serializer:
-            raise TimerServiceMismatchError(name, known.namespace_serializer, namespace_serializer)
+            reason = f"its namespaces are {known.namespace_serializer!r}; choose another name, or that type"
+            raise InvalidTimerNamespaceError(name, namespace_serializer, reason)
         known.target = target
         return known
 

@@ -81,20 +81,20 @@ PREDEFINED = choice(
     "rocksdb.predefined-options",
     "DEFAULT",
     ("DEFAULT", "SPINNING_DISK_OPTIMIZED", "SPINNING_DISK_OPTIMIZED_HIGH_MEM", "FLASH_SSD_OPTIMIZED"),
-    "Options of RocksDB that suit a kind of disk; those that are set one by one win.",
+    "Options of RocksDB for a kind of disk; options that are set one by one override them.",
 )
 METRICS = string(
     "rocksdb.metrics",
     None,
-    "What RocksDB says of itself goes into the metrics of each epoch: names of properties and tickers; see "
-    "the page on RocksDB.",
+    "Names of RocksDB's properties and tickers that are added to the metrics of each epoch; see the page on "
+    "RocksDB.",
     "names with commas between",
 )
 FACTORY = string(
     "rocksdb.options-factory",
     None,
-    "A function that changes RocksDB's options at last, called with what they are for (the name of a state, "
-    "or an empty one for the database) and a rocksdict.Options.",
+    "A function that changes RocksDB's options last, called with the name of a state, empty for the "
+    "database, and a rocksdict.Options.",
     "module:function",
 )
 

@@ -16,7 +16,7 @@ import pytest
 from keyedstate.backend import EntryBatch
 from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.format.json_document import decode_document, encode_document
-from keyedstate.errors import CorruptManifestError, CorruptSegmentError, FormatVersionError
+from keyedstate.errors import CorruptFileError, FormatVersionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import VOID_NAMESPACE
 
@@ -54,7 +54,7 @@ def test_a_flipped_bit_in_any_byte_of_a_segment_is_found(local: CheckpointStorag
         local.delete_file(PATH)
         with open(f"{local.root}/{PATH}", "wb") as file:
             file.write(damaged)
-        with pytest.raises(CorruptSegmentError, match=r"data/one\.seg is damaged"):
+        with pytest.raises(CorruptFileError, match=r"data/one\.seg is damaged"):
             use(local, segment, jobs)
 
 
@@ -66,7 +66,7 @@ def test_damage_in_one_key_group_is_found_before_its_first_value_and_leaves_the_
     data[16 + 200] ^= 4  # within the first stream
     local.write_atomic(PATH, bytes(data))
     handle = SegmentHandle.open(local, segment)
-    with pytest.raises(CorruptSegmentError, match="key group 0 of the state 'epochs'"):
+    with pytest.raises(CorruptFileError, match="key group 0 of the state 'epochs'"):
         next(handle.entries("epochs", 0))
     assert jobs.entries_of(handle.entries("epochs", 2)) == INTACT[2]
 
@@ -77,7 +77,7 @@ def test_a_segment_cut_off_anywhere_is_found(local: CheckpointStorage, jobs: Mod
     for length in range(len(data)):
         with open(f"{local.root}/{PATH}", "wb") as file:
             file.write(data[:length])
-        with pytest.raises(CorruptSegmentError, match=r"data/one\.seg"):
+        with pytest.raises(CorruptFileError, match=r"data/one\.seg"):
             use(local, segment, jobs)
 
 
@@ -91,12 +91,10 @@ def test_the_error_names_the_damaged_part(local: CheckpointStorage, jobs: Module
     }
     for position, what in parts.items():
         local.write_atomic(PATH, data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
-        with pytest.raises(CorruptSegmentError, match=what):
+        with pytest.raises(CorruptFileError, match=what):
             use(local, segment, jobs)
     local.write_atomic(PATH, data)
-    with pytest.raises(
-        CorruptSegmentError, match=f"it has {len(data)} bytes, and {len(data) + 1} were written"
-    ):
+    with pytest.raises(CorruptFileError, match=f"it has {len(data)} bytes, and {len(data) + 1} were written"):
         use(local, replace(segment, bytes=len(data) + 1), jobs)
 
 
@@ -104,7 +102,7 @@ def test_the_error_names_the_damaged_part(local: CheckpointStorage, jobs: Module
 def test_bytes_behind_a_segment_are_found(local: CheckpointStorage, jobs: ModuleType, garbage: bytes) -> None:
     segment = small_segment(local, jobs)
     local.write_atomic(PATH, local.read(PATH) + garbage)
-    with pytest.raises(CorruptSegmentError, match=r"data/one\.seg"):
+    with pytest.raises(CorruptFileError, match=r"data/one\.seg"):
         use(local, segment, jobs)
 
 
@@ -112,7 +110,7 @@ def test_a_second_footer_after_the_footer_is_found(local: CheckpointStorage, job
     segment = small_segment(local, jobs)
     data = local.read(PATH)
     local.write_atomic(PATH, data + data[-36:])
-    with pytest.raises(CorruptSegmentError, match=r"data/one\.seg"):
+    with pytest.raises(CorruptFileError, match=r"data/one\.seg"):
         use(local, segment, jobs)
 
 
@@ -130,7 +128,7 @@ def test_another_intact_segment_in_the_place_of_one_is_found(
             break
     assert other.bytes == segment.bytes
     local.write_atomic(PATH, local.read(other.path))
-    with pytest.raises(CorruptSegmentError, match="another file"):
+    with pytest.raises(CorruptFileError, match="another file"):
         use(local, segment, jobs)
 
 
@@ -163,7 +161,7 @@ def test_an_index_that_leaves_bytes_uncovered_is_refused(local: CheckpointStorag
     described = SegmentFile(
         PATH, offset + len(index) + 36, hashlib.sha256(index).hexdigest(), GROUPS, segment.entries
     )
-    with pytest.raises(CorruptSegmentError, match="no stream covers byte"):
+    with pytest.raises(CorruptFileError, match="no stream covers byte"):
         SegmentHandle.open(local, described)
 
 
@@ -205,7 +203,7 @@ def test_a_flipped_bit_in_any_byte_of_a_document_is_found(document: Document) ->
         damaged[position] ^= 1 << (position % 8)
         with open(f"{storage.root}/{path}", "wb") as file:
             file.write(damaged)
-        with pytest.raises(CorruptManifestError) as caught:
+        with pytest.raises(CorruptFileError) as caught:
             read()
         assert caught.value.path == storage.location(path)
     storage.write_atomic(path, data)
@@ -218,7 +216,7 @@ def test_a_document_cut_off_or_continued_is_found(document: Document) -> None:
     for damaged in [*(data[:length] for length in range(len(data))), data + b"\n", data + b"{}", data + data]:
         with open(f"{storage.root}/{path}", "wb") as file:
             file.write(damaged)
-        with pytest.raises(CorruptManifestError, match="is damaged"):
+        with pytest.raises(CorruptFileError, match="is damaged"):
             read()
 
 
@@ -235,10 +233,10 @@ def test_an_intact_document_of_another_kind_or_form_is_refused(document: Documen
     path, read, storage = document
     content = json.loads(storage.read(path))
     storage.write_atomic(path, encode_document("recipe", 1, content["body"]))
-    with pytest.raises(CorruptManifestError, match="'recipe'"):
+    with pytest.raises(CorruptFileError, match="'recipe'"):
         read()
     storage.write_atomic(path, encode_document(content["kind"], 1, {"uid": "views"}))
-    with pytest.raises(CorruptManifestError, match="malformed"):
+    with pytest.raises(CorruptFileError, match="malformed"):
         read()
 
 
@@ -247,7 +245,7 @@ def test_an_intact_document_of_another_kind_or_form_is_refused(document: Documen
     [b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"kind":"owner","version":"1","body":{}}', b"[" * 100_000],
 )
 def test_what_is_no_document_at_all_is_refused(data: bytes) -> None:
-    with pytest.raises(CorruptManifestError, match="a/file"):
+    with pytest.raises(CorruptFileError, match="a/file"):
         decode_document("a/file", "owner", 1, data)
 
 

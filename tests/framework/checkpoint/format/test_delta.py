@@ -24,7 +24,7 @@ from keyedstate.checkpoint import (
     to_json,
     write_delta,
 )
-from keyedstate.errors import CorruptSegmentError
+from keyedstate.errors import CorruptFileError
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
@@ -231,7 +231,7 @@ def test_a_flipped_bit_in_any_byte_of_a_delta_is_found(written: Chain, tmp_path:
         damaged = bytearray(data)
         damaged[position] ^= 1 << (position % 8)
         path.write_bytes(damaged)
-        with pytest.raises(CorruptSegmentError, match=r"epoch-1\.seg is damaged"), written.restored():
+        with pytest.raises(CorruptFileError, match=r"epoch-1\.seg is damaged"), written.restored():
             pass
 
 
@@ -239,7 +239,7 @@ def test_a_delta_in_the_place_of_another_is_found(written: Chain, tmp_path: Path
     with written.epoch(2) as backend:
         backend.get_state(VALUE, 1, types.INT64).update_many([2.0, 3.0], ["d", "e"])
     (tmp_path / "epoch-1.seg").write_bytes((tmp_path / "epoch-2.seg").read_bytes())
-    with pytest.raises(CorruptSegmentError, match=r"epoch-1\.seg"), written.restored():
+    with pytest.raises(CorruptFileError, match=r"epoch-1\.seg"), written.restored():
         pass
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from keyedstate.checkpoint import AttemptManifest, CheckpointMetadata, Owner, to_json
 from keyedstate.checkpoint.format.json_document import decode_as, encode_document
-from keyedstate.errors import CorruptManifestError
+from keyedstate.errors import CorruptFileError
 
 DOCUMENTS = Path(__file__).parent / "documents"
 #: Every field of each kind, written by the version before the first that had a library do it.
@@ -74,7 +74,7 @@ def test_a_value_of_a_type_that_its_field_never_has_is_refused(kind: str):
             if path[-1] in (*FREE, "claimed", "background") or type(wrong) is type(_at(body, path)):
                 continue
             data = encode_document(kind, 1, replaced(body, path, wrong))
-            with pytest.raises(CorruptManifestError, match="malformed"):
+            with pytest.raises(CorruptFileError, match="malformed"):
                 decode_as(KINDS[kind], "file", kind, 1, data)
 
 
@@ -93,7 +93,7 @@ def test_a_value_of_a_type_that_its_field_never_has_is_refused(kind: str):
 )
 def test_an_unknown_name_or_another_type_is_refused(path: tuple[Any, ...], value: Any):
     data = encode_document("attempt", 1, replaced(body_of("attempt"), path, value))
-    with pytest.raises(CorruptManifestError, match="malformed"):
+    with pytest.raises(CorruptFileError, match="malformed"):
         decode_as(AttemptManifest, "file", "attempt", 1, data)
 
 
@@ -101,7 +101,7 @@ def test_a_document_without_a_field_of_the_first_version_is_refused():
     for name in ("identity", "segments", "entries", "rows_in", "bytes"):
         body = body_of("attempt")
         del body[name]
-        with pytest.raises(CorruptManifestError, match=name):
+        with pytest.raises(CorruptFileError, match=name):
             decode_as(AttemptManifest, "file", "attempt", 1, encode_document("attempt", 1, body))
 
 

@@ -21,8 +21,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.format.json_document import encode_document
 from keyedstate.errors import (
-    CorruptManifestError,
-    CorruptSegmentError,
+    CorruptFileError,
     MissingFileError,
     UnwritableEntryError,
 )
@@ -80,7 +79,7 @@ def test_a_flipped_bit_in_any_byte_is_found(local: CheckpointStorage):
         damaged = bytearray(data)
         damaged[position] ^= 1 << (position % 8)
         Path(f"{local.root}/{PATH}").write_bytes(damaged)
-        with pytest.raises(CorruptSegmentError, match=r"data/one\.operator\.seg is damaged"):
+        with pytest.raises(CorruptFileError, match=r"data/one\.operator\.seg is damaged"):
             read(local, part)
     Path(f"{local.root}/{PATH}").write_bytes(data)
     assert read(local, part) == INTACT
@@ -91,7 +90,7 @@ def test_a_file_cut_off_anywhere_is_found(local: CheckpointStorage):
     data = local.read(PATH)
     for length in range(len(data)):
         Path(f"{local.root}/{PATH}").write_bytes(data[:length])
-        with pytest.raises(CorruptSegmentError, match=r"data/one\.operator\.seg is damaged"):
+        with pytest.raises(CorruptFileError, match=r"data/one\.operator\.seg is damaged"):
             read(local, part)
 
 
@@ -104,7 +103,7 @@ def test_the_intact_file_of_another_task_in_its_place_is_found(local: Checkpoint
 
     write_operator_state(local, "data/other.operator.seg", [NUMBERS], others)
     local.write_atomic(PATH, local.read("data/other.operator.seg"))
-    with pytest.raises(CorruptSegmentError, match=r"data/one\.operator\.seg"):
+    with pytest.raises(CorruptFileError, match=r"data/one\.operator\.seg"):
         read(local, part)
 
 
@@ -175,7 +174,7 @@ def test_a_malformed_description_is_refused_with_the_files_name(job: Any, damage
     document = json.loads(job.folder.storage.read("chk-0/_metadata"))
     document["body"]["parts"][1]["operator_state"] = damage
     job.folder.storage.write_atomic("chk-0/_metadata", encode_document("checkpoint", 1, document["body"]))
-    with pytest.raises(CorruptManifestError, match=r"chk-0/_metadata.*malformed"):
+    with pytest.raises(CorruptFileError, match=r"chk-0/_metadata.*malformed"):
         job.folder.read_metadata(0)
 
 

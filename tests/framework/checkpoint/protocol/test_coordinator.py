@@ -25,7 +25,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.protocol import retention
 from keyedstate.errors import (
-    CorruptManifestError,
+    CorruptFileError,
     IncompleteEpochError,
     InvalidOptionError,
     StorageError,
@@ -219,7 +219,7 @@ def test_a_manifest_that_is_not_that_of_the_acknowledged_attempt_is_refused(
 ) -> None:
     words = job.epoch("run-1", 0)
     coordinator.acknowledge(words[0])
-    with pytest.raises(CorruptManifestError, match="another attempt"):
+    with pytest.raises(CorruptFileError, match="another attempt"):
         coordinator.acknowledge(replace(words[1], manifest=job.task("run-1", 0, 1).manifest))
     with pytest.raises(ValueError, match="'views' got an acknowledgement of 'clicks'"):
         coordinator.acknowledge(Acknowledgement(replace(words[1].identity, uid="clicks"), words[1].manifest))

@@ -102,7 +102,7 @@ def test_every_file_of_a_published_checkpoint_is_missed_by_its_name(operator: An
         path = Path(operator.folder.location, name)
         data = path.read_bytes()
         path.unlink()
-        with pytest.raises(CheckpointError, match="there is no such file") as caught:
+        with pytest.raises(CheckpointError, match="the file does not exist") as caught:
             restart(operator)
         assert str(path) in str(caught.value)
         path.write_bytes(data[: len(data) // 2])

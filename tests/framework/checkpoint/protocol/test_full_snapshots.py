@@ -346,7 +346,7 @@ def test_one_full_snapshot_too_many_that_fails_stops_the_task_and_loses_nothing(
     task.gate.broken = OSError(28, "No space left on device")
     task.run_epoch(BOTH, {2: 22}, wait=True)
     with pytest.raises(
-        TooManyFailedSnapshotsError, match=r"written 2 times in a row.*No space left"
+        TooManyFailedSnapshotsError, match=r"failed 2 times in a row.*No space left"
     ) as caught:
         task.run_epoch(BOTH, {3: 33}, wait=True)
     assert caught.value.failures == 2

@@ -12,7 +12,7 @@ import pytest
 
 from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, OperatorFolder, lease
 from keyedstate.checkpoint.protocol import retention
-from keyedstate.errors import CheckpointGoneError, CorruptManifestError, MissingCheckpointError
+from keyedstate.errors import CheckpointGoneError, CorruptFileError, MissingCheckpointError
 
 YEAR = 365 * 24 * 3600.0
 
@@ -245,7 +245,7 @@ def test_a_damaged_lease_keeps_all_data_until_it_expires(
     (name,) = job.files("holds")
     job.folder.storage.write_atomic(f"holds/{name}", b"{}")
     run(job, coordinator, 1, 2)
-    with pytest.raises(CorruptManifestError, match="holds/0"):
+    with pytest.raises(CorruptFileError, match="holds/0"):
         clean(job, 2)
     assert job.read(held.metadata) == job.state_of(0)
 

@@ -20,8 +20,7 @@ from keyedstate.checkpoint import (
     handles_for,
 )
 from keyedstate.errors import (
-    CorruptManifestError,
-    CorruptSegmentError,
+    CorruptFileError,
     IncompleteEpochError,
     MaxParallelismChangedError,
     MissedEpochsError,
@@ -141,7 +140,7 @@ def test_damaged_metadata_is_an_error_and_never_passed_over_for_an_older_checkpo
         job.epoch("run-1", epoch, coordinator)
     data = job.folder.storage.read("chk-1/_metadata")
     job.folder.storage.write_atomic("chk-1/_metadata", data[:-10])
-    with pytest.raises(CorruptManifestError, match=r"chk-1/_metadata"):
+    with pytest.raises(CorruptFileError, match=r"chk-1/_metadata"):
         restore_point(job, "run-2", 2)
 
 
@@ -150,7 +149,7 @@ def test_metadata_in_the_folder_of_another_epoch_is_refused(
 ) -> None:
     job.epoch("run-1", 0, coordinator)
     job.folder.storage.write_atomic("chk-1/_metadata", job.folder.storage.read("chk-0/_metadata"))
-    with pytest.raises(CorruptManifestError, match="checkpoint of epoch 0"):
+    with pytest.raises(CorruptFileError, match="checkpoint of epoch 0"):
         restore_point(job, "run-1", 2)
 
 
@@ -453,7 +452,7 @@ def test_a_damaged_manifest_stops_the_completion_and_is_named(job: Any) -> None:
     job.folder.storage.write_atomic(
         path, job.folder.storage.read(path).replace(b'"rows_in":10', b'"rows_in":11')
     )
-    with pytest.raises(CorruptManifestError) as caught:
+    with pytest.raises(CorruptFileError) as caught:
         restore_point(job, "run-1", 1)
     assert caught.value.path.endswith(path)
     assert job.published(0) is None
@@ -652,5 +651,5 @@ def test_a_task_reads_only_the_parts_with_its_key_groups(
     assert upper.key_groups == KeyGroupRange(4, 7)
     job.folder.storage.write_atomic(upper.path, b"destroyed")
     assert sorted(job.read(metadata, KeyGroupRange(1, 3))) == [1, 2, 3]
-    with pytest.raises(CorruptSegmentError, match=upper.path):
+    with pytest.raises(CorruptFileError, match=upper.path):
         handles_for(metadata, job.folder.storage, KeyGroupRange(3, 4))

@@ -30,7 +30,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.reading.state_reader import KeyedStateReader, StateReader, reader_of
 from keyedstate.epoch.epoch_writer import EpochWriter
-from keyedstate.errors import CorruptSegmentError, GenericStateRefusedError, UnknownStateError
+from keyedstate.errors import CorruptFileError, GenericStateRefusedError, UnknownStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
@@ -382,7 +382,7 @@ def test_a_damaged_file_is_found_before_its_entries_are_handed_out(writer: Write
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CorruptSegmentError, match=r"n0p0.seg is damaged"):
+    with pytest.raises(CorruptFileError, match=r"n0p0.seg is damaged"):
         rows_of(reader)
 
 

@@ -17,7 +17,7 @@ from keyedstate.checkpoint import (
 from keyedstate.checkpoint.savepoint.canonical import write_canonical
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint.savepoint import SparkPosition
-from keyedstate.errors import CorruptSegmentError, NotASavepointError, SavepointTargetError
+from keyedstate.errors import CorruptFileError, NotASavepointError, TargetExistsError
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_checkpoint_becomes_a_savepoint_of_one_operator(
         savepoint = savepoint_of_checkpoint(stored, tmp_path / f"savepoint-{number}")
         assert savepoint.metadata("views").epoch == (2 if number else 3)
         assert savepoint.spark is None
-    with pytest.raises(SavepointTargetError):
+    with pytest.raises(TargetExistsError):
         savepoint_of_checkpoint(stored, tmp_path / "savepoint-0")
     savepoint.verify()
     assert state_of(savepoint, done) == done.state_of(0, 1, 2)
@@ -81,7 +81,7 @@ def test_damage_is_found_while_it_is_copied_and_the_original_is_named(
     epoch = 2 if "x2x" in damaged.name else 3
     for compression in (None, "lz4"):
         stored = OperatorSnapshot.open(local.root, epoch=epoch)
-        with pytest.raises(CorruptSegmentError, match=str(damaged)):
+        with pytest.raises(CorruptFileError, match=str(damaged)):
             savepoint_of_checkpoint(stored, tmp_path / "savepoint", compression=compression)
         assert not (tmp_path / "savepoint").exists()
 

@@ -16,7 +16,7 @@ from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
 from keyedstate.checkpoint.storage.retry import RetryPolicy
 from keyedstate.errors import (
-    CorruptManifestError,
+    CorruptFileError,
     NoSnapshotError,
     NotASavepointError,
     UnknownEpochError,
@@ -119,10 +119,10 @@ def test_an_epoch_that_is_not_there_is_refused_with_those_that_are(
 
 
 def test_a_folder_without_state_is_refused_with_what_is_in_it(job: Any, tmp_path: Path) -> None:
-    with pytest.raises(NoSnapshotError, match=r"nothing is there. Give a savepoint"):
+    with pytest.raises(NoSnapshotError, match=r"it is empty or does not exist\. Give a savepoint"):
         OperatorSnapshot.open(tmp_path / "nowhere")
     (tmp_path / "data" / "part-0").mkdir(parents=True)
-    with pytest.raises(NoSnapshotError, match="there are part-0"):
+    with pytest.raises(NoSnapshotError, match="it has part-0"):
         OperatorSnapshot.open(tmp_path / "data")
     job.task("run-1", 0, 0)
     with pytest.raises(NoSnapshotError, match=r"_owner, .*'views' has no finished checkpoint yet\."):
@@ -135,7 +135,7 @@ def test_damaged_metadata_is_found_under_every_address(checkpointed: Any, tmp_pa
     data[100] ^= 1
     path.write_bytes(data)
     for address in ("state", "state/views", "state/views/chk-2"):
-        with pytest.raises(CorruptManifestError, match="chk-2/_metadata is damaged"):
+        with pytest.raises(CorruptFileError, match="chk-2/_metadata is damaged"):
             OperatorSnapshot.open(tmp_path / address)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
-from keyedstate.errors import StopRequestError
+from keyedstate.errors import QueryNotStoppedError
 
 DRIVER = """
 import sys, threading
@@ -62,11 +62,12 @@ def test_a_driver_that_dies_after_it_took_the_request_is_noticed(
             driver.kill()
             driver.wait()
             reason = (
-                r"views was not stopped: its driver took the request, and has not renewed it for 2 seconds\. "
-                r"The driver has died or cannot reach the folder\. If the query has ended, `keyedstate "
-                r"savepoint create` makes a savepoint of its checkpoints; else ask again\.$"
+                r"views was not stopped with a savepoint: its driver took the request, and has not renewed "
+                r"it for 2 seconds\. The driver has died or cannot reach the folder\. If the query has "
+                r"ended, `keyedstate savepoint create` makes a savepoint of its checkpoints; else ask "
+                r"again\.$"
             )
-            with pytest.raises(StopRequestError, match=reason):
+            with pytest.raises(QueryNotStoppedError, match=reason):
                 answer.result(timeout=60)
     finally:
         driver.kill()
@@ -84,5 +85,5 @@ def test_an_answer_is_never_overwritten_by_a_renewal(folder: OperatorFolder) -> 
 
 def test_a_request_that_another_one_replaced_is_an_error(folder: OperatorFolder) -> None:
     StopRequest.new("/other", drain=False, seconds=60).write(folder)
-    with pytest.raises(StopRequestError, match=r"another request replaced this one\. Ask again\.$"):
+    with pytest.raises(QueryNotStoppedError, match=r"another request replaced this one\. Ask again\.$"):
         StopRequest.new("/savepoint", drain=False, seconds=60).await_answer(folder, 60)

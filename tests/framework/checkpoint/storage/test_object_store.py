@@ -16,7 +16,7 @@ import pytest
 
 from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, find_restore_point
 from keyedstate.checkpoint.storage.retry import RetryPolicy
-from keyedstate.errors import CorruptManifestError, StorageError
+from keyedstate.errors import CorruptFileError, StorageError
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_a_document_that_is_replaced_while_it_is_read_is_read_again(
     assert job.folder.read_owner() is not None
     assert replaced
     (tmp_path / "files" / "state" / "views" / "_owner").write_bytes(owner[:-20])
-    with pytest.raises(CorruptManifestError, match="_owner is damaged"):
+    with pytest.raises(CorruptFileError, match="_owner is damaged"):
         job.folder.read_owner()
 
 
@@ -264,7 +264,7 @@ def test_a_truncated_large_file_is_an_error_that_asks_for_a_new_start(
     restarted.kill()
     with pytest.raises(StorageError, match=r"cannot write .*data/large\.seg") as caught:
         write_to_the_end(output)
-    assert caught.value.begin_anew and pauses == []
+    assert caught.value.restartable and pauses == []
     restarted.start()
     output.abort()
     assert list(storage.files()) == []

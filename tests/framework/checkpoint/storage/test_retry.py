@@ -210,7 +210,7 @@ def test_a_large_file_that_breaks_off_is_not_repeated_in_silence(unruly: Any) ->
     unruly.handler.fail("write", [ConnectionResetError("reset")])
     with pytest.raises(StorageError, match="cannot write") as caught:
         output.write(b"2" * (4 << 20))
-    assert caught.value.begin_anew
+    assert caught.value.restartable
     output.abort()
     assert not unruly.storage.exists("data/one.seg")
     assert unruly.pauses == []

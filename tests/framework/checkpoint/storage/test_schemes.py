@@ -13,7 +13,7 @@ import pytest
 from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.storage import process_plugins
 from keyedstate.errors import (
-    DuplicateSchemeError,
+    DuplicateProviderError,
     InvalidOptionError,
     InvalidPluginError,
     StorageError,
@@ -160,7 +160,7 @@ def test_a_plugins_local_file_system_is_treated_as_a_local_disk(install: Install
 def test_two_plugins_for_one_scheme_are_refused_with_both_named(install: Install, tmp_path: Path) -> None:
     install("vault-files")
     install("other-vault")
-    with pytest.raises(DuplicateSchemeError, match=r"other-vault 1\.0 and by vault-files 1\.0") as caught:
+    with pytest.raises(DuplicateProviderError, match=r"other-vault 1\.0 and by vault-files 1\.0") as caught:
         CheckpointStorage.open("vault://k/state", settings(tmp_path / "vault"))
     assert "'plugins.prefer'" in str(caught.value)
     assert caught.value.providers == ("other-vault 1.0", "vault-files 1.0")

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from keyedstate.checkpoint import CheckpointStorage
-from keyedstate.errors import MissingFileError, StorageError, UnknownSchemeError, UnsafePathError
+from keyedstate.errors import MissingFileError, StorageError, UnknownSchemeError, UnsafeNameError
 
 
 @contextmanager
@@ -96,11 +96,11 @@ def test_a_missing_file_is_an_error_that_names_it(storage: CheckpointStorage) ->
 @pytest.mark.parametrize("path", ["..", "a/../b", "/etc/passwd", "a//b", "./a", "a/", "a\0b"])
 def test_no_path_leaves_the_root(storage: CheckpointStorage, path: str) -> None:
     for operation in (storage.read, storage.list, storage.exists, storage.delete_file, storage.delete_dir):
-        with pytest.raises(UnsafePathError):
+        with pytest.raises(UnsafeNameError):
             operation(path)
-    with pytest.raises(UnsafePathError):
+    with pytest.raises(UnsafeNameError):
         storage.write_atomic(path, b"")
-    with pytest.raises(UnsafePathError):
+    with pytest.raises(UnsafeNameError):
         storage.child(path)
 
 
@@ -202,7 +202,7 @@ def test_a_disk_without_room_is_one_error_and_nothing_half_written(small_disk: P
         StorageError, match=r"cannot write .*data/one\.seg: No space left on device"
     ) as caught:
         output.write(bytes(4 << 20))
-    assert not caught.value.begin_anew
+    assert not caught.value.restartable
     output.abort()
     assert list(storage.list("data")) == []
     # There is room again: whatever has failed took none.

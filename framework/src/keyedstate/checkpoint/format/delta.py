@@ -29,7 +29,7 @@ from keyedstate.checkpoint.format.segment import (
 )
 from keyedstate.checkpoint.format.segment_format import COLUMNS, SegmentFile
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.errors import CorruptSegmentError
+from keyedstate.errors import CorruptFileError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.tables import ArrowEntryBatch
 from keyedstate.types import BOOLEAN, INT32, nullable, tuple_of
@@ -350,4 +350,4 @@ class ChainHandle(StateHandle):
     def _check_groups(self, delta: SegmentHandle, groups: np.ndarray[Any, Any]) -> None:
         stray = groups[(groups < self.key_groups.start) | (groups > self.key_groups.end)]
         if len(stray):
-            raise CorruptSegmentError(delta.location, f"a change of key group {stray[0]} is in it")
+            raise CorruptFileError(delta.location, f"a change of key group {stray[0]} is in it")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from keyedstate.checkpoint.format.json_converter import from_json
-from keyedstate.errors import CorruptManifestError, FormatVersionError, IncompleteEpochError, KeyedStateError
+from keyedstate.errors import CorruptFileError, FormatVersionError, IncompleteEpochError, KeyedStateError
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ def decode_document(path: str, kind: str, supported: int, data: bytes) -> dict[s
 
     Raises
     ------
-    CorruptManifestError
+    CorruptFileError
         Where the bytes are not those of a document, or of another kind.
     FormatVersionError
         Where the version is newer than `supported`.
@@ -41,15 +41,15 @@ def decode_document(path: str, kind: str, supported: int, data: bytes) -> dict[s
         found, version, body = document["kind"], document["version"], document["body"]
         intact = encode_document(found, version, body) == data
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CorruptManifestError(path, f"it is not one of keyedstate's documents ({error})") from error
+        raise CorruptFileError(path, f"it is not one of keyedstate's documents ({error})") from error
     if not intact:
-        raise CorruptManifestError(path, "its content does not have the checksum that it carries")
+        raise CorruptFileError(path, "its content does not have the checksum that it carries")
     if found != kind:
-        raise CorruptManifestError(path, f"it is of the kind {found!r} and should be of the kind {kind!r}")
+        raise CorruptFileError(path, f"it is of the kind {found!r} and should be of the kind {kind!r}")
     if version > supported:
         raise FormatVersionError(path, version, supported)
     if not isinstance(body, dict):
-        raise CorruptManifestError(path, "its body is not an object")
+        raise CorruptFileError(path, "its body is not an object")
     return body
 
 
@@ -59,9 +59,9 @@ def decode_as(made: type[T], path: str, kind: str, supported: int, data: bytes) 
     try:
         return from_json(made, body)
     except IncompleteEpochError as error:
-        raise CorruptManifestError(path, error.details) from error
+        raise CorruptFileError(path, error.details) from error
     except (KeyError, TypeError, ValueError, KeyedStateError) as error:
-        raise CorruptManifestError(path, f"its content is malformed ({error})") from error
+        raise CorruptFileError(path, f"its content is malformed ({error})") from error
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

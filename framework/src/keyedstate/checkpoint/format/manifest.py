@@ -47,7 +47,7 @@ class TaskIdentity:
     def __post_init__(self) -> None:
         for what, name in (("run id", self.run_id), ("nonce of an attempt", self.nonce)):
             if not _SAFE_ID.fullmatch(name):
-                raise UnsafeNameError(what, name, "letters, digits, '_' and '-'")
+                raise UnsafeNameError(what, name, "1 to 200 letters, digits, '_' and '-'")
 
 
 class StateOrigin(enum.Enum):

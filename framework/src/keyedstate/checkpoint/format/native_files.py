@@ -28,7 +28,7 @@ from keyedstate.checkpoint.format.segment import record_batches
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.transfer import CopiedFile, FileCopy, transfer
-from keyedstate.errors import CorruptSegmentError
+from keyedstate.errors import CorruptFileError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
@@ -173,7 +173,7 @@ def fetch(storage: CheckpointStorage, full: NativeFullSnapshot, folder: Path) ->
 
     Raises
     ------
-    CorruptSegmentError, StorageError
+    CorruptFileError, StorageError
         The file is named, and the folder is deleted.
     """
     folder.mkdir(mode=0o700, parents=True)
@@ -184,7 +184,7 @@ def fetch(storage: CheckpointStorage, full: NativeFullSnapshot, folder: Path) ->
         for file, copy in zip(full.files, copied, strict=True):
             if (copy.bytes, copy.sha256) != (file.bytes, file.sha256):
                 reason = f"it is not the file {file.name} of {full.backend} that was written"
-                raise CorruptSegmentError(storage.location(file.path), reason)
+                raise CorruptFileError(storage.location(file.path), reason)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

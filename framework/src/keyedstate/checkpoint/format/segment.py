@@ -25,7 +25,7 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFil
 from keyedstate.errors import (
     CheckpointError,
     ColumnSizeError,
-    CorruptSegmentError,
+    CorruptFileError,
     InvalidOptionError,
     KeyedStateError,
     KeyGroupOutOfRangeError,
@@ -336,7 +336,7 @@ class SegmentHandle(StateHandle):
 
         Raises
         ------
-        CorruptSegmentError
+        CorruptFileError
             Where a byte is not the one that was written.
         FormatVersionError
             Where a newer keyedstate wrote the file.
@@ -415,13 +415,13 @@ class SegmentHandle(StateHandle):
                 entries += columns.num_rows
                 yield columns
         except (pa.ArrowException, OSError) as error:
-            raise CorruptSegmentError(self.location, f"{stream_name} is no Arrow stream ({error})") from error
+            raise CorruptFileError(self.location, f"{stream_name} is no Arrow stream ({error})") from error
         if entries != index.entries[row]:
             what = f"{stream_name} has {entries} entries, and {index.entries[row]} were written"
-            raise CorruptSegmentError(self.location, what)
+            raise CorruptFileError(self.location, what)
 
     def verify(self) -> None:
-        """Compare every stream with its checksum; raises `CorruptSegmentError` and `StorageError`."""
+        """Compare every stream with its checksum; raises `CorruptFileError` and `StorageError`."""
         for state, index in self._streams.items():
             for row, key_group in enumerate(index.key_groups):
                 self._verified_stream(index, row, f"key group {key_group} of the state {state!r}")
@@ -434,7 +434,7 @@ class SegmentHandle(StateHandle):
     def _verified_stream(self, index: StreamIndex, row: int, name: str) -> pa.Buffer:
         stream = self._read_stream(index, row)
         if zlib.crc32(stream) != index.checksums[row]:
-            raise CorruptSegmentError(self.location, f"{name} does not have its checksum")
+            raise CorruptFileError(self.location, f"{name} does not have its checksum")
         return stream
 
     def _read_stream(self, index: StreamIndex, row: int) -> pa.Buffer:
@@ -450,7 +450,7 @@ class SegmentHandle(StateHandle):
                 following += 1
             self._run_offset, self._run = offset, self._source.read_at(offset, end - offset)
             if self._run.size != end - offset:
-                raise CorruptSegmentError(self.location, "it ends within its streams")
+                raise CorruptFileError(self.location, "it ends within its streams")
         return self._run.slice(offset - self._run_offset, length)
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keyedstate.checkpoint.storage.filesystem import InputFile
-from keyedstate.errors import CorruptSegmentError, FormatVersionError
+from keyedstate.errors import CorruptFileError, FormatVersionError
 from keyedstate.keygroups import KeyGroupRange
 
 FORMAT_VERSION = 1
@@ -98,7 +98,7 @@ def read_index(location: str, source: InputFile, described: SegmentFile) -> dict
 
     Raises
     ------
-    CorruptSegmentError
+    CorruptFileError
         Where a byte is not the one that was written, or the file is not the described one.
     FormatVersionError
         Where a newer keyedstate wrote the file.
@@ -119,13 +119,13 @@ def read_index(location: str, source: InputFile, described: SegmentFile) -> dict
             raise ValueError("the streams do not fill the file")
         return {state.meta["name"]: state for state in states}
     except (ValueError, TypeError, KeyError) as error:
-        raise CorruptSegmentError(location, f"the index is malformed ({error})") from error
+        raise CorruptFileError(location, f"the index is malformed ({error})") from error
 
 
 def _verified_index(location: str, source: InputFile, described: SegmentFile) -> bytes:
     def require(condition: bool, what: str) -> None:
         if not condition:
-            raise CorruptSegmentError(location, what)
+            raise CorruptFileError(location, what)
 
     size = source.size
     require(size >= HEADER_BYTES + _FOOTER.size, f"{size} bytes are too few for a segment file")

@@ -20,7 +20,7 @@ from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.owner import check_writer, exclusive
 from keyedstate.config import ConfigOption
 from keyedstate.errors import (
-    CorruptManifestError,
+    CorruptFileError,
     InvalidOptionError,
     MissingFileError,
     StateFolderOwnedError,
@@ -223,9 +223,7 @@ class CheckpointCoordinator:
         for word, manifest in zip(unread, read, strict=True):
             if manifest.identity != word.identity:
                 location = self.folder.storage.location(word.manifest)
-                raise CorruptManifestError(
-                    location, "it is that of another attempt than the acknowledged one"
-                )
+                raise CorruptFileError(location, "it is that of another attempt than the acknowledged one")
             pending.manifests[word.manifest] = manifest
         metadata = CheckpointMetadata.of([pending.manifests[word.manifest] for word in acknowledged])
         # As late as possible: a driver that was asleep must not overwrite what its successor has published.

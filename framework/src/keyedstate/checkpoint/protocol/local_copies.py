@@ -32,7 +32,7 @@ from keyedstate.checkpoint.format.segment_format import SegmentFile, read_index
 from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder, delete
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, InputFile, OutputFile
-from keyedstate.errors import CheckpointError, CorruptSegmentError, StorageError
+from keyedstate.errors import CheckpointError, CorruptFileError, StorageError
 from keyedstate.options import CHECKPOINT_LOCAL_COPIES, CHECKPOINT_LOCAL_COPIES_DIR, Configuration
 
 _log = logging.getLogger(__name__)
@@ -258,7 +258,7 @@ def _verified(local: Path, described: SegmentFile | StoredNativeFile) -> InputFi
             for piece in source.pieces():
                 digest.update(piece)
             if (source.size, digest.hexdigest()) != (described.bytes, described.sha256):
-                raise CorruptSegmentError(location, f"it is not the file {described.name} that was written")
+                raise CorruptFileError(location, f"it is not the file {described.name} that was written")
             return source
         for state, index in read_index(location, source, described).items():
             streams = zip(index.key_groups, index.offsets, index.lengths, index.checksums, strict=True)
@@ -268,7 +268,7 @@ def _verified(local: Path, described: SegmentFile | StoredNativeFile) -> InputFi
                     found = zlib.crc32(piece, found)
                 if found != checksum:
                     what = f"key group {key_group} of the state {state!r} does not have its checksum"
-                    raise CorruptSegmentError(location, what)
+                    raise CorruptFileError(location, what)
         return source
     except BaseException:
         source.close()

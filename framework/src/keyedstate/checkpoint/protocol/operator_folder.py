@@ -38,7 +38,7 @@ from keyedstate.checkpoint.format.native_snapshot import owner_path
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.local_disk import permissions_like, remove_empty_folders
 from keyedstate.errors import (
-    CorruptManifestError,
+    CorruptFileError,
     MissingFileError,
     UnsafeNameError,
 )
@@ -110,7 +110,7 @@ class OperatorFolder:
 
     def __init__(self, storage: CheckpointStorage, uid: str) -> None:
         if not _UID.fullmatch(uid):
-            raise UnsafeNameError("uid of an operator", uid, "letters, digits, '.', '_' and '-'")
+            raise UnsafeNameError("uid of an operator", uid, "1 to 200 letters, digits, '.', '_' and '-'")
         self.uid = uid
         self.storage = storage.child(uid)
         self._all = storage
@@ -169,7 +169,7 @@ class OperatorFolder:
         metadata = self._read(path, "checkpoint", CheckpointMetadata)
         if metadata is not None and (metadata.uid, metadata.epoch) != (self.uid, epoch):
             what = f"it is the checkpoint of epoch {metadata.epoch} of {metadata.uid!r}"
-            raise CorruptManifestError(self.storage.location(path), what)
+            raise CorruptFileError(self.storage.location(path), what)
         return metadata
 
     def write_metadata(self, metadata: CheckpointMetadata) -> None:
@@ -221,7 +221,7 @@ class OperatorFolder:
             raise MissingFileError(self.storage.location(path), "read")
         if _attempt_path(manifest.identity, "json") != path:
             what = f"it is the manifest of {_attempt_path(manifest.identity, 'json')}"
-            raise CorruptManifestError(self.storage.location(path), what)
+            raise CorruptFileError(self.storage.location(path), what)
         return manifest
 
     def attempt_epochs(self) -> list[int]:
@@ -311,7 +311,7 @@ class OperatorFolder:
             try:
                 decoded: T = decode(made, location, kind, FORMAT_VERSION, data)
                 return decoded
-            except CorruptManifestError:
+            except CorruptFileError:
                 # A document that is replaced between the two requests of a read, for its size and for its
                 # bytes, is cut off at the size of the old one: only what stays the same is damaged.
                 if data == before:

@@ -218,7 +218,7 @@ def find_restore_point(
         Where the query has continued without the operator.
     StateFolderOwnedError, MaxParallelismChangedError
         Where a checkpoint is another query's or has another number of key groups.
-    CorruptManifestError, FormatVersionError, StorageError
+    CorruptFileError, FormatVersionError, StorageError
         Where a file, which is named, cannot be read.
     """
     owner = owner or folder.read_owner() or _new_owner(identity, 0, ())

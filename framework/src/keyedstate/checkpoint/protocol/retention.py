@@ -20,7 +20,7 @@ from keyedstate.checkpoint.format.native_snapshot import owner_path
 from keyedstate.checkpoint.protocol.leases import leased_data_files, leased_epochs
 from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder, data_paths
 from keyedstate.checkpoint.protocol.owner import check_writer, exclusive
-from keyedstate.errors import CorruptManifestError
+from keyedstate.errors import CorruptFileError
 
 
 def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) -> list[int]:
@@ -48,7 +48,7 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
     epoch = published.epoch
     kept: list[CheckpointMetadata] = []
     obsolete: list[int] = []
-    damage: CorruptManifestError | None = None
+    damage: CorruptFileError | None = None
     at_or_below = 0
     leased = leased_epochs(folder)
     for number in reversed(folder.checkpoints()):
@@ -57,7 +57,7 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
             continue
         try:
             metadata = folder.read_metadata(number)
-        except CorruptManifestError as error:
+        except CorruptFileError as error:
             # It counts as kept, since a copy may be put back; what data it uses is unknown.
             damage = error
             at_or_below += number <= epoch

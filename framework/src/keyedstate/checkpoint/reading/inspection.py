@@ -19,8 +19,7 @@ from keyedstate.checkpoint.savepoint.savepoint import SPARK, SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, StoredFile
 from keyedstate.errors import (
     CheckpointError,
-    CorruptManifestError,
-    CorruptSegmentError,
+    CorruptFileError,
     FormatVersionError,
     MissingFileError,
     UnreadableStateError,
@@ -209,7 +208,7 @@ class Inspector:
             if gone == wanted.named_by:
                 # Clean-up has deleted it together with all that named it.
                 return None
-            faults = [(Fault.MISSING, "there is no such file")]
+            faults = [(Fault.MISSING, "the file does not exist")]
         if not faults:
             return None
         fault, detail = faults[0]
@@ -231,7 +230,7 @@ def problems_of_savepoint(savepoint: SavepointFolder) -> list[Problem]:
         try:
             reading()
         except MissingFileError:
-            found.append(Problem(path, Fault.MISSING, "there is no such file"))
+            found.append(Problem(path, Fault.MISSING, "the file does not exist"))
         except CheckpointError as error:
             found.append(Problem(path, *_fault_of(error)))
     return found
@@ -335,11 +334,11 @@ def _check_groups(
 ) -> None:
     for group, _, _ in values:
         if group not in key_groups:
-            raise CorruptSegmentError(location, f"a change of key group {group} is in it")
+            raise CorruptFileError(location, f"a change of key group {group} is in it")
 
 
 def _fault_of(error: CheckpointError) -> tuple[Fault, str]:
-    if isinstance(error, (CorruptSegmentError, CorruptManifestError)):
+    if isinstance(error, CorruptFileError):
         return Fault.DAMAGED, error.what
     if isinstance(error, FormatVersionError):
         newer = (

@@ -13,7 +13,7 @@ from keyedstate.checkpoint.format.segment import SegmentFile
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, AttemptFile
 from keyedstate.checkpoint.savepoint.location import StoredOperator
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
-from keyedstate.errors import CheckpointError, CorruptManifestError, FormatVersionError
+from keyedstate.errors import CheckpointError, CorruptFileError, FormatVersionError
 
 
 class Status(str, enum.Enum):
@@ -182,7 +182,7 @@ def _read(operator: StoredOperator, epoch: int | None) -> Checkpoint:
             metadata = OperatorSnapshot.open(operator.storage).metadata
         if metadata is None:
             status = Status.UNFINISHED
-    except CorruptManifestError as error:
+    except CorruptFileError as error:
         status, problem = Status.DAMAGED, error.what
     except FormatVersionError as error:
         status, problem = Status.TOO_NEW, str(error)

@@ -23,7 +23,7 @@ from keyedstate.checkpoint.protocol.recovery import opened_handles
 from keyedstate.checkpoint.savepoint.savepoint import Progress
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.transfer import FileCopy, transfer
-from keyedstate.errors import CorruptSegmentError
+from keyedstate.errors import CorruptFileError
 
 
 class CopyProgress:
@@ -68,7 +68,7 @@ def write_canonical(
 
     Raises
     ------
-    CorruptSegmentError, FormatVersionError, MissingFileError, StorageError
+    CorruptFileError, FormatVersionError, MissingFileError, StorageError
         Where a file, which is named, cannot be read or written.  The target may have files then.
     UnreadableStateError
         Where a chain has types that are not known here.
@@ -101,7 +101,7 @@ def copy_segment(
     transfer(source, target, [FileCopy(segment.path, path)], threads=1)
     try:
         _verify(target, copied)
-    except CorruptSegmentError:
+    except CorruptFileError:
         # Mostly the original is damaged; then the error names it.
         _verify(source, segment)
         raise

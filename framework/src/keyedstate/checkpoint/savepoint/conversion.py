@@ -21,7 +21,7 @@ def convert_savepoint(
 
     Raises
     ------
-    NotASavepointError, SavepointTargetError
+    NotASavepointError, TargetExistsError
     CheckpointError
         Where a file, which is named, is damaged or cannot be read or written; what was written is deleted.
     """

@@ -66,7 +66,7 @@ class SnapshotLocation:
         ------
         NoSnapshotError, NotASavepointError
             Where there is no state, or an unfinished savepoint.
-        CorruptManifestError, FormatVersionError
+        CorruptFileError, FormatVersionError
             Where a savepoint's own file cannot be read.
         UnknownOperatorError
             Where the operator is not there.

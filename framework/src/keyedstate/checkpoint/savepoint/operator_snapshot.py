@@ -60,7 +60,7 @@ class OperatorSnapshot:
             Each names what exists.
         NotASavepointError
             Where a savepoint was not finished, or an operator's folder was taken out of one.
-        CorruptManifestError, FormatVersionError, StorageError
+        CorruptFileError, FormatVersionError, StorageError
             Where a file, which is named, cannot be read.
         """
         found = SnapshotLocation.open(CheckpointStorage.at(location), uid)

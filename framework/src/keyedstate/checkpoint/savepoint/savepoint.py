@@ -35,13 +35,13 @@ from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, Oper
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
 from keyedstate.checkpoint.storage.local_disk import remove_empty_folders
 from keyedstate.errors import (
-    CorruptManifestError,
+    CorruptFileError,
     FormatVersionError,
     KeyedStateError,
     MissingFileError,
     NotASavepointError,
     SavepointTakenOverError,
-    SavepointTargetError,
+    TargetExistsError,
     UnknownOperatorError,
     UnsafeNameError,
 )
@@ -112,7 +112,7 @@ class SavepointFolder:
         ------
         NotASavepointError
             Where there is none, or an unfinished one.
-        CorruptManifestError
+        CorruptFileError
             Where its file is not the one that was written.
         FormatVersionError
             Where a newer keyedstate wrote it.
@@ -139,7 +139,7 @@ class SavepointFolder:
                 _digests=dict(body["files"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptManifestError(location, f"its content is malformed ({error})") from error
+            raise CorruptFileError(location, f"its content is malformed ({error})") from error
 
     @property
     def location(self) -> str:
@@ -158,7 +158,7 @@ class SavepointFolder:
         Raises
         ------
         UnknownOperatorError
-        CorruptManifestError, MissingFileError, StorageError
+        CorruptFileError, MissingFileError, StorageError
             Where its file cannot be read or is not the one that was written.
         """
         path = f"{uid}/{METADATA}"
@@ -240,7 +240,7 @@ class SavepointFolder:
         data = self.root.read(path)
         if hashlib.sha256(data).hexdigest() != self._digests.get(path):
             location = self.root.location(path)
-            raise CorruptManifestError(location, f"it is not the file that {SAVEPOINT} was written for")
+            raise CorruptFileError(location, f"it is not the file that {SAVEPOINT} was written for")
         return data
 
 
@@ -253,7 +253,7 @@ class SavepointWriter:
 
     Raises
     ------
-    SavepointTargetError
+    TargetExistsError
         Where the folder has a savepoint or anything else that no writer of savepoints left.
     StorageError
         From every method, where the file system refuses.
@@ -270,7 +270,7 @@ class SavepointWriter:
         # A writer that was killed while it wrote its mark leaves only a temporary file.
         marked = UNFINISHED in files or all(path.endswith(".tmp") for path in files)
         if foreign or SAVEPOINT in files or not marked:
-            raise SavepointTargetError(self.root.location(), foreign or files)
+            raise TargetExistsError(self.root.location(), foreign or files)
         # First the own mark, then the other's files: a killed process leaves a marked folder.
         self.root.write_atomic(UNFINISHED, _mark(self.id))
         self.root.for_each(self.root.delete_file, [path for path in files if path != UNFINISHED])
@@ -285,7 +285,7 @@ class SavepointWriter:
         """
         storage = OperatorFolder(self.root, uid).storage
         if uid in (SAVEPOINT, UNFINISHED):
-            raise UnsafeNameError("uid of an operator in a savepoint", uid, "another name, of such letters")
+            raise UnsafeNameError("uid of an operator in a savepoint", uid, "it another name")
         return storage
 
     def add_operator(self, metadata: CheckpointMetadata) -> None:
@@ -385,7 +385,7 @@ def _id_in(root: CheckpointStorage, kind: str) -> str:
     path = SAVEPOINT if kind == "savepoint" else UNFINISHED
     try:
         body = decode_document(root.location(path), kind, FORMAT_VERSION, root.read(path))
-    except (CorruptManifestError, FormatVersionError, MissingFileError):
+    except (CorruptFileError, FormatVersionError, MissingFileError):
         return ""
     return str(body.get("id", ""))
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 
 from keyedstate.checkpoint.format.json_document import decode_as, encode_document
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
-from keyedstate.errors import MissingFileError, StopRequestError
+from keyedstate.errors import MissingFileError, QueryNotStoppedError
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class StopRequest:
     def read(cls, folder: OperatorFolder) -> StopRequest | None:
         """Return the request in a folder, or None.
 
-        Raises `CorruptManifestError`, `FormatVersionError` and `StorageError`.
+        Raises `CorruptFileError`, `FormatVersionError` and `StorageError`.
         """
         try:
             data = folder.storage.read(_FILE)
@@ -129,9 +129,9 @@ class StopRequest:
 
         Raises
         ------
-        StopRequestError
+        QueryNotStoppedError
             Where no driver takes the request, the driver dies, or another request replaces this one.
-        CorruptManifestError, FormatVersionError, StorageError
+        CorruptFileError, FormatVersionError, StorageError
         """
         began = changed = time.monotonic()
         last: StopRequest | None = None
@@ -140,7 +140,9 @@ class StopRequest:
             now = time.monotonic()
             found = self._found(folder)
             if found is None:
-                raise StopRequestError(folder.location, "another request replaced this one", "Ask again.")
+                raise QueryNotStoppedError(
+                    f"of {folder.location}", "another request replaced this one", "Ask again."
+                )
             if found.status in ("done", "failed"):
                 return found
             if found != last:
@@ -151,14 +153,14 @@ class StopRequest:
                     "The driver has died or cannot reach the folder. If the query has ended, `keyedstate "
                     "savepoint create` makes a savepoint of its checkpoints; else ask again."
                 )
-                raise StopRequestError(folder.location, reason, way_out)
+                raise QueryNotStoppedError(f"of {folder.location}", reason, way_out)
             elif found.status == "asked" and now - began > timeout + _MARGIN_SECONDS:
                 reason = f"no driver has taken the request within {timeout:g} seconds"
                 way_out = (
                     "Check that the query runs. If it has ended, `keyedstate savepoint create` makes a "
                     "savepoint of its checkpoints."
                 )
-                raise StopRequestError(folder.location, reason, way_out)
+                raise QueryNotStoppedError(f"of {folder.location}", reason, way_out)
             time.sleep(_LOOK_EVERY_SECONDS)
 
     def _found(self, folder: OperatorFolder) -> StopRequest | None:

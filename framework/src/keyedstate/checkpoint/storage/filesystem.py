@@ -34,7 +34,7 @@ from keyedstate.checkpoint.storage.schemes import (
     scheme_of,
     without_password,
 )
-from keyedstate.errors import MissingFileError, StorageError, UnsafePathError
+from keyedstate.errors import MissingFileError, StorageError, UnsafeNameError
 from keyedstate.options import CHECKPOINT_PERMISSIONS, Configuration
 
 T = TypeVar("T")
@@ -271,7 +271,9 @@ class CheckpointStorage:
 
     def _resolve(self, path: str) -> str:
         if path and any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
-            raise UnsafePathError(path, self.location())
+            raise UnsafeNameError(
+                f"path below {self.location()}", path, "plain names, without '.', '..' and empty parts"
+            )
         return _join(self.root, path)
 
     def _remote_output(self, target: str) -> Any:
@@ -323,7 +325,7 @@ class CheckpointStorage:
             if transient and not once and self.retry.retries:
                 reason += f" (tried {self.retry.retries + 1} times)"
             raise StorageError(
-                self.location(path), operation, reason, begin_anew=transient and once
+                self.location(path), operation, reason, restartable=transient and once
             ) from error
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from keyedstate.checkpoint.storage.process_plugins import registry_of
-from keyedstate.errors import DuplicateSchemeError, PluginError, StorageError, UnknownSchemeError
+from keyedstate.errors import DuplicateProviderError, PluginError, StorageError, UnknownSchemeError
 from keyedstate.options import STORAGE_OPTIONS, Configuration
 from keyedstate.plugins import Provider
 
@@ -64,7 +64,7 @@ def open_filesystem(uri: str, config: Configuration) -> tuple[pafs.FileSystem, s
     ------
     UnknownSchemeError
         Where neither pyarrow nor a plugin has the scheme.
-    DuplicateSchemeError
+    DuplicateProviderError
         Where several plugins have it, and ``plugins.prefer`` names none or more than one of them.
     StorageError
         Where the file system cannot be opened.
@@ -124,7 +124,7 @@ def _ask_plugins(
         chosen = [claim for claim in claims if claim[0] in preferred]
         if len(chosen) != 1:
             names = [str(provider) for provider, _ in claims]
-            raise DuplicateSchemeError(without_password(uri), scheme=scheme, providers=names)
+            raise DuplicateProviderError("scheme", scheme, names)
         claims = chosen
     return claims[0][1] if claims else None
 

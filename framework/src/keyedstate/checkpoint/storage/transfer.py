@@ -118,7 +118,7 @@ class _Transfer:
             copied = self._target.retry.call(
                 lambda: self._copy_once(file),
                 f"copy {self._source.location(file.source)}",
-                lambda error: isinstance(error, StorageError) and error.begin_anew,
+                lambda error: isinstance(error, StorageError) and error.restartable,
             )
         except BaseException as error:
             with self._lock:

@@ -19,7 +19,7 @@ from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
-from keyedstate.errors import ExportTargetError, did_you_mean
+from keyedstate.errors import TargetExistsError, did_you_mean
 
 Out = Annotated[
     str,
@@ -72,7 +72,9 @@ def export(
         folder, files = _targets(open_storage(out, config), as_, readers)
         taken = [name for name in files if folder.exists(name)]
         if taken and not force:
-            raise ExportTargetError(folder.location(), taken)
+            raise TargetExistsError(
+                folder.location(), taken, "export", "Name another folder, or give --force."
+            )
         size, entries = bytes_of(stored.metadata), entries_of(stored.metadata)
         with progress("exporting", size) as advance, ExitStack() as unfinished:
             step = leases.renewing(lambda rows: advance(size * rows // max(entries, 1)))

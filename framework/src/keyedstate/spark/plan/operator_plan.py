@@ -113,7 +113,7 @@ class KeyedRows:
 
         Raises
         ------
-        InvalidParallelismError, InvalidMaxParallelismError
+        InvalidParallelismError
         """
         spark = self.df.sparkSession
         parallelism = config.get(PARALLELISM) or int(spark.conf.get("spark.sql.shuffle.partitions") or 200)

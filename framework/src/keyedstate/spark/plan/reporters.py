@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from keyedstate.checkpoint.storage.process_plugins import registry_of
-from keyedstate.errors import MetricReporterError
 from keyedstate.metrics import EpochMetrics
 from keyedstate.options import METRICS_OPTIONS, Configuration
 from keyedstate.plugins import PluginRegistry
@@ -48,10 +47,9 @@ def reporters_of(config: Configuration) -> tuple[Reporter, ...]:
 
     Raises
     ------
-    MetricReporterError
-        Where a plugin fails or gives something that is no function.
     InvalidPluginError
-        Where a module of ``plugins.modules`` cannot be imported.
+        Where a plugin's hook fails or returns no function, or a module of ``plugins.modules`` cannot be
+        imported.
     """
     return _reporters(config[METRICS_OPTIONS], registry_of(config))
 
@@ -64,12 +62,9 @@ def _reporters(options: tuple[tuple[str, str], ...], plugins: PluginRegistry) ->
         try:
             answers = call(options=dict(options))
         except Exception as error:  # whatever a stranger's function raises
-            raise MetricReporterError(
-                str(provider), f"it failed with {type(error).__name__}: {error}"
-            ) from error
+            raise provider.invalid(f"the hook {HOOK} failed with {type(error).__name__}: {error}") from error
         for answer in answers:
             if not callable(answer):
-                reason = f"it returned {type(answer).__name__} and not a function"
-                raise MetricReporterError(str(provider), reason)
+                raise provider.invalid(f"the hook {HOOK} returned {type(answer).__name__} and not a function")
             found.append(Reporter(str(provider), answer))
     return tuple(found)

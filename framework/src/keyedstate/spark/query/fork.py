@@ -11,7 +11,7 @@ from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Owner, Save
 from keyedstate.checkpoint.savepoint.canonical import CopyProgress, write_canonical
 from keyedstate.checkpoint.savepoint.savepoint import Progress
 from keyedstate.checkpoint.storage.filesystem import Location, OutputFile
-from keyedstate.errors import CheckpointError, NotForkableError, SavepointTargetError
+from keyedstate.errors import CheckpointError, NotForkableError, TargetExistsError
 from keyedstate.spark.query.location import QueryLocation
 
 
@@ -49,7 +49,7 @@ def fork_savepoint(
     for target, what in ((location.storage, "query"), *((folder.storage, "state") for folder in folders)):
         files = target.files()
         if files:
-            raise SavepointTargetError(target.location(), files, what)
+            raise TargetExistsError(target.location(), files, what)
     fork = Fork(str(uuid.uuid4()), origin.spark.epoch, origin.operators)
     copied = CopyProgress(origin.data_bytes(), progress)
     try:

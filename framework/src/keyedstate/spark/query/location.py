@@ -23,7 +23,7 @@ from typing import Any
 
 from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.storage.filesystem import Location
-from keyedstate.errors import MissingFileError, SparkLocationError, SparkStateError
+from keyedstate.errors import MissingFileError, SparkLocationError
 
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)")
 _LOG_FILE = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
@@ -82,16 +82,22 @@ class QueryLocation:
         return sorted(offsets & commits)
 
     def refuse_state(self) -> None:
-        """Raise `SparkStateError` where Spark keeps state of its own for the query."""
+        """Raise `SparkLocationError` where Spark keeps state of its own for the query."""
         if any(not name.startswith(".") for name in self.storage.list("state")):
-            raise SparkStateError(self.location)
+            raise SparkLocationError(
+                self.location,
+                "the query has stateful operators of Spark's own (the folder state exists), and a savepoint "
+                "does not contain their state",
+                "Do what they do (dropDuplicates, aggregations, joins) in keyed functions, or take the "
+                "savepoint without Spark's checkpoint location: a new query may begin from its keyed state.",
+            )
 
     def files_at(self, epoch: int) -> dict[str, bytes]:
         """Return what a query needs that goes on behind a committed micro-batch, by path; small files all.
 
         Raises
         ------
-        SparkStateError
+        SparkLocationError
         SparkLocationError
             Where something needed is missing or has a form that is not known here.
         """

@@ -13,7 +13,7 @@ from keyedstate.checkpoint import OperatorFolder, SavepointFolder, SavepointWrit
 from keyedstate.checkpoint.protocol.recovery import drain as drain_run
 from keyedstate.checkpoint.savepoint.savepoint import Progress
 from keyedstate.checkpoint.storage.filesystem import Location
-from keyedstate.errors import ClassicSparkRequiredError, UnstoppableQueryError
+from keyedstate.errors import ClassicSparkRequiredError, QueryNotStoppedError
 from keyedstate.spark.query.creation import savepoint_of
 from keyedstate.spark.query.location import QueryLocation
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
@@ -34,7 +34,7 @@ def stop_with_savepoint(
     location = _location_of(query)
     if drain and not query.isActive and query.exception() is None:
         way_out = "Take its savepoint without drain, or start it again first."
-        raise UnstoppableQueryError(str(query.id), "it is to be drained and has ended", way_out)
+        raise QueryNotStoppedError(str(query.id), "it is to be drained and has ended", way_out)
     location.refuse_state()
     SavepointWriter(target).abort()
     # A failure is the query's end as well; it is reported with the savepoint.
@@ -45,7 +45,7 @@ def stop_with_savepoint(
             _let_batch_finish(query)
     folders = _folders_of(query)
     if not folders:
-        raise UnstoppableQueryError(
+        raise QueryNotStoppedError(
             str(query.id),
             "this session has no keyed operators of it",
             "Call it in the session that has built the query, after its first micro-batch has begun.",
@@ -94,7 +94,7 @@ def _refuse_timers(query: StreamingQuery) -> None:
             if name.startswith(EVENT_TIMERS)
         )
         if timers:
-            raise UnstoppableQueryError(
+            raise QueryNotStoppedError(
                 str(query.id),
                 f"it is to be drained, and {timers} event-time timers of the operator {folder.uid!r} would "
                 "fire in no micro-batch, since there is no more input",

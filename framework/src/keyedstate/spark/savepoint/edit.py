@@ -243,7 +243,7 @@ class SavepointEdit(Generic[S]):
         ------
         BootstrapError
             Where it would have no operator.
-        SavepointTargetError
+        TargetExistsError
             Where there is something in the folder.
         StateFrameError
             For a key that comes twice, inside the error of Spark's job.

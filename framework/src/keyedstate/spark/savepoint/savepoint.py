@@ -65,9 +65,9 @@ class Savepoint(SavepointFolder):
             Where the operators have no checkpoints of one epoch, or of the given one.
         IncompleteEpochError
             Where an epoch ran and no checkpoint can be made of it.
-        SavepointTargetError
+        TargetExistsError
             Where something is at the place already.
-        SparkStateError, SparkLocationError
+        SparkLocationError
             Where the query cannot continue elsewhere.
         CheckpointError
             Where a file, which is named, is damaged or cannot be read or written.
@@ -100,10 +100,10 @@ class Savepoint(SavepointFolder):
 
         Raises
         ------
-        UnstoppableQueryError
+        QueryNotStoppedError
             Where the query has no keyed operators, or is to be drained and has ended, or has event-time
             timers and no heartbeat; it keeps running.
-        SavepointTargetError, SparkStateError, SparkLocationError
+        TargetExistsError, SparkLocationError
             Where no savepoint of it can be taken or written there; it keeps running.
         NoCommonEpochError
             Where it was stopped before its first micro-batch was done.
@@ -176,7 +176,7 @@ class Savepoint(SavepointFolder):
 
         Raises
         ------
-        SavepointTargetError
+        TargetExistsError
             Where something is at the place already.
         CheckpointError
             Where a file, which is named, is damaged or cannot be read or written.
@@ -209,7 +209,7 @@ class Savepoint(SavepointFolder):
         Raises
         ------
         NotForkableError
-        SavepointTargetError
+        TargetExistsError
             Where a target is not empty; nothing was written.
         CheckpointError
             Where a file, which is named, is damaged or cannot be read or written; what was written is

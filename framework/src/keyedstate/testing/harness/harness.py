@@ -77,11 +77,11 @@ class Harness(HarnessOutputs):
     Raises
     ------
     HarnessSchemaError, HarnessSettingError
-    InvalidFunctionError, FunctionCopyError
+    InvalidFunctionError, FunctionTransportError
         For an object that is no function or could not be sent to a task.
     ConfigError, PluginError
         For options and backends.
-    InvalidParallelismError, InvalidMaxParallelismError
+    InvalidParallelismError
     UserFunctionError
         Where its ``open`` raises.
     SnapshotMismatchError, StateError

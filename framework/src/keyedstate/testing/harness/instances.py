@@ -23,7 +23,7 @@ class RunningInstances:
 
     Raises
     ------
-    InvalidParallelismError, InvalidMaxParallelismError, SnapshotMismatchError
+    InvalidParallelismError, SnapshotMismatchError
     UserFunctionError, StateError
         Where the function cannot be opened or the snapshot has other states; nothing is left open.
     """

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from keyedstate.epoch.configuration import choose_backend
-from keyedstate.errors import FunctionCopyError, HarnessSettingError, described
+from keyedstate.errors import FunctionTransportError, HarnessSettingError, described
 from keyedstate.options import BACKEND, MAX_PARALLELISM, PARALLELISM, Configuration
 from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_function, check_row_classes
@@ -72,7 +72,7 @@ class InstancePlan:
 
         Raises
         ------
-        InvalidFunctionError, FunctionCopyError
+        InvalidFunctionError, FunctionTransportError
         HarnessSettingError
             For an option that is a parameter of the harness.
         SideOutputNameError, HarnessSchemaError
@@ -90,7 +90,7 @@ class InstancePlan:
             cloudpickle.dumps(function)
             copy_of(function)
         except Exception as error:  # whatever an object's own way of being pickled or copied raises
-            raise FunctionCopyError(type(function).__name__, described(error)) from error
+            raise FunctionTransportError(type(function).__name__, "pack", described(error)) from error
         for option, parameter in _PARAMETERS.items():
             if option.name in options:
                 raise HarnessSettingError(

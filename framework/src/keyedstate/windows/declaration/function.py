@@ -43,7 +43,7 @@ class WindowContext(ABC):
 
         Raises
         ------
-        PerWindowStateError
+        InvalidWindowError
             Where windows merge.
         InvalidWindowError
             For a name under which windows keep what is theirs, as ``window-contents``.

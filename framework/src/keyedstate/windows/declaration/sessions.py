@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from keyedstate.durations import Duration, milliseconds
-from keyedstate.errors import InvalidDurationError, InvalidGapError
+from keyedstate.errors import InvalidDurationError, InvalidWindowError
 from keyedstate.types import TimeWindow
 from keyedstate.windows.declaration.assigners import AssignerContext, MergingWindowAssigner, TimeAssigner
 from keyedstate.windows.declaration.checks import function, positive
@@ -56,7 +56,7 @@ class Session(TimeAssigner, MergingWindowAssigner[TimeWindow]):
 
         Raises
         ------
-        InvalidGapError
+        InvalidWindowError
             For a dynamic gap that is not positive.
         """
         gap = self._gap
@@ -86,7 +86,11 @@ def _gap_of(given: object) -> int:
     try:
         gap = milliseconds(given)
     except InvalidDurationError:
-        raise InvalidGapError(given) from None
+        gap = 0
     if gap <= 0:
-        raise InvalidGapError(given)
+        raise InvalidWindowError(
+            "the gap of a session",
+            f"it is {given!r} for this row",
+            "Return a duration of at least one millisecond for every row.",
+        )
     return gap

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from keyedstate.errors import InvalidWindowError, LateMergeError, PerWindowStateError
+from keyedstate.errors import InvalidWindowError
 from keyedstate.state import ListState, StateAccessor, StateDescriptor, ValueState
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.state.kinds.merging import MergingStateAccessor
@@ -117,7 +117,7 @@ class WindowOperator:
 
         Raises
         ------
-        MissingTimestampError, InvalidGapError, LateMergeError
+        MissingTimestampError, InvalidWindowError
         """
         windows = self._assigner.assign_windows(row, timestamp, self._ctx)
         if self._merging is None:
@@ -152,7 +152,11 @@ class WindowOperator:
     def _merge(self, made: Any, merged: list[Any], target: Any, others: list[Any]) -> None:
         """Let a window take over what those that became it have: trigger, timers, contents."""
         if self._is_over(made):
-            raise LateMergeError(made, self._now)
+            raise InvalidWindowError(
+                repr(made),
+                f"it was merged of others, and it ended before the present time {self._now} of its time line",
+                "Make merge_windows() of the assigner give windows that end no earlier than their parts.",
+            )
         ctx = self._ctx
         ctx.window, ctx.merged = made, merged
         self._trigger.on_merge(made, ctx)
@@ -395,7 +399,11 @@ class _OperatorContext(OnMergeContext, WindowContext):
                 "Declare state of a window elsewhere, as in ctx.window_state(ValueState(...)).",
             )
         if self._operator.merges:
-            raise PerWindowStateError(descriptor.name)
+            raise InvalidWindowError(
+                f"the state {descriptor.name!r} of one window",
+                "these windows merge",
+                "Use ctx.global_state(), which belongs to the key, or windows that do not merge.",
+            )
         return self.at(descriptor, self.window)
 
     def global_state(self, descriptor: StateDescriptor[H] | H) -> H:

@@ -15,7 +15,7 @@ from keyedstate.backend import EntryBatch, SnapshotSink, StateKind, StateMeta
 from keyedstate.checkpoint import SegmentHandle
 from keyedstate.checkpoint.format import segment_format
 from keyedstate.checkpoint.protocol import operator_folder as folder_format
-from keyedstate.errors import CorruptSegmentError, FormatVersionError, KeyedStateError
+from keyedstate.errors import CorruptFileError, FormatVersionError, KeyedStateError
 from keyedstate.state import ValueState
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.contract.base import ContractBase, requires
@@ -96,7 +96,7 @@ class CrashContract(ContractBase):
         path = Path(keyed.storage.root, intact.path)
         path.write_bytes(damage(path.read_bytes(), Path(keyed.storage.root, other.path).read_bytes()))
         folders = set(tmp_path.iterdir())
-        with pytest.raises(CorruptSegmentError) as caught:
+        with pytest.raises(CorruptFileError) as caught:
             _read_words(keyed, [SegmentHandle.open(keyed.storage, intact)])
         assert caught.value.path == keyed.storage.location(intact.path)
         keyed.close()

@@ -1,8 +1,9 @@
-"""Errors about using the harness; those of the function, of state and of backends are the runtime's own."""
+"""Errors about the harness, the contract kit and the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from keyedstate.errors.base import KeyedStateError
 
@@ -20,7 +21,7 @@ class HarnessSchemaError(KeyedStateError, ValueError):
 
 
 class HarnessSettingError(KeyedStateError, ValueError):
-    """A setting of the harness that cannot be, or is given in the wrong place."""
+    """A setting of the harness that is invalid, or given in the wrong place."""
 
     setting: str
     reason: str
@@ -39,17 +40,6 @@ class InputRowError(KeyedStateError, ValueError):
     message = (
         "row {row} of this call {reason}. The columns of the schema are {columns}. Give each row as a dict "
         "with these names, or as a tuple or list in this order; nothing of this call was processed."
-    )
-
-
-class FunctionCopyError(KeyedStateError):
-    """A process function that cannot be pickled or copied, so that no instance could have its own."""
-
-    function: str  # The function's class
-    error: str
-    message = (
-        "{function} cannot be pickled and copied, and Spark must send it to its tasks: {error}. Make what "
-        "stands in the way, such as a connection or lock, in its open()."
     )
 
 
@@ -83,3 +73,46 @@ class HarnessClosedError(KeyedStateError, RuntimeError):
 
     reason: str
     message = "this harness {reason}. Make a new one; its outputs and snapshots can still be used."
+
+
+# -- contract -------------------------------------------------------------------------------------
+
+
+class NoTestSelectedError(KeyedStateError, ValueError):
+    """An expression that selects no test."""
+
+    expression: str
+    message = (
+        "no test of the contract kit is selected by {expression!r}. Use a part of a test's name, such as "
+        "'snapshot', or leave the option -k out."
+    )
+
+
+class ContractRunError(KeyedStateError):
+    """pytest could not run the tests."""
+
+    status: int
+    output: str  # The last lines that it printed
+    message = (
+        "pytest ended with status {status} and without running the contract kit. Correct what it "
+        "says:\n{output}"
+    )
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+
+class DemoJobError(KeyedStateError):
+    """A job of the demo that failed on its own."""
+
+    command: Sequence[str]
+    status: int
+    log: Path
+
+    def _message(self) -> str:
+        last = "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
+        return (
+            f"the demo's process `{' '.join(self.command[1:])}` ended with status {self.status}. "
+            f"Its last lines are:\n{last}\n"
+            f"All of them are in {self.log}; `keyedstate doctor` looks for what may be missing."
+        )
