@@ -618,7 +618,7 @@ def test_without_the_library_of_sketches_the_error_says_what_to_install(monkeypa
         ({"n": stddev("text")}, r"stddev\(text\) needs numbers"),
         ({"n": any_("whole")}, "needs booleans"),
         ({"n": min_("list")}, "needs values with an order"),
-        ({"n": collect_set("map")}, "told apart by a hash"),
+        ({"n": collect_set("map")}, "values that have a hash"),
         ({"n": approx_distinct("list")}, "needs single values"),
         ({"n": approx_quantiles("text", [0.5])}, "needs whole numbers or floats"),
         ({"n": collect("unsigned")}, "values that have a type in state"),

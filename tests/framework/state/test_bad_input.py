@@ -493,7 +493,9 @@ def test_a_value_that_cannot_be_pickled_is_refused_with_its_reason(backend):
     assert str(caught.value).startswith(
         "the state 'anything' refuses the value: expected pickled() (an object that can be pickled), got "
     )
-    assert str(caught.value).endswith("Keep what it is made from in the state, and make it anew in open().")
+    assert str(caught.value).endswith(
+        "Keep what it is made from in the state, and create it again in open()."
+    )
     assert backend.num_entries() == 0
 
 

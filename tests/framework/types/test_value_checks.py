@@ -174,7 +174,7 @@ STRANGERS: list[tuple[TypeSerializer[Any], Any, str]] = [
     (types.record_of(Click, tagged=[NamedClick]), SubClick("a"), "Declare SubClick among"),
     (types.record_of(Click, tagged=[NamedClick]), None, "nullable"),
     (types.pickled(), None, r"nullable\(pickled\(\)\)"),
-    (types.pickled(), threading.Lock(), "cannot be pickled.*make it anew in open"),
+    (types.pickled(), threading.Lock(), "cannot be pickled.*create it again in open"),
     (types.pickled(), {"f": (number for number in [])}, "cannot be pickled"),
     (types.pickled(), DEEP, "nested too deeply"),
 ]

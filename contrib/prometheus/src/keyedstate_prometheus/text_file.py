@@ -118,7 +118,7 @@ class TextFile:
                         labels = {"state": state, "operation": operation, "quantile": quantile}
                         yield _line("state_latency_seconds", operator, microseconds / 1e6, **labels)
         # Neither counters nor gauges as a whole: that is for the engine to know.
-        yield from _head("native", "untyped", "What the engine of the backend says of itself, by its names.")
+        yield from _head("native", "untyped", "Metrics of the backend's own engine, by its names.")
         for operator, metrics in self._last.items():
             for metric, value in metrics.native.items():
                 yield _line("native", operator, value, metric=metric)

@@ -53,7 +53,7 @@ def collect_set(column: str) -> Aggregate:
     def bind(name: str, columns: tuple[str, ...], types: Sequence[pa.DataType]) -> BoundAggregate:
         type = values_type(name, types[0])
         if not type.immutable:
-            raise wrong_type(name, types[0], "values that can be told apart by a hash")
+            raise wrong_type(name, types[0], "values that have a hash")
         return _Collected(name, columns, type, True)
 
     return Aggregate("collect_set", (column,), bind)

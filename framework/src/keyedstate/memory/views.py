@@ -80,7 +80,7 @@ class DataOutputView:
         The high bit of a byte says that another one follows, as in Flink's ``StringValue``.
         """
         if not 0 <= value <= _UINT32_MAX:
-            raise ValueError(f"a variable-length int lies between 0 and {_UINT32_MAX}, got {value}")
+            raise ValueError(f"a variable-length int is between 0 and {_UINT32_MAX}, got {value}")
         buffer = self._buffer
         while value >= 0x80:
             buffer.append(value & 0x7F | 0x80)

@@ -33,7 +33,7 @@ def input_column_of(frame: DataFrame, aggregate: str, name: str) -> str:
     if found:
         reason = f"the DataFrame has {len(found)} columns {name!r}; rename all but one"
     elif name.partition(".")[1] and folded(frame, name.partition(".")[0]) in fields:
-        reason = f"{name!r} lies inside a column; add it as one of its own with withColumn()"
+        reason = f"{name!r} is inside a column; add it as one of its own with withColumn()"
     else:
         hint = did_you_mean(name, frame.columns)
         reason = f"the DataFrame has no column {name!r}, but {', '.join(frame.columns)}.{hint}"

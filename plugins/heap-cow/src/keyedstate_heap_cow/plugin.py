@@ -46,7 +46,7 @@ def keyedstate_describe_backend() -> BackendDescription:
         version=version("keyedstate-heap-cow"),
         # Written out, not taken from the kernel: it says which versions this source was written for.
         hook_api=(1, 1),
-        summary="Copy-on-write hash maps in memory; a snapshot is written while the task goes on.",
+        summary="Copy-on-write hash maps in memory; a snapshot is written while the task continues.",
         build=build(),
         build_problem=build_problem(),
         capabilities={

@@ -30,8 +30,8 @@ from keyedstate_heap_cow import cowmap
 _REVISION = 2
 if getattr(cowmap, "REVISION", 1) != _REVISION:
     raise ImportError(
-        f"{cowmap.__file__} was compiled from another version of the copy-on-write map than lies beside it. "
-        "Compile it anew: run `python setup.py build_ext --inplace` in plugins/heap-cow, or `make setup`."
+        f"{cowmap.__file__} was compiled from another version of cowmap.py than the one next to it. "
+        "Compile it again: run `python setup.py build_ext --inplace` in plugins/heap-cow, or `make setup`."
     )
 
 K = TypeVar("K")

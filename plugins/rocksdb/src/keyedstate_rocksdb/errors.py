@@ -63,7 +63,7 @@ class UnwritableDatabaseError(RocksError):
     """A database that takes no more writes, most often since its disk is full."""
 
     way_out = (
-        "Make room on the disk that the folder is on, or have tasks work on another one; the query goes on "
+        "Make room on the disk that the folder is on, or have tasks work on another one; the query resumes "
         "from its last checkpoint then."
     )
 

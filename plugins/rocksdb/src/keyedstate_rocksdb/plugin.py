@@ -32,7 +32,7 @@ def keyedstate_describe_backend() -> BackendDescription:
         version=version("keyedstate-rocksdb"),
         # Written out, not taken from the kernel: it says which versions this source was written for.
         hook_api=(1, 1),
-        summary="A RocksDB database per task: state larger than memory, snapshots beside the work.",
+        summary="A RocksDB database per task: state larger than memory, snapshots in the background.",
         capabilities={
             Capability.STATE_KINDS: Level.FULL,
             Capability.ASYNC_SNAPSHOT: Level.FULL,

@@ -96,7 +96,7 @@ def test_a_frame_that_is_in_the_plan_twice_has_one_log(location: Path) -> None:
 
 
 def test_what_cannot_be_continued_is_refused_by_name(location: Path, tmp_path: Path) -> None:
-    with pytest.raises(SparkLocationError, match="has no file metadata, nothing is there"):
+    with pytest.raises(SparkLocationError, match="has no file metadata; it has nothing"):
         QueryLocation.open(tmp_path / "nowhere").query_id()
     write(location, "offsets/3", 'v2\n{}\n{"a":1}')
     with pytest.raises(SparkLocationError, match="begin with 'v2'"):

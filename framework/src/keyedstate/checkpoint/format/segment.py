@@ -214,7 +214,7 @@ class SegmentWriter(SnapshotSink):
 
     def _check_usable(self) -> None:
         if self._unusable:
-            raise SnapshotOrderError(self._location, "it went on after it was finished, aborted or failed")
+            raise SnapshotOrderError(self._location, "it continued after it was finished, aborted or failed")
 
 
 class StreamSink:

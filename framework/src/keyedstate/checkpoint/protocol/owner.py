@@ -117,7 +117,7 @@ def _lock(descriptor: int, folder: OperatorFolder, timeout: float, kind: int) ->
                 raise StorageError(folder.storage.location(LOCK), "lock", str(error.strerror)) from error
         if time.monotonic() >= deadline:
             reason = (
-                f"{holders(descriptor)} has held it for {timeout:g} s, where moments are enough; "
+                f"{holders(descriptor)} has locked it for {timeout:g} s, and no task needs it for long; "
                 "end that process if it hangs"
             )
             raise StorageError(folder.storage.location(LOCK), "lock", reason)

@@ -238,7 +238,7 @@ def _no_checkpoint(
     folder: OperatorFolder, identity: TaskIdentity, published: Sequence[int]
 ) -> MissingCheckpointError:
     later = [f"chk-{epoch}" for epoch in published if epoch >= identity.epoch]
-    found = f"there are only {', '.join(later)}" if later else "neither a checkpoint nor an attempt is there"
+    found = f"there are only {', '.join(later)}" if later else "it has neither a checkpoint nor an attempt"
     return MissingCheckpointError(folder.location, identity.uid, identity.epoch, found)
 
 

@@ -37,7 +37,7 @@ States = Annotated[
     list[str] | None,
     typer.Option("--state", metavar="NAME", help="Only this state; may be repeated. By default all."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 AllowGeneric = Annotated[
     bool,
     typer.Option(

@@ -113,7 +113,7 @@ def split(out: DataFrame) -> SplitOutputs:
     fields = {field.name: field.dataType for field in out.schema.fields}
     names = [name for name, type_ in fields.items() if isinstance(type_, StructType)]
     if OUTPUT not in fields or MAIN not in names:
-        raise SideOutputError(f"it has the columns {', '.join(out.columns)}, and no outputs to be told apart")
+        raise SideOutputError(f"it has the columns {', '.join(out.columns)}, and no column of outputs")
     if out.isStreaming:
         raise SideOutputError(
             "it is a streaming one, and each output would run the state again; call split() in the function "

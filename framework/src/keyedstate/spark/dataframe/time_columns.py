@@ -58,7 +58,7 @@ def event_time_of(frame: DataFrame, given: EventTime | None) -> EventTime | None
     inputs, type_ = _column(frame, given.inputs)
     if not isinstance(type_, (StringType, IntegralType)):
         raise EventTimeError(
-            inputs, f"it has the type {type_.simpleString()}; inputs are told by text or whole numbers"
+            inputs, f"it has the type {type_.simpleString()}; inputs are named by text or whole numbers"
         )
     return replace(given, column=name, inputs=inputs)
 

@@ -68,7 +68,7 @@ class QueryLocation:
             return str(document["id"])
         except MissingFileError:
             found = ", ".join(self.storage.list()) or "nothing"
-            reason = f"it has no file metadata, {found} is there"
+            reason = f"it has no file metadata; it has {found}"
         except (ValueError, TypeError, KeyError) as error:
             reason = f"its file metadata is not one of Spark's ({error})"
         raise SparkLocationError(self.location, reason, "Give the option checkpointLocation of the query.")

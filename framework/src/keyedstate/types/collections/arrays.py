@@ -74,7 +74,7 @@ class ArraySerializer(ContainerSerializer[Array]):
         if value.__class__ is not np.ndarray:
             way_out = "Convert it with numpy.asarray(): a subclass would come back as a plain array."
         elif value.ndim != 1:
-            way_out = f"It has {value.ndim} dimensions: store it with .ravel(), and its shape beside it."
+            way_out = f"It has {value.ndim} dimensions: store it with .ravel(), and its shape as well."
         else:
             way_out = f"Its dtype is {value.dtype.str!r}: convert it with .astype({self.dtype.name!r})."
         return ValueTypeError.of(f"{self!r} (an array of {self.dtype.name})", value, way_out)

@@ -70,7 +70,7 @@ class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
             return ValueTypeError.of(
                 f"{self!r} (a tuple of {len(self.field_serializers)})",
                 value,
-                f"It has {len(value)} elements: add or remove some, or declare the type anew.",
+                f"It has {len(value)} elements: add or remove some, or change the declared type.",
             )
         return super().mismatch(value)
 

@@ -100,7 +100,7 @@ class PickledSerializer(ColumnarSerializer[Any]):
             else:
                 way_out = (
                     f"It cannot be pickled ({type(error).__name__}: {error}). Keep what it is made from in "
-                    "the state, and make it anew in open()."
+                    "the state, and create it again in open()."
                 )
         raise ValueTypeError.of(f"{self!r} (an object that can be pickled)", value, way_out)
 
