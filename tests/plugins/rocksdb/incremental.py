@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from support.inside import rocksdb_rows, state_tables
+
 from keyedstate import types
 from keyedstate.checkpoint import (
     AttemptManifest,
@@ -171,7 +173,7 @@ def tables_of(part: AttemptManifest) -> dict[str, str]:
 
 def column_family(instance: Any, state: str) -> Any:
     """Return RocksDB's handle of a state's column family."""
-    return instance._tables[state].buffer._space.rows
+    return rocksdb_rows(state_tables(instance)[state])
 
 
 def full_range(max_parallelism: int) -> KeyGroupRange:
