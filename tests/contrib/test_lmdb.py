@@ -37,7 +37,7 @@ class TestLmdb(BackendContract):
     test_the_last_published_state_is_there_after_a_kill = None
     test_the_states_of_an_operator_hold_what_dicts_would = None
 
-    def test_keys_around_the_limit_are_told_apart(self, instance: Any) -> None:
+    def test_keys_around_the_limit_are_distinguished(self, instance: Any) -> None:
         table = instance.table(TEXTS)
         keys = ["k" * length for length in (1, 507, 508, 509, 510, 511, 1020, 5000)]
         for key in keys:

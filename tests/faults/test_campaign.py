@@ -106,7 +106,7 @@ def flights_at(*hours: float) -> pa.Table:
     return pa.table({"id": list(range(len(hours))), **same, "arr_delay": [1] * len(hours), "ts": times})
 
 
-def test_the_answer_for_windows_leaves_out_what_came_too_late() -> None:
+def test_the_answer_for_windows_leaves_out_late_rows() -> None:
     files = [flights_at(0.5, 10), flights_at(3.5, 5, 4.5), flights_at(11.5, 4.5)]
     hours = answer.expected_windows("hours", files)
     # The watermark is 4 o'clock in the second file and in the third, which begins with the same hours.

@@ -273,7 +273,7 @@ def test_what_is_no_duration_or_too_short_is_refused(value):
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0, 0.0), ("0.75", 0.75), (1, 1.0), (0.5, 0.5)])
-def test_a_fraction_lies_between_0_and_1(value, expected):
+def test_a_fraction_is_between_0_and_1(value, expected):
     share = config.fraction("share.of", 0.5, "How much.")
     assert share.parse(value) == expected
 

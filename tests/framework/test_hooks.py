@@ -263,7 +263,7 @@ def test_a_kind_that_a_partial_claim_leaves_out_is_refused(distributions):
     assert caught.value.level == "partial"
 
 
-def test_the_options_of_plugins_are_known_and_those_of_unusable_ones_are_nobodys(distributions):
+def test_options_of_plugins_are_known_but_not_of_unusable_ones(distributions):
     distributions.add("mine-dist", "1.0", "mine", options="integer('mine.size', 5, 'A size.', low=1),")
     distributions.add_source("broken", "1.0", "broken", "raise RuntimeError('boom')")
     options = distributions.registry().options()

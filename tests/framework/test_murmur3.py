@@ -233,7 +233,7 @@ def test_a_dictionary_hashes_as_its_values_and_nulls_in_it_as_nulls():
     assert hash_columns([with_a_null_value]).tolist() == [hash_value("a", pa.string()), 42, 42]
 
 
-def test_what_lies_under_a_null_does_not_matter():
+def test_the_value_under_a_null_does_not_matter():
     gone = np.array([False, True] * 50)
     numbers = pa.array(np.arange(100), mask=gone)
     offsets = pa.array(np.arange(101, dtype=np.int32) * 3)

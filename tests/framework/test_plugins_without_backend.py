@@ -195,7 +195,7 @@ def test_a_misspelt_hook_of_a_registered_module_is_named(source, unknown, meant,
 
 
 @each_misspelling
-def test_a_misspelt_hook_beside_a_right_one_is_named(source, unknown, meant, distributions):
+def test_a_misspelt_hook_is_named_also_with_a_right_one(source, unknown, meant, distributions):
     text = source_of("keyedstate_checkpoint_storage") + "\n" + source
     with pytest.raises(InvalidPluginError, match=unknown):
         distributions.registry().register(module_of(text))

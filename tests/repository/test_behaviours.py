@@ -21,7 +21,7 @@ def generator() -> ModuleType:
     return module
 
 
-def test_every_behaviour_is_held_by_a_test_or_it_is_said_why_not(generator: ModuleType) -> None:
+def test_every_behaviour_has_a_test_or_a_reason_why_not(generator: ModuleType) -> None:
     answered = set(generator.held_behaviours())
     answered |= generator.explained_behaviours("not_applicable") | generator.explained_behaviours("later")
     assert sorted(generator.known_behaviours() - answered) == []
@@ -35,7 +35,7 @@ def test_no_test_names_a_behaviour_that_the_reference_has_not(generator: ModuleT
     assert sorted(name for name in named - known if name.partition("-")[0] in families) == []
 
 
-def test_what_does_not_apply_or_is_to_come_is_held_by_no_test_and_what_has_another_form_by_one(
+def test_behaviours_that_do_not_apply_have_no_test_and_adapted_ones_have_one(
     generator: ModuleType,
 ) -> None:
     held = set(generator.held_behaviours())

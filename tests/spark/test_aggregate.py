@@ -33,9 +33,7 @@ def aggregated(frame, folder, backend, **more):
     )
 
 
-def test_a_stream_of_aggregates_goes_on_over_a_restart_and_ends_as_group_by_has_it(
-    spark, stream, one_backend
-):
+def test_a_stream_of_aggregates_equals_group_by_after_a_restart(spark, stream, one_backend):
     from pyspark.sql import functions as f
 
     stream.add(ROWS[:30])

@@ -75,7 +75,7 @@ def test_running_counts_equal_spark_s_own_group_by(spark: SparkSession, backend_
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_keys_of_every_type_are_told_apart_as_group_by_does(
+def test_keys_of_every_type_are_distinguished_as_by_group_by(
     spark: SparkSession, one_backend: str, kind: str
 ) -> None:
     """NaN is one key and so are both zeros; null is a key like any other."""

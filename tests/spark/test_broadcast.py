@@ -412,7 +412,7 @@ def test_a_restart_at_another_parallelism_deals_out_operator_state(
     assert sum(lengths) == 14 * len(KEYS), "each number is on one task, also in what functions see"
 
 
-def test_a_flipped_bit_in_a_file_of_operator_state_is_named_and_nothing_goes_on(
+def test_a_flipped_bit_in_a_file_of_operator_state_is_named_and_stops_the_query(
     stream: Any, rules: Rules, one_backend: str
 ) -> None:
     rules.add(("key 0", 1))

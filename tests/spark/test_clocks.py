@@ -124,7 +124,7 @@ def test_one_machine_whose_clock_is_ahead_fires_no_timer_early(clocks: Clocks) -
     assert sorted(fired) == [("timer a+3600000", None), ("timer b+60000", None)]
 
 
-def test_timers_go_on_after_all_clocks_were_ahead_and_none_fires_twice(clocks: Clocks) -> None:
+def test_timers_continue_after_all_clocks_were_ahead_and_none_fires_twice(clocks: Clocks) -> None:
     assert clocks.epoch(0, f"a+{HOUR}") == [("row a", None)]
     clocks.set(storage=30 * DAY)
     assert clocks.epoch(1, ahead=30 * DAY) == [("timer a+3600000", None)]

@@ -113,7 +113,7 @@ def test_two_batches_are_processed_with_one_state_of_each_key(spark, one_backend
         assert [row.what for row in rows] == ["unpaid"] * expected
 
 
-def test_streams_of_two_sources_go_on_over_restarts_with_the_watermark_of_the_slower(streams, one_backend):
+def test_streams_of_two_sources_continue_over_restarts_with_the_slower_watermark(streams, one_backend):
     """WM-01, WM-03."""
     orders, payments = streams
     orders.add([order("a", 0), order("b", 10, 2), order("c", 20, 3)])

@@ -194,7 +194,7 @@ def test_a_folder_without_state_is_an_error_that_the_user_sees(spark: SparkSessi
         load(spark, tmp_path / "nowhere")
 
 
-def test_a_mistake_in_the_options_is_told_without_a_trace(spark: SparkSession, checkpoints: Path) -> None:
+def test_a_mistake_in_the_options_is_reported_without_a_trace(spark: SparkSession, checkpoints: Path) -> None:
     register(spark)
     with pytest.raises(Exception, match=r"unknown option 'stat' .* Did you mean 'state'\?") as caught:
         load(spark, checkpoints, stat="count")

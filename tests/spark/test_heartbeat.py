@@ -114,7 +114,7 @@ def test_a_batch_has_no_use_for_a_heartbeat(spark: SparkSession, one_backend: st
     ]
 
 
-def test_rows_of_any_columns_keep_them_beside_a_heartbeat(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_of_any_columns_keep_them_with_a_heartbeat(spark: SparkSession, tmp_path: Path) -> None:
     schema = "`a.b` struct<c:array<map<string,decimal(9,2)>>>, d binary, e timestamp_ntz, f date, g void"
     rows = spark.readStream.schema(schema).json(str(tmp_path))
     beside = with_heartbeat(rows, heartbeat_ms("1 day"))

@@ -188,7 +188,7 @@ def test_two_tasks_cannot_prove_anything_to_each_other(pair: tuple[socket.socket
 # -- strangers -------------------------------------------------------------------------------------
 
 
-def test_a_key_that_nobody_has_is_answered_like_any_other(enter: Callable[..., Entrance]) -> None:
+def test_an_unknown_key_is_answered_like_any_other(enter: Callable[..., Entrance]) -> None:
     entrance = enter()
     with entrance.stranger() as connection:
         connection.sendall(MARK + key_id(bytes(32)) + bytes(32))
@@ -229,7 +229,7 @@ def test_nothing_is_read_of_whom_has_not_proved_anything(enter: Callable[..., En
     assert entrance.task() == key_id(SECRET)
 
 
-def test_who_is_silent_keeps_nobody_out(enter: Callable[..., Entrance]) -> None:
+def test_a_silent_client_does_not_block_others(enter: Callable[..., Entrance]) -> None:
     entrance = enter({"hosts.connect-timeout": 60_000})
     before = threading.active_count()
     with contextlib.ExitStack() as crowd:
@@ -262,7 +262,7 @@ def test_a_byte_at_a_time_gains_no_time(enter: Callable[..., Entrance]) -> None:
         assert sent < len(message)
 
 
-def test_a_closed_door_lets_nobody_in(enter: Callable[..., Entrance]) -> None:
+def test_a_closed_listener_accepts_no_client(enter: Callable[..., Entrance]) -> None:
     entrance = enter({"hosts.connect-timeout": 60_000})
     address = entrance.address
     with entrance.stranger() as waiting:

@@ -464,7 +464,7 @@ def not_embedded(identity: TaskIdentity) -> Generator[pa.RecordBatch, None, str]
     raise AssertionError("the epoch runs in the task")
 
 
-def test_a_task_that_takes_over_is_another_attempt_and_the_owner_is_not_told_the_secret(
+def test_a_task_that_takes_over_is_another_attempt_and_keeps_the_secret(
     cluster: TwoExecutors,
 ) -> None:
     """The owner may have begun with the attempt, and what both write must not have one name."""

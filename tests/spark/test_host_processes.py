@@ -101,7 +101,7 @@ class SlowToClose(Counting):
         super().close()
 
 
-def test_a_host_that_nobody_needs_ends_when_its_functions_are_closed(
+def test_an_unused_host_ends_when_its_functions_are_closed(
     start: Callable[..., HostedJob], tmp_path: Path
 ) -> None:
     told = tmp_path / "job-0" / "told"
@@ -260,7 +260,7 @@ def test_a_broadcast_variable_is_read_where_it_is_now(
     assert (tmp_path / "said").read_text().split("\n")[1:] == ["a word", ""]
 
 
-def test_a_query_whose_limits_have_no_effect_is_told_so(
+def test_a_query_whose_limits_have_no_effect_is_warned(
     start: Callable[..., HostedJob], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Queries share the hosts of an executor, which live as the first of them wants it."""
@@ -290,7 +290,7 @@ def test_epochs_that_change_nothing_write_no_state_and_make_no_full_snapshot_due
     assert job.epoch(8, ["k0"]) == [("k0", 3)]
 
 
-def test_a_full_snapshot_goes_on_over_epochs_and_holds_none_of_them_up(
+def test_a_full_snapshot_spans_epochs_and_delays_none_of_them(
     start: Callable[..., HostedJob],
 ) -> None:
     job = start(**{"checkpoint.max-deltas": 2})

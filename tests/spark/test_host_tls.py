@@ -140,7 +140,7 @@ def test_a_task_without_a_certificate_of_the_authority_is_refused(
     assert entrance.came.empty()
 
 
-def test_a_task_without_tls_is_told_nothing(entrance: Entrance) -> None:
+def test_a_task_without_tls_gets_no_challenge(entrance: Entrance) -> None:
     with entrance.stranger() as connection, contextlib.suppress(OSError):
         connection.sendall(MARK + key_id(SECRET) + bytes(32))
         # TLS may say that this is none; a challenge is longer.
@@ -184,7 +184,7 @@ def test_a_file_that_is_not_there_costs_the_address_and_nothing_else(
 # -- what goes over it -----------------------------------------------------------------------------
 
 
-def test_both_directions_go_at_once_and_nobody_waits_for_the_other(
+def test_both_directions_work_at_once_and_neither_waits(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     data = bytes(range(256)) * (8 << 12)

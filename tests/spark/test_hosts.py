@@ -74,7 +74,7 @@ def test_the_second_and_every_later_epoch_restores_nothing(stream: Any) -> None:
     assert max(stream.all_rows()) == ("key 6", 25)
 
 
-def test_an_operator_that_foreach_batch_builds_anew_finds_its_state(stream: Any) -> None:
+def test_an_operator_that_foreach_batch_builds_again_finds_its_state(stream: Any) -> None:
     for _ in range(3):
         stream.add(rows())
     seen = []

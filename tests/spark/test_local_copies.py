@@ -27,7 +27,7 @@ def totals(stream: Any, backend: str, **options: object) -> DataFrame:
     return keyed(stream.frame(), "k", uid="totals", config=config).process(Totals(), "k string, total long")
 
 
-def test_a_query_goes_on_from_local_copies_and_around_damaged_ones(
+def test_a_query_resumes_from_local_copies_and_without_damaged_ones(
     stream: Any, one_backend: str, tmp_path: Path
 ) -> None:
     """LOC-03."""

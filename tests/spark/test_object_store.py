@@ -33,7 +33,7 @@ def totals(source: DataFrame, uri: str, backend: str, parallelism: int) -> DataF
     return keyed(source, "k", uid="totals", config=config).process(Totals(), schema)
 
 
-def test_a_query_on_an_object_store_goes_on_after_a_restart_with_another_parallelism(
+def test_a_query_on_an_object_store_continues_with_another_parallelism(
     stream: Any, object_store: Any, one_backend: str
 ) -> None:
     """Each row counts once, over deltas, a restart, a rescaling and the pruning of old checkpoints."""

@@ -132,7 +132,7 @@ def test_an_executor_that_does_not_see_the_driver_s_folder_is_named(
     assert "a local path will do on one machine only" in str(caught.value)
 
 
-def test_a_driver_that_does_not_see_what_executors_write_is_told(
+def test_a_driver_that_does_not_see_files_of_executors_is_reported(
     events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
 ) -> None:
     broken_workers.write_text(

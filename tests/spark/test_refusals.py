@@ -119,7 +119,7 @@ def test_a_state_folder_that_is_deleted_between_epochs_stops_the_query(stream: A
     )
 
 
-def test_a_flipped_bit_in_a_segment_file_is_named_and_nothing_goes_on(stream: Any, one_backend: str) -> None:
+def test_a_flipped_bit_in_a_segment_file_is_named_and_stops_the_query(stream: Any, one_backend: str) -> None:
     started(stream, one_backend)
     for segment in (stream.state / "counts" / "data").iterdir():
         content = bytearray(segment.read_bytes())

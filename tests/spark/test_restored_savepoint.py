@@ -90,7 +90,7 @@ def expected(*added: int) -> dict[str, int]:
     return {key: sum(number + add for add in (0, 100, *added)) for number, key in enumerate(KEYS)}
 
 
-def test_a_new_query_goes_on_from_a_savepoint_with_another_program(stream: Any, savepoint: Path) -> None:
+def test_a_new_query_continues_from_a_savepoint_with_another_program(stream: Any, savepoint: Path) -> None:
     """CP-16, REG-10: the first checkpoint is whole and names no file of the savepoint, which stays."""
     options = {"restore__savepoint": str(savepoint), "restore__allow_unclaimed": True}
 
@@ -151,7 +151,7 @@ def test_what_does_not_fit_the_savepoint_is_refused_before_the_query_starts(
     assert not stream.state.exists() or list(stream.state.iterdir()) == []
 
 
-def test_epoch_0_that_runs_again_is_not_told_to_begin_from_something_else(
+def test_epoch_0_that_runs_again_may_not_start_from_another_savepoint(
     stream: Any, savepoint: Path, taken: Path, tmp_path: Path
 ) -> None:
     def failing(batch: DataFrame, epoch: int) -> None:

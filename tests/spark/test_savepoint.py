@@ -88,9 +88,7 @@ def add(stream: Any, *epochs: int) -> None:
         stream.add(rows_of(epoch))
 
 
-def test_a_fork_loses_no_file_and_takes_none_twice_though_the_query_went_on(
-    stream: Any, fork: Forked, tmp_path: Path
-) -> None:
+def test_a_fork_of_a_running_query_reads_every_file_once(stream: Any, fork: Forked, tmp_path: Path) -> None:
     add(stream, 0, 1, 2)
     stream.run(totals(stream.frame(), stream.state, backend="heap-cow"))
     done: list[tuple[int, int]] = []

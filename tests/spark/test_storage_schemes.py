@@ -72,6 +72,6 @@ def test_a_query_keeps_its_checkpoints_under_a_plugins_scheme_over_a_restart(
     assert not list(shelf.rglob("*.tmp"))
 
 
-def test_a_scheme_that_nobody_has_is_refused_when_the_operator_is_built(stream: Any) -> None:
+def test_an_unknown_scheme_is_refused_when_the_operator_is_built(stream: Any) -> None:
     with pytest.raises(UnknownSchemeError, match="no file system has the scheme 'shelve'"):
         totals(stream.frame(), {"checkpoint.dir": "shelve://jobs/state"})

@@ -70,7 +70,7 @@ def checkpoint(stream: Any, epoch: int, uid: str = "totals") -> CheckpointMetada
     return metadata
 
 
-def test_running_figures_over_several_epochs_equal_a_batch_query(stream: Any, backend_name: str) -> None:
+def test_running_totals_over_several_epochs_equal_a_batch_query(stream: Any, backend_name: str) -> None:
     for epoch in range(3):
         stream.add(epoch_rows(epoch))
     stream.run(totals(stream, stream.frame(), backend=backend_name))
@@ -85,7 +85,7 @@ def test_running_figures_over_several_epochs_equal_a_batch_query(stream: Any, ba
     assert not (stream.state / "totals" / "chk-0").exists(), "two checkpoints are kept by default"
 
 
-def test_restarts_go_on_with_what_spark_is_configured_with_each_time(
+def test_restarts_use_the_configuration_of_spark_each_time(
     stream: Any, spark: SparkSession, backend_name: str
 ) -> None:
     """KG-07: key groups are spread anew when the parallelism changes; any backend reads any other's state."""
@@ -261,7 +261,7 @@ def keyedstate_checkpoint_subsumed(uid, epoch):
 """
 
 
-def test_a_backend_of_a_module_is_used_and_told_of_every_checkpoint(
+def test_a_backend_of_a_module_is_used_and_notified_of_every_checkpoint(
     stream: Any, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The driver's module registers by configuration, in tasks too; its failing hook stops nothing."""

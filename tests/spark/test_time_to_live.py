@@ -159,7 +159,7 @@ def test_an_epoch_without_event_times_keeps_the_watermark(stream: Any, one_backe
     ]
 
 
-def test_processing_time_goes_on_between_epochs(stream: Any, one_backend: str) -> None:
+def test_processing_time_advances_between_epochs(stream: Any, one_backend: str) -> None:
     for _ in range(3):
         stream.add([{"k": "a", "v": 1}])
     stream.run(last_seen(stream, one_backend, function=LastSeenLately()))

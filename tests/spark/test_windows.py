@@ -139,7 +139,7 @@ def test_windows_without_an_end_are_groups_of_rows(frame, one_backend):
 
 
 @pytest.mark.parametrize("by", ["rows", "columns"])
-def test_a_stream_of_windows_goes_on_over_a_restart_and_fires_each_window_once(stream, one_backend, by):
+def test_a_stream_of_windows_continues_over_a_restart_and_fires_each_window_once(stream, one_backend, by):
     def windows():
         config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
         event_time = EventTime("ts", delay="10 s")

@@ -122,7 +122,7 @@ def test_diff_compares_the_epochs_that_it_began_with(running, invoke, tmp_path):
         assert (state["added"], state["removed"]) == (0, 0)
 
 
-def test_list_and_show_and_savepoints_are_made_of_what_is_there(running, invoke, tmp_path):
+def test_list_show_and_savepoints_work_while_the_query_runs(running, invoke, tmp_path):
     for number in range(ROUNDS):
         assert invoke("checkpoint", "list", str(tmp_path / "state")).returncode == 0
         assert invoke("checkpoint", "show", str(tmp_path / "state")).returncode == 0

@@ -127,7 +127,7 @@ def test_a_chain_equals_a_whole_state_of_another_parallelism(diff, stored, query
     assert diff("state/aircraft", "other/renamed", "--state", "flights", "--state", "delay")[0] == 0
 
 
-def test_states_that_came_went_or_changed_their_type_are_told(diff, stored, query, tmp_path):
+def test_states_that_were_added_removed_or_retyped_are_reported(diff, stored, query, tmp_path):
     other = stored.Query(tmp_path / "other", operator_state=True)
     kept = {name: other.metas[name] for name in ("flights", "delay", "seen")}
     other.metas = {

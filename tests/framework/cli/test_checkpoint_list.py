@@ -203,14 +203,14 @@ def test_a_folder_whose_owner_is_gone_or_damaged_has_a_problem(invoke, operator,
     ],
     ids=["missing", "empty", "other things", "Spark's"],
 )
-def test_what_holds_no_state_is_refused_with_what_is_there_and_what_is_wanted(invoke, tmp_path, make, found):
+def test_a_folder_without_state_is_refused_with_its_files_named(invoke, tmp_path, make, found):
     make(tmp_path / "x")
     with pytest.raises(NoSnapshotError, match=found) as raised:
         invoke("checkpoint", "list", str(tmp_path / "x"))
     assert "checkpoint.dir" in str(raised.value)
 
 
-def test_files_beside_the_operators_are_passed_over(invoke, query, tmp_path):
+def test_files_next_to_the_operators_are_ignored(invoke, query, tmp_path):
     (tmp_path / "state/README.txt").write_text("mine")
     (tmp_path / "state/photos").mkdir()
     ran = invoke("checkpoint", "list", str(tmp_path / "state"), "--format", "json")

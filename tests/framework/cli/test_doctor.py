@@ -164,7 +164,7 @@ def test_a_worker_python_that_cannot_be_asked_is_named(invoke, python, status, p
 # -- Java ------------------------------------------------------------------------------------------
 
 
-def test_without_java_the_way_out_is_told(run):
+def test_without_java_the_way_out_is_named(run):
     ran = run("doctor", "--format", "json", PATH="", JAVA_HOME=None)
     java = diagnosed(ran)["java"]
     assert java["status"] == "failed"
@@ -322,7 +322,7 @@ def test_the_numbers_of_a_version_are_read(text, numbers):
 # -- backends and options --------------------------------------------------------------------------
 
 
-def test_a_broken_backend_that_nobody_chose_is_a_warning(invoke, distributions):
+def test_a_broken_backend_that_is_not_chosen_is_a_warning(invoke, distributions):
     distributions.add_source("broken-dist", "1.0", "broken", "raise RuntimeError('boom')")
     broken = diagnosed(invoke("doctor", "--format", "json"))["backend broken"]
     assert broken["status"] == "warning"
@@ -344,7 +344,7 @@ def test_a_backend_that_is_not_installed_fails_with_what_there_is(invoke):
     assert ran.returncode == 1
 
 
-def test_how_a_backend_was_built_is_told(invoke, distributions):
+def test_how_a_backend_was_built_is_reported(invoke, distributions):
     describe = (
         "def keyedstate_describe_backend():\n    return BackendDescription(name='mine', version='1', "
         "hook_api=(1, 1), summary='', capabilities={}, build='compiled by hand')\n"
@@ -361,7 +361,7 @@ def test_how_a_backend_was_built_is_told(invoke, distributions):
         ({"KEYEDSTATE_PLUGINS_MODULES": "nowhere"}, "No module named 'nowhere'"),
     ],
 )
-def test_a_wrong_option_fails_and_the_other_checks_go_on(invoke, environment, problem):
+def test_a_wrong_option_fails_and_the_other_checks_continue(invoke, environment, problem):
     ran = invoke("doctor", "--format", "json", **environment)
     checks_by_name = diagnosed(ran)
     assert checks_by_name["options"]["status"] == "failed"
@@ -411,7 +411,7 @@ def test_a_folder_without_permission_fails(invoke, tmp_path):
     assert "Permission denied" in diagnosed(ran)["storage"]["detail"]
 
 
-def test_a_storage_that_nobody_knows_fails(invoke):
+def test_an_unknown_storage_fails(invoke):
     ran = invoke("doctor", "--format", "json", KEYEDSTATE_CHECKPOINT_DIR="s4://bucket/folder")
     storage = diagnosed(ran)["storage"]
     assert storage["status"] == "failed"

@@ -52,7 +52,7 @@ def explained(invoke: Any, tmp_path: Path, log: str) -> Any:
     return causes
 
 
-def test_each_error_of_a_function_is_told_once(invoke: Any, tmp_path: Path) -> None:
+def test_each_error_of_a_function_is_reported_once(invoke: Any, tmp_path: Path) -> None:
     first, second = explained(invoke, tmp_path, spark_log(report("N1"), report("N2"), report("N1")))
     assert (first["error"], first["key"], first["times"]) == ("LookupError: no flight N1", "N1", 4)
     assert (second["error"], second["epoch"], second["times"]) == ("LookupError: no flight N2", 0, 2)
@@ -67,24 +67,24 @@ def test_people_get_the_error_first_and_no_trace_of_java(invoke: Any, tmp_path: 
     assert "apache" not in out and "keyedstate-facts" not in out
 
 
-def test_errors_of_keyedstate_are_told_with_their_messages(invoke: Any, tmp_path: Path) -> None:
+def test_errors_of_keyedstate_are_reported_with_their_messages(invoke: Any, tmp_path: Path) -> None:
     said = "keyedstate.errors.MaxParallelismChangedError: The max parallelism is 8.\n  File ..."
     (cause,) = explained(invoke, tmp_path, spark_log(said))
     assert cause == {"error": "MaxParallelismChangedError: The max parallelism is 8.", "times": 2}
 
 
-def test_other_python_errors_are_told_where_there_are_none_of_ours(invoke: Any, tmp_path: Path) -> None:
+def test_other_python_errors_are_reported_without_ours(invoke: Any, tmp_path: Path) -> None:
     trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\nZeroDivisionError: by zero'
     (cause,) = explained(invoke, tmp_path, spark_log(trace))
     assert cause["error"] == "ZeroDivisionError: by zero"
 
 
-def test_errors_of_java_are_told_where_there_are_no_others(invoke: Any, tmp_path: Path) -> None:
+def test_errors_of_java_are_reported_without_others(invoke: Any, tmp_path: Path) -> None:
     (cause,) = explained(invoke, tmp_path, spark_log("the worker crashed"))
     assert cause["error"] == "java.lang.IllegalStateException: the worker is gone"
 
 
-def test_an_error_of_java_without_a_cause_is_told(invoke: Any, tmp_path: Path) -> None:
+def test_an_error_of_java_without_a_cause_is_reported(invoke: Any, tmp_path: Path) -> None:
     log = (
         "26/11/22 11:52:19 ERROR Executor: Exception in task 0.0 in stage 1.0 (TID 1)\n"
         "java.lang.OutOfMemoryError: Java heap space\n"

@@ -91,7 +91,7 @@ def test_a_folder_that_is_taken_or_no_state_ends_with_one_line_and_status_2(run,
 # -- fork ------------------------------------------------------------------------------------------
 
 
-def test_a_fork_has_everything_that_a_new_query_goes_on_from(invoke, savepoint, tmp_path):
+def test_a_fork_has_everything_that_a_new_query_continues_from(invoke, savepoint, tmp_path):
     places = str(tmp_path / "new/spark"), str(tmp_path / "new/state")
     ran = invoke("savepoint", "fork", str(savepoint), *places, "--format", "json")
     document = json.loads(ran.stdout)

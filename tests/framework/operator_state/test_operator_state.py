@@ -364,7 +364,7 @@ def started(backend: OperatorStateBackend) -> tuple[BlockingSink, threading.Thre
     return sink, thread, raised, task
 
 
-def test_the_owner_goes_on_while_a_blocked_snapshot_keeps_the_old_values(backend):
+def test_the_owner_continues_while_a_blocked_snapshot_keeps_the_old_values(backend):
     """OP-03."""
     numbers = backend.get_state(OperatorListState("s", types.INT64))
     numbers.update([1, 2])
@@ -456,7 +456,7 @@ def test_a_restart_deals_out_lists_and_gives_union_lists_and_maps_to_all(files, 
     assert [task[2] for task in found] == [{"a": ["rule"], "b": []}] * parallelism
 
 
-def test_within_a_run_each_task_goes_on_with_its_own_elements(files):
+def test_within_a_run_each_task_continues_with_its_own_elements(files):
     """A union list would otherwise grow with every epoch in which tasks are restored from files."""
     tasks = files.restore([files.write(task) for task in three_tasks()], restarted=False)
     assert [contents(task)[:2] for task in tasks] == [
@@ -468,7 +468,7 @@ def test_within_a_run_each_task_goes_on_with_its_own_elements(files):
     assert [contents(task)[1] for task in tasks] == [[["0"], ["1"], ["2"]]] * 2, "another parallelism"
 
 
-def test_a_restored_state_that_nobody_registers_is_kept_and_dealt_out(files):
+def test_a_restored_state_that_is_not_registered_is_kept_and_redistributed(files):
     """OP-05: it is there by its name, whenever it is asked for."""
     parts = [files.write(task) for task in three_tasks()]
     for parallelism in (2, 4, 1):

@@ -263,9 +263,7 @@ def test_large_values_count_with_their_size() -> None:
         (types.tuple_of(types.INT64, types.list_of(types.INT64)), False),
     ],
 )
-def test_only_what_nobody_changes_and_what_comes_back_as_it_was_is_cached(
-    serializer: Any, cached: bool
-) -> None:
+def test_only_immutable_values_that_read_back_unchanged_are_cached(serializer: Any, cached: bool) -> None:
     meta = StateMeta("state", StateKind.VALUE, types.INT64, types.VOID, serializer)
     assert (weight_of(serializer) is not None) is cached
     assert isinstance(table_of(meta, 1_000_000)[0], CachedValueTable) is cached
@@ -309,7 +307,7 @@ def test_entries_are_read_as_what_the_program_declares_after_a_change_of_type() 
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_no_cache_goes_on_where_values_become_such_as_must_not_be_cached(counted: bool) -> None:
+def test_caching_ends_when_values_become_uncacheable(counted: bool) -> None:
     """MIG-01."""
     parts = {"n": nullable(types.INT64)}
     old = StateMeta("n", StateKind.VALUE, types.INT64, types.VOID, accumulators_of(parts))

@@ -133,7 +133,7 @@ def test_appending_to_a_list_reads_nothing() -> None:
     assert len(space.rows) == 1
 
 
-def test_a_long_list_lies_in_several_chunks() -> None:
+def test_a_long_list_is_stored_in_several_chunks() -> None:
     table, space = table_of(StateKind.LIST, types.list_of(types.BYTES))
     table.put(0, "a", VOID, [bytes(1_000)] * 200)
     table.buffer.flush()

@@ -213,7 +213,7 @@ def test_very_many_timers_of_one_time_come_in_parts_of_bounded_size() -> None:
     assert [*queue] == [(8, "a", 4, 0)]
 
 
-def test_whoever_stops_taking_timers_by_columns_loses_none() -> None:
+def test_a_function_that_stops_taking_timers_by_columns_loses_none() -> None:
     """TM-15."""
     queue = queue_over(table_over(DictSpace()))
     for time in range(30):
@@ -242,7 +242,7 @@ def test_nothing_is_read_of_key_groups_whose_timers_come_later() -> None:
     assert space.reads == before
 
 
-def test_both_queues_go_on_from_the_same_table() -> None:
+def test_both_queues_continue_from_the_same_table() -> None:
     table = table_over(DictSpace())
     queue: Any = HeapTimerQueue(table, bare=True)
     for key in range(40):

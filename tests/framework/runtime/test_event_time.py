@@ -92,7 +92,7 @@ def run(backend, rows, event_time=TIMES, function=None):
     return out, operator.largest_event_time
 
 
-def test_a_function_is_told_the_event_time_of_its_row_and_the_watermark(backend):
+def test_a_function_gets_the_event_time_of_its_row_and_the_watermark(backend):
     out, largest = run(backend, [("a", 1, 5000), ("b", 2, None), ("a", 3, 4000)])
     assert out == [
         ("a", None, 5000, BEFORE_TIME),
@@ -130,7 +130,7 @@ def test_a_replay_expires_what_the_first_run_did(backend):
     assert outputs[0] == outputs[1]
 
 
-def test_a_state_in_event_time_is_refused_where_there_is_none(backend):
+def test_a_state_in_event_time_is_refused_without_event_times(backend):
     with backend.open(event_time=False) as fresh:
         with pytest.raises(MissingEventTimeError, match=r"'seen'.*event_time=EventTime\('ts'"):
             run(fresh, [("a", 1, 5000)])

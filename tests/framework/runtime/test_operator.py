@@ -97,7 +97,7 @@ def run(request):
         backend.close()
 
 
-def test_state_goes_on_from_batch_to_batch_and_run_to_run(run):
+def test_state_continues_from_batch_to_batch_and_run_to_run(run):
     first = batch(["k"], k=["a", "b", "a"])
     assert run(Counts(), [first, first], ["k"]) == [
         ("a", 1), ("a", 2), ("a", 3), ("a", 4), ("b", 1), ("b", 2),

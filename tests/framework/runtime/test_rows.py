@@ -26,7 +26,7 @@ def test_a_row_is_a_value_of_the_type_that_its_schema_has() -> None:
     assert rows[1].as_dict() == {"name": None, "two words": 2}
 
 
-def test_nested_columns_are_rows_lists_and_dicts_whatever_lies_in_them() -> None:
+def test_nested_columns_are_rows_lists_and_dicts_whatever_they_contain() -> None:
     inner = pa.struct([("n", pa.int64()), ("names", pa.list_(pa.string()))])
     columns = {
         "place": pa.array([{"n": 1, "names": ["a"]}, None], inner),

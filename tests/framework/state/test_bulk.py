@@ -131,7 +131,7 @@ def test_bulk_methods_do_what_their_loops_do(instances, given):
 
 
 @pytest.mark.parametrize("tracked", [False, True], ids=["", "tracked"])
-def test_bulk_methods_do_what_their_loops_do_over_many_rows_and_beside_a_snapshot(instances, tracked):
+def test_bulk_methods_equal_their_loops_over_many_rows_and_during_a_snapshot(instances, tracked):
     """More rows than are handled in a stretch, keys that come once and again, stored before and new."""
     generator = random.Random(42)
     one, many = (instances.open(track_changes=tracked) for _ in range(2))

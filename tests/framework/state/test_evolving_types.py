@@ -113,7 +113,7 @@ def test_the_same_class_comes_back_as_itself(instances):
     assert entries(restored, state)[1] == V1("foo", 1456)
 
 
-def test_a_reconfigured_type_goes_on_with_the_old_positions_and_is_found_again(instances):
+def test_a_reconfigured_type_keeps_the_old_positions_and_is_found_again(instances):
     """MIG-02; a second look-up with the declared type is the first one's."""
     snapshot = written(instances, ValueState("s", click(V1)), lambda name, count: V1(name, count, Level.HIGH))
     backend = instances.open([snapshot])

@@ -92,7 +92,7 @@ def test_an_entry_equals_the_pair_and_the_entry_of_another_state(backend, counts
     assert (mine.key, mine.value, tuple(mine)) == (0, "10", (0, "10"))
 
 
-def test_an_iterator_goes_on_over_a_map_that_changes(counts):
+def test_an_iterator_continues_over_a_map_that_changes(counts):
     counts.put_all({1: "a", 2: "b", 3: "c"})
     iterator = counts.entries()
     assert next(iterator) == (1, "a")
@@ -119,7 +119,7 @@ def test_an_iterator_stays_with_the_key_that_it_was_made_for(backend, counts):
     assert dict(counts.items()) == {1: "again"}
 
 
-def test_an_iterator_over_a_map_that_goes_on_after_a_snapshot_leaves_the_snapshot_alone(instances):
+def test_an_iterator_that_continues_after_a_snapshot_does_not_change_it(instances):
     """SB-51."""
     backend = instances.open()
     backend.set_current_key(1)

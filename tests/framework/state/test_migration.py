@@ -164,7 +164,7 @@ def kept(kind, make):
     return {key: kind[3]([make(event) for event in events]) for key, events in EVENTS.items()}
 
 
-def test_a_type_that_did_not_change_goes_on_as_it_is(instances, kind, snapshot):
+def test_an_unchanged_type_is_used_as_it_is(instances, kind, snapshot):
     """MIG-07, and the same for the other kinds."""
     restored = instances.open([snapshot])
     assert read_all(restored, kind, WRITTEN) == kept(kind, lambda event: event)
@@ -189,7 +189,7 @@ def test_a_type_that_migrates_is_read_written_and_kept(instances, kind, snapshot
     assert (again[1], again[3]) == (expected[1], expected[3])
 
 
-def test_a_reconfigured_type_goes_on_with_the_positions_of_the_checkpoint(instances, kind, snapshot):
+def test_a_reconfigured_type_keeps_the_positions_of_the_checkpoint(instances, kind, snapshot):
     """MIG-02, MIG-05, MIG-09."""
     restored = instances.open([snapshot])
     type_ = event(Reconfigured, types.INT32)

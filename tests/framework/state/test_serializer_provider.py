@@ -46,7 +46,7 @@ both_orders = pytest.mark.parametrize("provider_of", [lazy, eager])
 
 
 @both_orders
-def test_a_type_that_goes_on_as_it_is_is_the_registered_one(provider_of: Any) -> None:
+def test_an_unchanged_type_is_the_registered_one(provider_of: Any) -> None:
     """MIG-25."""
     registered = types.list_of(types.INT64)
     provider = provider_of(types.list_of(types.INT64), registered)
@@ -55,7 +55,7 @@ def test_a_type_that_goes_on_as_it_is_is_the_registered_one(provider_of: Any) ->
 
 
 @both_orders
-def test_after_a_migration_the_registered_type_goes_on(provider_of: Any) -> None:
+def test_after_a_migration_the_registered_type_is_used(provider_of: Any) -> None:
     """MIG-25: and the restored one still reads what was written."""
     provider = provider_of(types.INT32, types.INT64)
     assert (provider.current, provider.previous) == (types.INT64, types.INT32)

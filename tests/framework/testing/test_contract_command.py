@@ -69,7 +69,7 @@ def line_of(output: str, name: str) -> list[str]:
     return line.rstrip().removeprefix(name).split(maxsplit=5)
 
 
-def test_a_backend_that_holds_what_it_claims_is_told_line_by_line(tmp_path, backend_name):
+def test_a_backend_that_passes_is_reported_line_by_line(tmp_path, backend_name):
     ran = run(tmp_path / "work", backend_name, "--no-baseline", "-k", "snapshot or removed")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.startswith(backend_name)

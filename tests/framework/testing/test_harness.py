@@ -187,7 +187,7 @@ def test_state_of_every_kind_is_read_by_key_across_instances(page_views):
     )
 
 
-def test_a_handle_stays_at_its_key_while_rows_and_other_handles_go_on(page_views):
+def test_an_accessor_stays_at_its_key_while_rows_and_other_accessors_continue(page_views):
     views = page_views()
     views.process_all([("ann", "home", 1), ("ann", "home", 1), ("bob", "home", 1)])
     ann, bob = views.state(PageViews.views, "ann"), views.state(PageViews.views, "bob")
@@ -274,7 +274,7 @@ def test_each_epoch_has_a_new_copy_of_the_function_and_the_same_state(harness):
     assert not hasattr(function, "notes")
 
 
-def test_state_goes_on_over_epochs(page_views):
+def test_state_continues_over_epochs(page_views):
     views = page_views(parallelism=2)
     for number in range(1, 4):
         assert views.process(("ann", "home", 1)) == [("ann", number, number)]

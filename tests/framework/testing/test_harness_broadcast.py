@@ -72,7 +72,7 @@ def test_broadcast_state_is_the_same_on_every_instance_after_a_rescale(rules, be
     assert harness.process(("ann", 1)) == [("ann", 6)]
 
 
-def test_operator_lists_are_dealt_out_and_union_lists_given_to_all(rules):
+def test_operator_lists_are_redistributed_and_union_lists_given_to_all(rules):
     class Lists(KeyedProcessFunction):
         seen = OperatorListState("seen", types.STRING)
         tasks = UnionListState("tasks", types.INT64)

@@ -167,7 +167,7 @@ def test_a_state_that_the_new_function_does_not_register_is_kept(sums):
     assert content(sums(restore=nothing.snapshot())) == content(harness)
 
 
-def test_a_new_function_goes_on_with_wider_types(sums):
+def test_a_new_function_continues_with_wider_types(sums):
     class Wider(KeyedProcessFunction):
         sum = ValueState("sum", types.nullable(types.INT64))
 
@@ -260,7 +260,7 @@ def test_a_damaged_file_is_found_when_it_is_read(sums, folders):
         sums(restore=snapshot)
 
 
-def test_files_are_gone_when_nobody_holds_the_snapshot(sums, folders):
+def test_files_are_deleted_when_the_snapshot_is_not_referenced(sums, folders):
     harness = sums(parallelism=2)
     harness.process_all(rows(1))
     snapshot = harness.snapshot()

@@ -73,7 +73,7 @@ def sessions(harness):
 # -- processing time -----------------------------------------------------------------------------------
 
 
-def test_time_stands_still_until_it_is_moved(sessions):
+def test_time_is_constant_until_it_is_moved(sessions):
     harness = sessions()
     assert harness.processing_time == 0
     harness.process(("ann", 1))

@@ -26,7 +26,7 @@ def test_a_machine_too_far_from_the_storage_goes_by_its_clock(ahead, expected):
 @pytest.mark.parametrize(
     ("stored", "expected"), [(None, 0), (-1, 0), (SKEW - 1, SKEW - 1), (SKEW, SKEW), (30 * DAY, SKEW)]
 )
-def test_time_stands_still_for_the_largest_skew_at_most(storage, stored, expected):
+def test_time_stops_for_the_largest_skew_at_most(storage, stored, expected):
     found = EpochClock(NOW, storage, SKEW).processing_time(None if stored is None else NOW + stored)
     assert found == NOW + expected
 

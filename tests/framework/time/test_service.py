@@ -219,7 +219,7 @@ def test_a_callback_that_raises_stops_firing_and_the_rest_fire_at_the_next_advan
     assert [key for _, key, _ in instance.target.events] == ["key1", "key2", "key3"]
 
 
-def test_firing_may_be_interrupted_between_two_timers_and_goes_on_at_the_same_watermark(instance):
+def test_interrupted_firing_continues_at_the_same_watermark(instance):
     """TM-15."""
     four(instance, instance.event)
     instance.backend.advance_watermark(10)
@@ -440,7 +440,7 @@ def test_a_snapshot_has_the_timers_of_its_moment(backends):
     assert backends.instance([second]).all_event_timers() == {Timer(2, "k", "n"), Timer(3, "k", "n")}
 
 
-def test_timers_of_a_service_that_nobody_asks_for_are_carried_on(backends):
+def test_timers_of_an_unrequested_service_are_kept(backends):
     instance = backends.instance()
     instance.event("k", "n", 1)
     silent = backends.backend([backends.snapshot(instance.backend)])
@@ -481,7 +481,7 @@ def test_no_state_of_a_user_may_have_the_name_of_timers():
         ValueState(EVENT_TIMERS + "timers", types.INT64)
 
 
-def test_timers_and_states_of_a_key_live_beside_each_other(backends):
+def test_timers_and_states_of_a_key_coexist(backends):
     instance = backends.instance()
     count = instance.backend.get_state(ValueState("count", types.INT64, default=0))
     instance.target.then = lambda timer: count.update(count.value() + timer.time)
@@ -497,7 +497,7 @@ def test_timers_and_states_of_a_key_live_beside_each_other(backends):
     assert found == {"a": 3, "b": 5}
 
 
-def test_a_queue_that_is_made_anew_has_what_was_changed_beside_it(backends):
+def test_a_new_queue_has_timers_changed_outside_of_the_old_one(backends):
     """As where a resident host catches up with deltas of another one."""
     instance = backends.instance()
     instance.event("k", "n", 1, 2)

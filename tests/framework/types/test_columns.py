@@ -237,7 +237,7 @@ def test_arrays_that_are_read_can_be_changed_and_share_nothing() -> None:
     assert column.to_pylist() == [[1, 2], None, [3]]
 
 
-def test_what_lies_under_a_null_slot_is_not_read() -> None:
+def test_the_value_of_a_null_slot_is_not_read() -> None:
     under = pa.array([1, None, 3])
     structs = pa.StructArray.from_arrays([under], names=["f0"], mask=pa.array([False, True, False]))
     assert types.tuple_of(types.INT64).from_arrow(structs) == [(1,), None, (3,)]

@@ -208,7 +208,7 @@ def test_a_field_that_may_not_be_none_any_more_is_incompatible() -> None:
     assert "may not be None any more" in verdict.reason
 
 
-def test_defaults_are_made_anew_for_each_old_value() -> None:
+def test_defaults_are_created_for_each_old_value() -> None:
     [first, second] = restored_values(click(V1), click(Grown), [V1("a", 1), V1("b", 2)])[0]
     assert first.tags == second.tags == ["new"]
     assert first.tags is not second.tags
@@ -391,7 +391,7 @@ def test_a_subclass_evolves_like_any_record() -> None:
         lambda: types.record_of(Event, subclasses=["Login"]),
     ],
 )
-def test_subclasses_that_cannot_be_told_apart_or_are_none_are_refused(make: Callable[[], Any]) -> None:
+def test_subclasses_that_cannot_be_distinguished_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(UnsupportedTypeError):
         make()
 

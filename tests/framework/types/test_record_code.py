@@ -286,7 +286,7 @@ def test_records_of_no_field_one_field_and_very_many_are_as_others() -> None:
 
 
 @pytest.mark.parametrize("pickler", [pickle, cloudpickle], ids=lambda module: module.__name__)
-def test_a_serializer_travels_and_writes_its_functions_anew(cls: type[Any], pickler: Any) -> None:
+def test_a_pickled_serializer_compiles_its_functions_again(cls: type[Any], pickler: Any) -> None:
     serializer = pickler.loads(pickler.dumps(types.record_of(cls)))
     value = made(cls)
     assert serializer == types.record_of(cls)

@@ -331,7 +331,7 @@ def test_what_is_nullable_already_stays_as_it_is() -> None:
     assert types.nullable(once) is once
 
 
-def test_a_value_computed_once_may_lie_beside_the_fields() -> None:
+def test_a_value_computed_once_may_be_an_attribute_besides_the_fields() -> None:
     """``functools.cached_property`` comes back by itself after a restart."""
     click = Click("example.org/a")
     assert click.host == "example.org"

@@ -138,7 +138,7 @@ class Bench(OnMergeContext):
         return not (self.cells or self.event_timers or self.clock_timers)
 
 
-def test_a_count_trigger_counts_per_window_fires_at_the_count_and_begins_anew() -> None:
+def test_a_count_trigger_fires_at_the_count_of_a_window_and_restarts() -> None:
     """WIN-24."""
     bench = Bench(CountTrigger.of(3))
     other = TimeWindow(100, 200)
@@ -241,7 +241,7 @@ def test_a_continuous_processing_time_trigger_fires_by_the_clock_and_at_the_end(
     assert bench.empty
 
 
-def test_a_continuous_processing_time_trigger_goes_on_where_the_window_ended_long_ago() -> None:
+def test_a_continuous_processing_time_trigger_continues_after_the_window_ended() -> None:
     bench = Bench(ContinuousProcessingTimeTrigger.of(1000))
     bench.now = 10_500
     assert bench.row(time=5) is CONTINUE
@@ -299,7 +299,7 @@ def test_a_purging_trigger_merges_and_clears_as_the_other_one() -> None:
     assert bench.empty
 
 
-def test_a_timeout_fires_a_while_after_the_first_row_and_begins_anew() -> None:
+def test_a_timeout_fires_after_the_first_row_and_restarts() -> None:
     bench = Bench(ProcessingTimeoutTrigger.of(CountTrigger.of(3), 50))
     assert bench.row() is CONTINUE
     bench.now = 20
@@ -322,7 +322,7 @@ def test_a_timeout_may_count_from_the_last_row_and_keep_what_the_other_trigger_r
     assert bench.row() is FIRE_AND_PURGE
 
 
-def test_a_timeout_that_counts_anew_leaves_the_other_trigger_its_timer_of_the_same_time() -> None:
+def test_a_restarted_timeout_keeps_the_timer_of_the_other_trigger() -> None:
     nested = ContinuousProcessingTimeTrigger.of(50)
     bench = Bench(
         ProcessingTimeoutTrigger.of(nested, 50, reset_timer_on_new_record=True, should_clear_on_timeout=False)

@@ -180,7 +180,7 @@ def test_late_and_timeless_rows_are_counted_where_they_go_nowhere(harness: Make)
             assert job.num_entries() == 0
 
 
-def test_a_row_without_event_time_stops_the_epoch_unless_told_otherwise(harness: Make) -> None:
+def test_a_row_without_event_time_stops_the_epoch_by_default(harness: Make) -> None:
     """WIN-26."""
     for declared in (
         windowed(Session.with_gap(5)).reduce(summed),
@@ -198,7 +198,7 @@ class Grumpy(EventTimeTrigger):
         return super().on_element(element, timestamp, window, ctx)
 
 
-def test_a_trigger_that_raises_is_reported_with_the_key_and_a_snapshot_goes_on(harness: Make) -> None:
+def test_a_trigger_that_raises_is_reported_with_the_key_and_a_snapshot_continues(harness: Make) -> None:
     job = harness(windowed(Tumbling.of("1 min")).trigger(Grumpy()).reduce(summed), REDUCED)
     job.process(row("ann", 0))
     snapshot = job.snapshot()
@@ -303,7 +303,7 @@ def test_aggregates_of_columns_that_are_not_there_are_refused() -> None:
             Harness(declared, key="user", schema=SCHEMA, output=REDUCED, event_time=EventTime("ts"))
 
 
-def test_a_function_that_was_not_told_its_columns_cannot_be_opened() -> None:
+def test_a_function_without_its_columns_cannot_be_opened() -> None:
     function = windowed(Tumbling.of(1)).reduce(summed)
     with pytest.raises(InvalidFunctionError, match=r"keyed\(\.\.\.\)\.window"):
         function.open(None)

@@ -163,7 +163,7 @@ def test_reading_and_copying_for_a_reader_is_no_change(cowmap: ModuleType) -> No
     assert changes(state_map, 0) == ({(5, NS): [5, 0]}, set())
 
 
-def test_held_values_are_copied_before_the_owner_changes_them(cowmap: ModuleType) -> None:
+def test_cached_values_are_copied_before_the_owner_changes_them(cowmap: ModuleType) -> None:
     state_map = cowmap.CopyOnWriteStateMap(list)
     state_map.begin_epoch(1)
     state_map.put("a", NS, [1])

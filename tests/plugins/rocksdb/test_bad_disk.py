@@ -66,7 +66,7 @@ def test_a_full_disk_is_said_with_its_folder_and_does_not_keep_it_from_being_clo
     instance.close()
 
 
-def test_a_full_snapshot_that_cannot_be_flushed_leaves_no_folder_and_the_query_goes_on_from_the_last(
+def test_a_full_snapshot_that_cannot_be_flushed_leaves_no_folder(
     tmp_path: Path,
 ) -> None:
     """SNAP-01, SNAP-02, SNAP-03."""

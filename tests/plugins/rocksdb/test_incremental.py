@@ -86,7 +86,7 @@ def test_only_new_files_are_uploaded_and_the_others_shared(job: Job) -> None:
     assert not set(others.values()) & first.data_files, "what RocksDB changes is uploaded every time"
 
 
-def test_files_of_an_attempt_that_came_to_nothing_are_uploaded_again(job: Job) -> None:
+def test_files_of_a_failed_attempt_are_uploaded_again(job: Job) -> None:
     """INC-02: only a completed checkpoint is gone on from."""
     (first,) = job.run(count(*range(100)))
     (aborted,) = job.run(count(*range(100, 200)), publish=False)
@@ -204,7 +204,7 @@ def test_exactly_the_files_that_no_retained_checkpoint_uses_are_gone(job: Job) -
 # -- restores --------------------------------------------------------------
 
 
-def test_a_restore_of_the_same_range_goes_on_with_the_files_as_they_are(job: Job) -> None:
+def test_a_restore_of_the_same_range_continues_with_the_files_as_they_are(job: Job) -> None:
     (first,) = job.run(count(*range(2_000)))
     job.restart()
     assert counted(job) == dict.fromkeys(range(2_000), 1)
@@ -284,7 +284,7 @@ def test_rows_that_were_cut_off_never_come_back_and_leave_the_disk_by_a_compacti
     job.close()
 
 
-def test_a_database_is_compacted_beside_the_work_after_it_was_cut(tmp_path: Path) -> None:
+def test_a_database_is_compacted_in_the_background_after_it_was_cut(tmp_path: Path) -> None:
     job = Job(tmp_path, options={"rocksdb.incremental": True, "rocksdb.compact-after-restore": True})
     job.restart(1)
     job.run(count(*range(2_000)))
@@ -327,7 +327,7 @@ def test_native_files_are_fetched_from_local_copies_that_are_what_was_written(tm
 
 
 @pytest.mark.parametrize("other", ["heap-cow", "nested-map"])
-def test_a_query_goes_on_with_another_backend_from_native_files(tmp_path: Path, other: str) -> None:
+def test_a_query_continues_with_another_backend_from_native_files(tmp_path: Path, other: str) -> None:
     job = Job(tmp_path)
     job.restart(2)
     job.run(count(*range(50)))
@@ -399,7 +399,7 @@ def test_a_native_file_that_is_not_the_one_that_was_written_is_refused(job: Job,
     assert damage == "missing" or isinstance(caught.value, CorruptFileError)
 
 
-def test_an_upload_that_fails_leaves_nothing_and_the_next_one_goes_on(
+def test_an_upload_that_fails_leaves_nothing_and_the_next_one_succeeds(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SNAP-01, SNAP-02, SNAP-03: what was linked and what was uploaded is deleted."""

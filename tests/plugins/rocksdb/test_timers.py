@@ -100,7 +100,7 @@ class TimerJob(Job):
     ("incremental", "writing"),
     [(True, SnapshotKind.DELTA), (True, SnapshotKind.DELTA_AND_FULL), (False, SnapshotKind.DELTA)],
 )
-def test_timers_go_on_with_either_queue_and_any_parallelism(
+def test_timers_continue_with_either_queue_and_any_parallelism(
     tmp_path: Path, incremental: bool, writing: SnapshotKind
 ) -> None:
     """TIMER-01, SCALE-01, PQ-10, PQ-11: from table files, deltas and segment files, in order."""
@@ -132,7 +132,7 @@ def test_timers_go_to_other_backends_and_come_back(tmp_path: Path, other: str, i
     job.close()
 
 
-def test_an_epoch_whose_attempt_came_to_nothing_fires_its_timers_again(tmp_path: Path) -> None:
+def test_an_epoch_whose_attempt_failed_fires_its_timers_again(tmp_path: Path) -> None:
     job = TimerJob(tmp_path)
     job.restart()
     for _ in range(4):

@@ -403,7 +403,7 @@ def test_a_run_that_ended_in_the_midst_of_a_repeated_epoch_leaves_its_checkpoint
     assert found is not None and (found.epoch, found.run_id) == (1, "run-1")
 
 
-def test_the_run_that_went_on_counts_even_where_a_newer_one_finished(
+def test_the_run_that_continued_counts_even_if_a_newer_one_finished(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     """P4: only the run whose output of epoch 1 Spark committed can have begun epoch 2."""

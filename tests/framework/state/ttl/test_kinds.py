@@ -304,7 +304,7 @@ def accumulating(kind):
 
 
 @pytest.mark.parametrize("kind", ["reducing", "folding"])
-def test_an_addition_to_what_is_expired_begins_anew(timed, kind):
+def test_an_addition_to_an_expired_value_starts_empty(timed, kind):
     state = timed.state(accumulating(kind))
     state.add(1)
     timed.at(99)
@@ -490,7 +490,7 @@ def test_a_second_look_up_with_another_time_to_live_is_refused(timed):
         timed.state(ValueState("v", types.STRING, ttl=Ttl(200, background_cleanup=False)))
 
 
-def test_a_restored_state_that_nobody_registers_keeps_its_timestamps(timed):
+def test_a_restored_state_that_is_not_registered_keeps_its_timestamps(timed):
     """SB-37."""
     timed.state(ValueState("v", types.STRING, ttl=TTL)).update("a")
     timed.restored()

@@ -151,7 +151,7 @@ def test_a_state_that_has_lived_for_ever_begins_to_live_when_it_gets_a_time_to_l
     rig.at(1100).check_empty()
 
 
-def test_a_state_goes_on_without_its_time_to_live(rig):
+def test_a_state_continues_without_its_time_to_live(rig):
     """TTL-14: also what is expired and was not removed is there again."""
     rig.declare(ttl())
     rig.write(0)
@@ -512,7 +512,7 @@ def test_an_expiry_index_follows_reads_where_reads_count(rig):
     assert rig.stored == 0
 
 
-def test_an_expiry_index_bears_what_is_cleared_and_written_anew(rig):
+def test_an_expiry_index_keeps_entries_cleared_and_written_again(rig):
     rig.restores = False
     rig.declare(ttl(expiry_index=True))
     for now in range(0, 1000, 10):

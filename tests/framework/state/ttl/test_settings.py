@@ -124,7 +124,7 @@ def test_bytes_are_the_timestamp_and_then_the_value():
         assert timed.from_bytes(timed.to_bytes(value)) == value
 
 
-def test_columns_show_the_timestamp_beside_the_value():
+def test_columns_show_the_timestamp_with_the_value():
     values = [(1_700_000_000_000, "a"), (2**63 - 1, None), (-(2**63), "c")]
     column = TIMED.to_arrow(values)
     assert column.type == pa.struct([("timestamp", pa.timestamp("ms", "UTC")), ("value", pa.string())])
