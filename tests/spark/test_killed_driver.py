@@ -64,29 +64,36 @@ def wait_for(file: Path, process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.05)
 
 
+def run_until_killed(folder: Path, backend: str, job: Path = JOB, *arguments: str) -> None:
+    """Run a job until a task of its third epoch waits, and kill it then."""
+    killed = start(folder, backend, job, *arguments)
+    try:
+        wait_for(folder / "waiting", killed, folder / "log")
+    finally:
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+    assert (folder / "failed").exists(), "a task of the second epoch was to fail"
+    assert not (folder / "state" / "counts" / "chk-2").exists(), "the third epoch was to be killed"
+
+
+def run_to_the_end(folder: Path, backend: str, job: Path = JOB, *arguments: str) -> None:
+    restarted = start(folder, backend, job, *arguments)
+    try:
+        assert restarted.wait(DEADLINE_S) == 0, (folder / "log").read_text()[-4000:]
+    finally:
+        if restarted.poll() is None:
+            os.killpg(restarted.pid, signal.SIGKILL)
+
+
 def test_a_killed_driver_and_a_failed_task_lose_and_double_nothing(
     spark: SparkSession, tmp_path: Path, one_backend: str
 ) -> None:
     expected = write_input(tmp_path)
-    log = tmp_path / "log"
-    killed = start(tmp_path, one_backend)
-    try:
-        wait_for(tmp_path / "waiting", killed, log)
-    finally:
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.wait()
-    assert (tmp_path / "failed").exists(), "a task of the second epoch was to fail"
+    run_until_killed(tmp_path, one_backend)
     committed = {path.name for path in (tmp_path / "spark" / "commits").glob("[0-9]*")}
     assert committed == {"0", "1"}, "the third epoch was to be killed in its middle"
     assert (tmp_path / "state" / "counts" / "chk-1" / "_metadata").exists()
-    assert not (tmp_path / "state" / "counts" / "chk-2").exists()
-
-    restarted = start(tmp_path, one_backend)
-    try:
-        assert restarted.wait(DEADLINE_S) == 0, log.read_text()[-4000:]
-    finally:
-        if restarted.poll() is None:
-            os.killpg(restarted.pid, signal.SIGKILL)
+    run_to_the_end(tmp_path, one_backend)
 
     numbers: dict[str, list[int]] = {}
     for row in spark.read.parquet(str(tmp_path / "output")).collect():
@@ -111,22 +118,8 @@ def test_a_killed_driver_loses_and_doubles_nothing_of_operator_and_broadcast_sta
         path = tmp_path / "rules" / f"{epoch}.json"
         path.write_text(json.dumps({"epoch": epoch}) + "\n")
         os.utime(path, (1_000_000_000 + epoch, 1_000_000_000 + epoch))
-    log = tmp_path / "log"
-    killed = start(tmp_path, one_backend, RULES_JOB, "2")
-    try:
-        wait_for(tmp_path / "waiting", killed, log)
-    finally:
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.wait()
-    assert (tmp_path / "failed").exists(), "a task of the second epoch was to fail"
-    assert not (tmp_path / "state" / "counts" / "chk-2").exists(), "the third epoch was to be killed"
-
-    restarted = start(tmp_path, one_backend, RULES_JOB, "3")
-    try:
-        assert restarted.wait(DEADLINE_S) == 0, log.read_text()[-4000:]
-    finally:
-        if restarted.poll() is None:
-            os.killpg(restarted.pid, signal.SIGKILL)
+    run_until_killed(tmp_path, one_backend, RULES_JOB, "2")
+    run_to_the_end(tmp_path, one_backend, RULES_JOB, "3")
 
     rows = spark.read.parquet(str(tmp_path / "output")).collect()
     given = sorted(f"{row.k} {row.n}" for row in rows)

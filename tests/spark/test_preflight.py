@@ -50,6 +50,18 @@ def broken_workers(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
         environment["PYTHONPATH"] = before
 
 
+def hiding(module: str) -> str:
+    """Return source text that makes the import of a module fail, as where it is not installed."""
+    return (
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+
+
 def build(events: DataFrame, state: Path, backend: str) -> DataFrame:
     config = {"checkpoint.dir": str(state), "backend": backend}
     return keyed(events, "k", uid="u", config=config).process(Count(), "k string, n long")
@@ -79,14 +91,7 @@ def test_the_check_runs_once_per_configuration(
 def test_an_executor_without_keyedstate_is_named(
     events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
 ) -> None:
-    broken_workers.write_text(
-        "import sys\n"
-        "class Missing:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'keyedstate':\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
-        "sys.meta_path.insert(0, Missing())\n"
-    )
+    broken_workers.write_text(hiding("keyedstate"))
     with pytest.raises(PreflightError) as caught:
         build(events, tmp_path / "state", one_backend)
     assert caught.value.host == socket.gethostname()
@@ -190,14 +195,7 @@ def test_workers_that_cannot_run_python_functions_are_reported(
     events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
 ) -> None:
     """Such as those without pandas, which PySpark needs for Arrow and does not install."""
-    broken_workers.write_text(
-        "import sys\n"
-        "class Missing:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'pyarrow':\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
-        "sys.meta_path.insert(0, Missing())\n"
-    )
+    broken_workers.write_text(hiding("pyarrow"))
     with pytest.raises(PreflightError, match="pyarrow") as caught:
         build(events, tmp_path / "state", one_backend)
     assert caught.value.check == "running a Python function"
