@@ -198,7 +198,7 @@ def test_a_folder_whose_owner_is_gone_or_damaged_has_a_problem(invoke, operator,
     [
         (lambda path: None, "it is empty or does not exist"),
         (lambda path: path.mkdir(), "it is empty or does not exist"),
-        (lambda path: (path / "photos").mkdir(parents=True), "there are photos"),
+        (lambda path: (path / "photos").mkdir(parents=True), "it has photos"),
         (lambda path: [(path / n).mkdir(parents=True) for n in ("offsets", "commits")], "of a Spark query"),
     ],
     ids=["missing", "empty", "other things", "Spark's"],
