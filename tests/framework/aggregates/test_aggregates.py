@@ -515,7 +515,7 @@ def test_a_function_of_several_columns_is_given_tuples_all_of_a_key_at_once():
 
 def test_two_functions_of_one_class_need_a_name_each():
     schema = pa.schema([("key", pa.string()), ("v", pa.string())])
-    with pytest.raises(InvalidAggregateError, match=r"'two'.*Longest\(v\) too; tell them apart with.*name="):
+    with pytest.raises(InvalidAggregateError, match=r"'two'.*Longest\(v\) too; name one with.*name="):
         aggregation_of(schema, one=longest(), two=longest())
     aggregation_of(schema, one=longest(), two=longest(name="other"))
     function = Longest()

@@ -248,7 +248,7 @@ def _check_shared(name: str, kept: BoundAggregate, bound: BoundAggregate) -> Non
         if not same or kept.function is not bound.function or kept.parts != bound.parts:  # type: ignore[attr-defined]
             raise InvalidAggregateError(
                 name,
-                f"another aggregate is {bound.name} too; tell them apart with aggregate_with(..., name=...)",
+                f"another aggregate is {bound.name} too; name one with aggregate_with(..., name=...)",
             )
 
 

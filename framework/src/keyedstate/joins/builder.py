@@ -83,7 +83,7 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
             raise InvalidJoinError(interval, "it ends before it begins", "Give the lower bound first.")
         if self._lower_ms > self._upper_ms:
             raise InvalidJoinError(
-                interval, "without its bounds there is nothing in it", "Let it include one of them, or both."
+                interval, "it is empty without its bounds", "Let it include one of them, or both."
             )
         if max(abs(self._lower_ms), abs(self._upper_ms)) > _LARGEST_BOUND_MS:
             raise InvalidJoinError(interval, "no two times are so far apart", "Give nearer bounds.")
@@ -115,10 +115,10 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
             Where its columns are not said.
         """
         if name in IntervalJoinFunction.side_inputs:
-            raise SideOutputNameError(name, "there is one of that name")
+            raise SideOutputNameError(name, "another output has that name")
         if schema is None:
             raise InvalidJoinError(
-                f"the side output {name!r}", "its columns are not said", "Give them, as in 'id long'."
+                f"the side output {name!r}", "its columns are missing", "Give them, as in 'id long'."
             )
         return self._with_side_output(name, schema)
 

@@ -43,5 +43,5 @@ class FunctionBuilder:
         """Return another builder with one more side output; its name must be new."""
         check_name(name)
         if name in self._sides:
-            raise SideOutputNameError(name, "there is one of that name")
+            raise SideOutputNameError(name, "another output has that name")
         return self._changed(_sides={**self._sides, name: schema})

@@ -243,8 +243,8 @@ def _both_event_times(first: KeyedFrame, second: KeyedFrame) -> EventTimes:
         which = "second" if first.rows.event_times else "first"
         raise EventTimeError(
             None,
-            f"the {which} of the connected inputs has none, and without one its watermark would hold that "
-            "of the other back for ever; give each keyed DataFrame an event_time=, or neither",
+            f"the {which} of the connected inputs has none, and without one its watermark would delay "
+            "that of the other for ever; give each keyed DataFrame an event_time=, or neither",
         )
     for each in event_times:
         if each.inputs is not None:

@@ -155,7 +155,7 @@ class KeyedFrame:
         if not isinstance(df, DataFrame):
             raise BroadcastFrameError(f"it is a {type(df).__name__}; make a DataFrame with createDataFrame()")
         if self.rows.broadcast is not None:
-            raise BroadcastFrameError("it is the second one; make one of both, with a column that tells them")
+            raise BroadcastFrameError("it is the second one; make one of both, with a column for which")
         return KeyedFrame(replace(self.rows, broadcast=df))
 
     def process(self, function: KeyedFunction, schema: str | StructType) -> DataFrame:

@@ -334,7 +334,7 @@ class Host:
             import_from(imports)
             plan = cloudpickle.loads(packed)
         if not isinstance(plan, PartitionPlan) or plan.location is None:
-            raise HostProtocolError("the plan is none")
+            raise HostProtocolError("the plan is malformed")
         return plan
 
     def _run(

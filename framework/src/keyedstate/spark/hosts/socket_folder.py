@@ -89,7 +89,7 @@ class HostFolder:
             user = user_at_other_end(connection)
             if user not in (None, os.getuid()):
                 raise HostFolderError(
-                    f"at {self.socket_path(number)} listens a process of {_user_name(user)}"
+                    f"a process of {_user_name(user)} listens at {self.socket_path(number)}"
                 )
         except (FileNotFoundError, ConnectionRefusedError):
             connection.close()

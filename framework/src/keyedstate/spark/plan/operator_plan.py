@@ -252,7 +252,7 @@ def _check_idle_time(event_times: EventTimes) -> None:
         if each.idle is not None and each.inputs is None:
             raise EventTimeError(
                 each.column,
-                "an idle time is for several inputs; name the column that tells them with inputs=",
+                "an idle time is for several inputs; name their column with inputs=",
             )
 
 

@@ -256,7 +256,7 @@ def _check_backend(probe: Probe) -> None:
             keyed.close()
             source.close()
     if found != expected:
-        raise RuntimeError(f"what was written is {expected}, and what was restored {found}")
+        raise RuntimeError(f"{expected} was written, and {found} restored")
 
 
 def _open(chosen: ChosenBackend, handles: list[SegmentHandle]) -> KeyedStateBackend:

@@ -116,7 +116,7 @@ def _dealt(
         if task is None or not 0 <= task < parallelism:
             reason = f"there is no task {task}; there are {parallelism} from 0"
             raise StateFrameError(
-                uid, meta.name, f"{reason}, and without the column 'task' they share evenly"
+                uid, meta.name, f"{reason}, and without the column 'task' the rows are distributed evenly"
             )
         lists[task].append(value)
     return [_batch(list(range(len(elements))), elements) for elements in lists]

@@ -228,9 +228,7 @@ class PartRewrite:
         null_is_value = self.meta.value_serializer.null_is_value
         for key, namespace, value in zip(keys, namespaces, values, strict=True):
             if value is None and not null_is_value:
-                raise self._refused(
-                    f"the value of the key {reprlib.repr(key)} is null; leave the row out, and there is none"
-                )
+                raise self._refused(f"the value of the key {reprlib.repr(key)} is null; leave the row out")
             if (key, namespace) in seen:
                 raise self._refused(
                     f"the key {reprlib.repr(key)} comes twice; give one row for each key and namespace"

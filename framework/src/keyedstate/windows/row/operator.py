@@ -41,9 +41,7 @@ def check_state_name(name: str) -> None:
     InvalidWindowError
     """
     if name in (CONTENTS, MERGING_SET, FIRST_TIME) or name.startswith(TRIGGER_STATE):
-        raise InvalidWindowError(
-            f"the state {name!r}", "windows keep what is theirs under that name", "Give it another name."
-        )
+        raise InvalidWindowError(f"the state {name!r}", "windows use that name", "Give it another name.")
 
 
 class WindowOperator:
