@@ -42,7 +42,7 @@ ALLOWED = (
         r"HostLostError|ExecutorLostFailure|Python worker exited unexpectedly",
         "kill",
     ),
-    Ending("another process had the lock", r"another process has held it", "stop"),
+    Ending("another process had the lock", r"another process has locked it", "stop"),
 )
 
 

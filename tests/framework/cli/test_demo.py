@@ -35,7 +35,7 @@ def test_the_demo_leaves_a_folder_alone_that_it_did_not_make(tmp_path):
     precious.write_text("years of work")
     done = run_demo(cwd=tmp_path)
     assert done.returncode == 2
-    assert "no demo made it" in done.stderr and "--work" in done.stderr
+    assert "no demo can be written into" in done.stderr and "--work" in done.stderr
     assert precious.read_text() == "years of work"
 
 

@@ -193,9 +193,14 @@ def test_rows_without_event_time_go_where_the_policy_says(backend_name, missing)
     join = interval_join(0, 1, missing=missing).join()
     with joining(join, backend_name) as harness:
         if missing == "fail":
-            with pytest.raises(UserFunctionError, match="a row of the left input has no event time"):
+            with pytest.raises(
+                UserFunctionError, match="the left input of the join cannot take a row that has no event time"
+            ):
                 left(harness, None)
-            with pytest.raises(UserFunctionError, match="a row of the right input has no event time"):
+            with pytest.raises(
+                UserFunctionError,
+                match="the right input of the join cannot take a row that has no event time",
+            ):
                 right(harness, None)
         elif missing == "drop":
             assert left(harness, None) + right(harness, None) == []

@@ -141,7 +141,7 @@ def test_a_lock_that_is_not_let_go_is_an_error_that_names_the_file(job: Any) -> 
         exclusive(job.folder),
         pytest.raises(
             StorageError,
-            match=rf"cannot lock .*views/_lock: the process {os.getpid()} of .* has held it for 0\.01",
+            match=rf"cannot lock .*views/_lock: the process {os.getpid()} of .* has locked it for 0\.01",
         ),
         exclusive(job.folder, timeout=0.01),
     ):

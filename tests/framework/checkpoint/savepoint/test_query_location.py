@@ -105,5 +105,5 @@ def test_what_cannot_be_continued_is_refused_by_name(location: Path, tmp_path: P
     with pytest.raises(SparkLocationError, match="is not one of Spark's"):
         QueryLocation.open(location).query_id()
     write(location, "state/0/0/1.delta", "")
-    with pytest.raises(SparkLocationError, match="the folder state is there"):
+    with pytest.raises(SparkLocationError, match="the folder state exists"):
         QueryLocation.open(location).files_at(2)
