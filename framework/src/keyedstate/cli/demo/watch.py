@@ -154,7 +154,8 @@ def run_demo(work: Path, backend: str, epochs: int, rows: int | None, console: C
 def _prepare(work: Path) -> None:
     if work.exists() and any(work.iterdir()):
         if not (work / _MARK).exists():
-            raise TargetExistsError(work)
+            found = sorted(path.name for path in work.iterdir())
+            raise TargetExistsError(str(work), found, "demo", "Name another folder with --work.")
         # Nothing else: the user may have put files there since.
         for path in work.iterdir():
             if path.is_dir() and path.name in _FOLDERS:
