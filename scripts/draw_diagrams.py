@@ -1,7 +1,7 @@
-"""Draw the diagrams of the documentation as SVG: the rooms of the source, sequences, and graphs.
+"""Draw the diagrams of the documentation as SVG: the packages of the source, sequences, and graphs.
 
 `python scripts/draw_diagrams.py` writes all of them into docs/images; a test compares what is committed
-with what this makes. The picture of the rooms follows from the imports of the source. Every other one has a
+with what this makes. The picture of the packages follows from the imports of the source. Every other one has a
 text in scripts/diagrams: the first word of its first line says what it is, a ``sequence`` or a ``graph``,
 and the rest is its title.
 """
@@ -466,7 +466,7 @@ def rooms() -> Picture:
     boxes = {PLUGINS: Box([PLUGINS, "built-in backends, a stranger's"], "outside")}
     for room in imports.keys() - {PLUGINS}:
         boxes[room] = Box([room, PURPOSES[room]], "kernel" if room in KERNEL else "")
-    return graph("The rooms of keyedstate, and which of them import which", rows, boxes, edges)
+    return graph("The packages of keyedstate, and which of them import which", rows, boxes, edges)
 
 
 def pictures() -> dict[str, str]:
