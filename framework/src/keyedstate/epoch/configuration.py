@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from keyedstate.backend import Capability
-from keyedstate.checkpoint import CheckpointStorage, FullSnapshotRules, SavepointRestore
+from keyedstate.checkpoint import CheckpointStorage, FullSnapshotRules
 from keyedstate.options import TIMERS_QUEUE, TYPES_GENERIC, Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state.registry.chosen_backend import ChosenBackend
@@ -51,12 +51,6 @@ def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
 def full_snapshot_rules_in_task(settings: tuple[tuple[str, Any], ...]) -> FullSnapshotRules:
     """Return the rules by which a task writes a full snapshot."""
     return FullSnapshotRules.of(configuration_in_task(settings))
-
-
-@lru_cache(maxsize=8)
-def restore_in_task(settings: tuple[tuple[str, Any], ...]) -> SavepointRestore:
-    """Return the restore that the options ``restore.*`` describe."""
-    return SavepointRestore.of(configuration_in_task(settings))
 
 
 @lru_cache(maxsize=8)

@@ -10,6 +10,7 @@ from keyedstate.checkpoint import (
     CheckpointMetadata,
     OperatorFolder,
     OperatorSnapshot,
+    SavepointRestore,
     SnapshotKind,
     TaskIdentity,
     claim,
@@ -20,7 +21,6 @@ from keyedstate.epoch.configuration import (
     backend_in_task,
     configuration_in_task,
     full_snapshot_rules_in_task,
-    restore_in_task,
     storage_in_task,
 )
 from keyedstate.epoch.key_columns import refuse_reordered_key
@@ -78,7 +78,8 @@ class EpochStart:
         DuplicateUidError, KeyColumnsChangedError
         """
         directory = storage_in_task(location.directory, plan.settings)
-        restore = restore_in_task(plan.settings)
+        config = configuration_in_task(plan.settings)
+        restore = SavepointRestore.of(config)
         folder = OperatorFolder(directory, location.uid)
         owner = claim(folder, identity, restore.origin)
         # Before anything can fail: where a foreachBatch function hides the failure, the batch must differ
@@ -88,7 +89,6 @@ class EpochStart:
         after_ms = system_clock()
         _refuse_second_operator(folder, identity)
         restore_point = find_restore_point(folder, identity, each_epoch=location.each_epoch, owner=owner)
-        config = configuration_in_task(plan.settings)
         clock = EpochClock.at_stamp(before_ms, storage_ms, after_ms, config[CLOCK_MAX_SKEW])
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
         began = time.perf_counter()

@@ -41,27 +41,27 @@ class EpochFiles:
     ----------
     segments, deltas : tuple of SegmentFile
         Of the keyed state, as in `AttemptManifest`.
-    operator_state : OperatorStateFile or None
+    native : NativeFullSnapshot or None
+        The full snapshot, if it consists of the backend's own files.
+    full_snapshots : tuple of FullSnapshotReport
+        The last full snapshot that was completed, and those that failed since.
     synchronous_ms : float
         The duration of the snapshots' synchronous parts.
     bytes : int
         The size of the files that the attempt wrote, with a full snapshot that was completed in it.
-    full_snapshots : tuple of FullSnapshotReport
-        The last full snapshot that was completed, and those that failed since.
+    operator_state : OperatorStateFile or None
     unfinished : str or None
         The file of a full snapshot that is still being written.
-    native : NativeFullSnapshot or None
-        The full snapshot, if it consists of the backend's own files.
     """
 
     segments: tuple[SegmentFile, ...]
     deltas: tuple[SegmentFile, ...]
-    operator_state: OperatorStateFile | None
+    native: NativeFullSnapshot | None
+    full_snapshots: tuple[FullSnapshotReport, ...]
     synchronous_ms: float
     bytes: int
-    full_snapshots: tuple[FullSnapshotReport, ...]
-    unfinished: str | None
-    native: NativeFullSnapshot | None = None
+    operator_state: OperatorStateFile | None = None
+    unfinished: str | None = None
 
 
 class EpochWriter:
@@ -277,9 +277,7 @@ def state_manifest(
 def _written(captured: CapturedFullSnapshot) -> EpochFiles:
     full = captured.write()
     report = captured.report(full, background=False)
-    return EpochFiles(
-        full.segments, (), None, captured.synchronous_ms, full.bytes, (report,), None, full.native
-    )
+    return EpochFiles(full.segments, (), full.native, (report,), captured.synchronous_ms, full.bytes)
 
 
 class _Delta:
@@ -295,8 +293,9 @@ class _Delta:
 
     def write(self, folder: OperatorFolder, compression: str) -> EpochFiles:
         before = self._before
-        chain = before.segments, before.deltas
-        files = EpochFiles(*chain, None, self._synchronous_ms, 0, before.full_snapshots, None, before.native)
+        files = EpochFiles(
+            before.segments, before.deltas, before.native, before.full_snapshots, self._synchronous_ms, 0
+        )
         if not len(self):
             # An epoch without changes makes the chain no longer, and no full snapshot due.
             return files
