@@ -74,7 +74,7 @@ def test_the_contract_kit_runs_on_it_like_on_any_other(
     """Its tables drop what is expired."""
     command = [sys.executable, "-m", "keyedstate.cli", "contract", "template", "--no-baseline"]
     ran = subprocess.run(
-        [*command, "-k", "drops or says_what", "--option", "template.visitor-step=1"],
+        [*command, "-k", "drops or name_version", "--option", "template.visitor-step=1"],
         cwd=tmp_path,
         env={**environment, "PYTHONPATH": os.pathsep.join([str(installed), *filter(None, sys.path)])},
         capture_output=True,

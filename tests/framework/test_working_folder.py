@@ -172,7 +172,7 @@ def test_a_link_with_the_name_of_a_folder_is_not_followed(tmp_path: Path) -> Non
     assert link.is_symlink() and (folder / "db" / "000012.sst").exists()
 
 
-def test_what_a_killed_sweep_has_left_is_deleted_by_the_next(tmp_path: Path) -> None:
+def test_the_leftovers_of_a_killed_sweep_are_deleted_by_the_next(tmp_path: Path) -> None:
     folder = dead(tmp_path)
     for number in range(5):
         (folder / f"{number}.sst").write_bytes(b"")

@@ -170,7 +170,7 @@ def test_operator_state_is_compared_as_the_operator_has_it(diff, stored, query, 
     assert counts(found["rules"]) == (0, 0, 0)
 
 
-def test_all_operators_of_two_folders_are_compared_and_those_of_one_only_named(diff, stored, query, tmp_path):
+def test_operators_of_only_one_folder_are_named(diff, stored, query, tmp_path):
     for folder, uids in (("state", ["origins"]), ("other", ["aircraft", "airlines"])):
         for uid in uids:
             other = stored.Query(tmp_path / folder, uid, operator_state=True)

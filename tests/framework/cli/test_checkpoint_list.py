@@ -122,7 +122,7 @@ def test_a_partition_that_finished_twice_is_named(query, invoke, tmp_path):
     assert "2 partitions finished, and finished more than once: 1" in people
 
 
-def test_attempts_that_a_clean_up_has_left_behind_a_checkpoint_are_left_over(operator, query):
+def test_attempts_older_than_a_checkpoint_are_listed_as_left_over(operator, query):
     query.epoch(3)
     query.folder.write_started(query.identity(2, 0))
     (epoch,) = operator()["unpublished"]
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_a_reader_holds_says_until_when(invoke, operator, quer
 # -- what is wrong ---------------------------------------------------------------------------------
 
 
-def test_a_damaged_checkpoint_is_marked_with_what_is_wrong_and_the_status_is_1(invoke, query, tmp_path):
+def test_a_damaged_checkpoint_is_listed_with_its_problem_and_status_1(invoke, query, tmp_path):
     metadata = tmp_path / "state/aircraft/chk-1/_metadata"
     data = bytearray(metadata.read_bytes())
     data[100] ^= 1
@@ -218,7 +218,7 @@ def test_files_next_to_the_operators_are_ignored(invoke, query, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["{}/file", "{}/nowhere"])
-def test_a_path_that_cannot_be_read_ends_with_one_line_and_status_2(run, tmp_path, path):
+def test_an_unreadable_path_ends_with_status_2(run, tmp_path, path):
     (tmp_path / "file").write_text("")
     ran = run("checkpoint", "list", path.format(tmp_path))
     assert (ran.returncode, ran.stdout) == (2, "")

@@ -118,7 +118,7 @@ def test_the_tables_say_the_same(invoke, query, tmp_path):
     assert "data/run-1-e0p1t1.seg" not in people
 
 
-def test_a_record_is_shown_with_its_columns_though_its_class_is_not_here(invoke, stored, tmp_path):
+def test_a_record_is_shown_with_its_columns_without_its_class(invoke, stored, tmp_path):
     @dataclass
     class Visit:
         place: str
@@ -132,7 +132,7 @@ def test_a_record_is_shown_with_its_columns_though_its_class_is_not_here(invoke,
     assert "place: string" in state["value"] and "seconds: double" in state["value"]
 
 
-def test_a_type_that_is_not_known_here_is_shown_as_it_is_stored(shown, tmp_path):
+def test_an_unknown_type_is_shown_as_it_is_stored(shown, tmp_path):
     metadata = tmp_path / "state/aircraft/chk-1/_metadata"
     body = json.loads(metadata.read_bytes())["body"]
     for part in body["parts"]:

@@ -111,7 +111,7 @@ def test_a_full_snapshot_that_is_missing_spoils_every_checkpoint_of_its_chain(
     assert "No checkpoint of it is whole." in people
 
 
-def test_every_damaged_stream_of_a_file_counts_and_other_files_are_read_on(verify, folder):
+def test_verify_reports_each_damaged_stream_and_reads_all_files(verify, folder):
     full, other = data(folder, "*-e0p0t[0-9].seg"), data(folder, "*-e0p1*.operator.seg")
     content = bytearray(full.read_bytes())
     for place in range(16, len(content) // 2, 40):
@@ -147,7 +147,7 @@ def test_metadata_of_a_newer_keyedstate_is_no_damage_and_a_problem(verify, folde
     assert (code, statuses(operator)) == (1, {1: "too new", 0: "whole"})
 
 
-def test_a_type_that_is_not_known_here_is_unreadable_though_its_bytes_are_right(verify, monkeypatch):
+def test_an_unknown_type_is_unreadable_though_its_bytes_are_right(verify, monkeypatch):
     restore = SerializerSnapshot.restore_serializer
 
     def without_floats(self: SerializerSnapshot) -> Any:
@@ -237,7 +237,7 @@ def test_an_epoch_that_is_not_there_is_wrong_usage(run, query, verify, tmp_path)
     assert run("checkpoint", "verify", str(tmp_path / "state"), "--epoch", "1", "--newest").returncode == 2
 
 
-def test_an_operator_without_a_checkpoint_is_a_problem_for_who_relies_on_it(invoke, stored, tmp_path):
+def test_an_operator_without_a_checkpoint_is_a_problem(invoke, stored, tmp_path):
     stored.Query(tmp_path / "state").task(0, 0)
     ran = invoke("checkpoint", "verify", str(tmp_path / "state"))
     assert ran.returncode == 1
@@ -276,7 +276,7 @@ def test_a_running_query_leaves_what_is_read_and_cleans_it_up_afterwards(verify,
     assert list(folder.glob("holds/*")) == []
 
 
-def test_on_read_only_storage_what_is_cleaned_up_meanwhile_is_deleted(verify, busy_query, monkeypatch):
+def test_a_checkpoint_cleaned_up_on_read_only_storage_is_deleted(verify, busy_query, monkeypatch):
     write = CheckpointStorage.write_atomic
 
     def refuse_holds(self: CheckpointStorage, path: str, data: bytes, **how: bool) -> None:

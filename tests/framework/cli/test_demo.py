@@ -20,7 +20,7 @@ def run_demo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.spark
-def test_a_job_killed_in_an_epoch_ends_with_the_answer_of_a_batch_query(one_backend, tmp_path):
+def test_a_killed_job_ends_with_the_answer_of_a_batch_query(one_backend, tmp_path):
     done = run_demo("--backend", one_backend, "--epochs", "3", "--rows", "9000", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kill -9 in epoch 1, before its checkpoint was published" in done.stdout

@@ -42,7 +42,7 @@ def java_that(tmp_path: Path, *, prints: str, status: int = 0, lacks_module: boo
     installed_version("pyspark") is None or (shutil.which("java") is None and "JAVA_HOME" not in os.environ),
     reason="Spark or Java is not here",
 )
-def test_where_everything_is_there_the_report_says_so_and_the_status_is_0(invoke, tmp_path):
+def test_a_complete_installation_passes_with_status_0(invoke, tmp_path):
     ran = invoke("doctor", "--format", "json", KEYEDSTATE_CHECKPOINT_DIR=str(tmp_path))
     report = json.loads(ran.stdout)
     assert report["ok"] is True

@@ -84,7 +84,7 @@ def test_a_broken_plugin_is_listed_with_the_reason_and_hurts_no_other(run, distr
     assert "RuntimeError: [red]boom[/red]" in run("plugins", "list").stdout
 
 
-def test_two_plugins_of_one_name_are_both_listed_as_unusable_until_one_is_preferred(invoke, distributions):
+def test_plugins_of_one_name_are_unusable_until_one_is_preferred(invoke, distributions):
     distributions.add("alpha", "1.0", "mine")
     distributions.add("beta", "2.5", "mine")
 

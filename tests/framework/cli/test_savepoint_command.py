@@ -81,7 +81,7 @@ def test_without_sparks_location_one_epoch_may_be_asked_for(invoke, query, tmp_p
     assert not (tmp_path / "other" / "_savepoint").exists()
 
 
-def test_a_folder_that_is_taken_or_no_state_ends_with_one_line_and_status_2(run, savepoint, tmp_path):
+def test_a_used_folder_or_missing_state_ends_with_status_2(run, savepoint, tmp_path):
     for paths in ((tmp_path / "state", savepoint), (tmp_path / "nowhere", tmp_path / "new")):
         ran = run("savepoint", "create", *map(str, paths))
         assert (ran.returncode, ran.stdout) == (2, "")
@@ -248,7 +248,7 @@ def test_no_command_about_savepoints_imports_spark(query, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_query_that_does_not_run_is_not_stopped_and_nothing_is_left(run, query, tmp_path):
+def test_stopping_a_query_that_does_not_run_leaves_no_file(run, query, tmp_path):
     before = query.folder.storage.files()
     ran = run("savepoint", "stop", str(tmp_path / "state"), str(tmp_path / "savepoint"), "--timeout", "1")
     assert (ran.returncode, ran.stdout) == (2, "")

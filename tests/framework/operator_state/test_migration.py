@@ -194,7 +194,7 @@ def test_an_incompatible_broadcast_map_is_refused_and_kept(files, part, state):
     assert dict(files.again(backend).get_state(before).items()) == {1: "a"}
 
 
-def test_a_value_that_cannot_be_given_to_the_program_leaves_the_state_as_it_was(files):
+def test_an_unreadable_value_leaves_the_state_unchanged(files):
     """A pickle whose class is gone: the state's name is in the error, and nothing is lost."""
     global Gone
 

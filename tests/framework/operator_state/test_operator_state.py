@@ -110,7 +110,7 @@ def test_pickled_values_are_refused_where_that_is_forbidden():
     assert backend.metas() == []
 
 
-def test_declared_states_are_found_in_a_class_and_its_bases_and_say_that_they_are_not_bound():
+def test_declared_states_of_a_class_and_its_bases_are_found_unbound():
     class Base:
         seen = OperatorListState("seen", types.INT64)
 
@@ -238,7 +238,7 @@ def test_a_broadcast_map_is_read_only_again_after_an_error(backend):
         handle.clear()
 
 
-def test_what_goes_into_a_broadcast_map_and_comes_out_changes_nothing_in_it(backend):
+def test_values_put_into_and_read_from_a_broadcast_map_are_copies(backend):
     """OP-02: mutable values are copied on both ways, through every method."""
     given = ["x"]
     handle = put(backend, BroadcastState("s", types.STRING, WORDS), {"a": given, "none": None})
@@ -269,7 +269,7 @@ def test_a_broadcast_map_takes_all_entries_or_none(backend, entries):
     assert dict(handle.items()) == {"a": 0}
 
 
-def test_every_nan_is_one_key_of_a_broadcast_map_also_after_a_restart(backend, files):
+def test_nans_are_one_broadcast_key_also_after_a_restart(backend, files):
     state = BroadcastState("s", types.FLOAT64, types.INT64)
     put(backend, state, {math.nan: 1})
     handle = put(backend, state, {-math.nan: 2, -0.0: 3})
@@ -445,7 +445,7 @@ def three_tasks() -> list[OperatorStateBackend]:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
-def test_a_restart_deals_out_lists_and_gives_union_lists_and_maps_to_all(files, parallelism):
+def test_a_restart_redistributes_lists_and_copies_union_lists_and_maps(files, parallelism):
     """OP-05: the broadcast map is the same on every task."""
     tasks = files.restore([files.write(task) for task in three_tasks()], parallelism)
     found = [contents(task) for task in tasks]

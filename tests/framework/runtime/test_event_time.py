@@ -107,7 +107,7 @@ def test_without_a_time_column_no_row_has_an_event_time(backend):
     assert out == [("a", None, None, BEFORE_TIME)] and largest is None
 
 
-def test_a_state_expires_by_the_watermark_a_time_to_live_after_its_row(backend):
+def test_a_state_expires_by_the_watermark_after_its_row(backend):
     run(backend, [("a", 1, 5000), ("b", 2, 5050), ("c", 3, None)])
     backend.advance_watermark(5100)
     out, _ = run(backend, [("a", 4, 5100), ("b", 5, 5100)])

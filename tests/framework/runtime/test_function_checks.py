@@ -278,7 +278,7 @@ def test_states_assigned_to_a_class_later_are_bound_by_their_attribute() -> None
     assert run(Same()) == [("a", 6), ("a", 7)]
 
 
-def test_a_declaration_that_is_not_bound_says_how_to_bind_it() -> None:
+def test_an_unbound_declaration_names_the_way_out() -> None:
     class Unbound(KeyedProcessFunction):
         def open(self, ctx: Any) -> None:
             self.total = ValueState("total", types.INT64)

@@ -116,7 +116,7 @@ def test_several_key_columns_make_a_tuple(run):
     assert rows == [("('x', 1)", 1), ("('x', 1)", 2), ("(None, 2)", 1)]
 
 
-def test_every_nan_is_one_key_and_negative_zero_is_zero_as_in_group_by(run):
+def test_nans_are_one_key_and_negative_zero_is_zero(run):
     nans = pa.array([math.nan, -math.nan, 0.0, -0.0], pa.float64())
     assert [count for _, count in run(Counts(), [batch(["k"], k=nans)], ["k"])] == [1, 2, 1, 2]
 
@@ -163,7 +163,7 @@ def test_more_output_than_one_batch_holds_keeps_its_order(run):
     assert rows == [(key, number) for key in "abc" for number in range(OUTPUT_BATCH_ROWS - 1)]
 
 
-def test_an_exception_of_the_function_names_key_and_epoch_and_keeps_its_cause(run):
+def test_an_exception_of_a_function_has_key_epoch_and_cause(run):
     class Fails(KeyedProcessFunction):
         def process(self, row, ctx):
             if row.n == 2:

@@ -217,7 +217,7 @@ def test_only_keyed_state_can_be_applied_to(task):
         read(task.open(Wrong()).process_broadcast([rules(a=1)]))
 
 
-def test_more_output_of_the_broadcast_side_than_one_batch_holds_keeps_its_order(task):
+def test_broadcast_output_of_several_batches_keeps_its_order(task):
     class Many(Rules):
         def process_broadcast(self, row, ctx):
             for number in range(OUTPUT_BATCH_ROWS - 1):
@@ -282,7 +282,7 @@ def test_broadcast_state_needs_a_function_with_a_broadcast_side(task):
         task.open(Late())
 
 
-def test_two_attributes_for_one_name_are_refused_whatever_sorts_of_state_they_are(task):
+def test_two_attributes_for_one_state_name_are_refused(task):
     class Twice(KeyedProcessFunction):
         one = ValueState("same", types.INT64)
         two = OperatorListState("same", types.INT64)

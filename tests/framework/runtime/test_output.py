@@ -133,9 +133,7 @@ def test_kindred_values_are_taken_over_without_loss(type_: pa.DataType, given: A
     ],
     ids=repr,
 )
-def test_a_value_that_does_not_fit_is_refused_with_column_type_and_key(
-    type_: pa.DataType, value: Any, path: str
-) -> None:
+def test_a_wrong_value_is_refused_with_column_type_and_key(type_: pa.DataType, value: Any, path: str) -> None:
     rows = [("first", None), ("second", value)]
     with pytest.raises(OutputTypeError) as caught:
         schema(k=pa.string(), x=type_).to_batch(rows, lambda row: f"key of row {row}")

@@ -163,9 +163,7 @@ def test_structs_inside_of_rows_become_instances_too() -> None:
         ({}, "it has no field"),
     ],
 )
-def test_a_class_that_does_not_fit_the_columns_is_refused_at_the_start(
-    fields: dict[str, Any], said: str
-) -> None:
+def test_a_row_class_that_does_not_fit_is_refused_at_the_start(fields: dict[str, Any], said: str) -> None:
     row_class = dataclasses.make_dataclass("Wrong", fields.items())
     with pytest.raises(RowClassError, match=f"instances of Wrong: .*{said}"):
         seen_by(of(row_class), [])
@@ -200,7 +198,7 @@ def test_something_else_than_a_class_of_rows_is_refused(given: Any) -> None:
         seen_by(of(given), [])
 
 
-def test_a_null_where_the_class_takes_none_is_refused_with_field_and_way_out() -> None:
+def test_a_null_for_a_field_without_none_is_refused() -> None:
     for grouped in (1, 40):
         rows = [(None, 5, AT, 0.5)] * grouped
         with pytest.raises(RowClassError, match=r"its field 'origin' does not take None.*str \| None"):

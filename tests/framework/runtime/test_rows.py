@@ -41,7 +41,7 @@ def test_nested_columns_are_rows_lists_and_dicts_whatever_they_contain() -> None
     assert tuple(second) == (None, [], {})
 
 
-def test_a_column_that_state_has_no_type_for_is_in_the_row_all_the_same() -> None:
+def test_a_row_has_columns_of_types_that_state_lacks() -> None:
     table = pa.table({"months": pa.array([pa.MonthDayNano([1, 2, 3]), None])})
     assert [row.months for row in rows_of(table)] == [pa.MonthDayNano([1, 2, 3]), None]
 

@@ -114,7 +114,7 @@ def _rows(batches: Any) -> list[str]:
     ("kind", "time_column"),
     [*((kind, "when") for kind in KEYS), ("strings", None), ("dates", "k0"), ("times with a zone", "k0")],
 )
-def test_a_key_sees_the_same_rows_in_the_same_order_and_gives_the_same(operator, kind, time_column):
+def test_grouping_by_key_keeps_the_rows_and_output_of_a_key(operator, kind, time_column):
     columns = KEYS[kind]
     rows = np.random.default_rng(11).integers(0, 60, 5 * ROWS_AT_ONCE // 2)
     given = batch(columns, rows)

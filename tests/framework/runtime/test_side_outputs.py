@@ -106,7 +106,7 @@ def test_an_undeclared_side_output_is_refused_with_the_declared_ones() -> None:
         (5, OutputRowError, "'large'.*no row"),
     ],
 )
-def test_a_row_that_is_not_as_declared_is_refused_with_output_and_key(
+def test_an_undeclared_row_is_refused_with_output_and_key(
     row: Any, error: type[Exception], said: str
 ) -> None:
     class Wrong(Large):

@@ -89,7 +89,7 @@ def test_a_timer_fires_once_when_the_watermark_reaches_it(silence):
     assert silence.outputs == [("a", "silent", 130, 1), ("b", "silent", 150, 1)]
 
 
-def test_a_processing_time_timer_fires_when_the_clock_reaches_it_and_has_its_time_as_timestamp(silence):
+def test_a_processing_time_timer_fires_at_its_time(silence):
     """TM-07."""
     silence.process(("a", at(0), 1))
     silence.advance_processing_time(500)
@@ -142,7 +142,7 @@ def test_an_option_says_where_the_order_of_timers_is_kept(backend, queue, chosen
         assert harness.advance_watermark(150) == [("b", "silent", 150, 1)]
 
 
-def test_a_backend_that_keeps_no_timers_in_order_is_refused_where_that_is_asked_for():
+def test_a_backend_without_ordered_timers_is_refused_for_an_ordered_queue():
     with (
         pytest.raises(ConfigError, match=r"Set timers\.queue to 'auto'") as caught,
         harness_of(Silence(), "heap-cow", options={"timers.queue": "ordered"}) as harness,
@@ -151,7 +151,7 @@ def test_a_backend_that_keeps_no_timers_in_order_is_refused_where_that_is_asked_
     assert "'heap-cow'" in str(caught.value)
 
 
-def test_at_the_end_of_an_epoch_those_fire_whose_time_has_come_by_the_delay(backend_name):
+def test_timers_due_by_the_delay_fire_at_the_end_of_an_epoch(backend_name):
     with harness_of(Silence(), backend_name, delay=10) as harness:
         harness.process_all([("a", at(0), 1), ("b", at(111), 1)])
         # In this epoch nothing is known of the rows before it.
@@ -192,7 +192,7 @@ def test_timers_fire_in_order_and_those_registered_meanwhile_with_them(backend_n
         assert {row[3] for row in fired} == {60}
 
 
-def test_the_end_of_the_input_fires_all_timers_and_none_that_they_register(backend_name):
+def test_end_of_input_fires_all_timers_but_no_new_ones(backend_name):
     with harness_of(Steps(), backend_name, parallelism=2) as harness:
         harness.process_all([("a", at(0), 30), ("b", at(0), 2**61), ("c", at(0), -5)])
         fired = {(key, time) for key, _, time, _ in harness.end_input()}
@@ -268,7 +268,7 @@ def test_a_row_of_another_schema_names_the_key_of_its_timer(backend_name):
             harness.advance_watermark(10)
 
 
-def test_a_function_that_forgets_its_timers_keeps_them_for_the_next_that_knows_them(backend_name):
+def test_timers_survive_a_function_without_on_timer(backend_name):
     class Without(KeyedProcessFunction):
         def process(self, row, ctx):
             return None
@@ -321,7 +321,7 @@ def test_functions_with_a_broadcast_side_have_timers(backend_name):
         assert harness.advance_watermark(3) == [("a", "fired", 3, 0)]
 
 
-def test_the_context_of_a_timer_tells_what_that_of_a_row_does(backend_name):
+def test_the_context_of_a_timer_has_the_facts_of_a_rows(backend_name):
     seen = []
 
     class Telling(KeyedProcessFunction):

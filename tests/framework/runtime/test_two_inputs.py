@@ -98,7 +98,7 @@ def test_rows_of_two_inputs_share_the_state_of_their_key(backend_name):
             ]
 
 
-def test_the_watermark_is_that_of_the_input_that_is_furthest_behind(backend_name):
+def test_the_watermark_is_the_smallest_of_the_inputs(backend_name):
     """WM-01, WM-03."""
     with settled(backend_name, delay=0, delay2=10) as harness:
         harness.process1(("o-1", "ann", at(1000)))
@@ -202,7 +202,7 @@ def both(rows):
     return pa.record_batch(columns)
 
 
-def test_rows_of_a_key_keep_their_order_over_both_inputs_where_they_are_grouped_by_key(backend_name):
+def test_rows_of_a_key_keep_their_order_over_both_inputs(backend_name):
     day = 86_400_000
     rows = [
         (1 + (number % 3 == 0), f"k-{number % 4}" if number % 7 else None, number, at(day * number))

@@ -179,7 +179,7 @@ def test_a_vectorised_function_leaves_the_state_that_one_by_row_leaves(backend, 
     epochs=st.lists(st.lists(ROWS, max_size=4), min_size=1, max_size=3), limit=st.sampled_from([2, 5, 1000])
 )
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_rows_grouped_by_key_leave_what_rows_in_their_order_leave(backend, epochs, limit):
+def test_rows_grouped_by_key_leave_the_same_state(backend, epochs, limit):
     grouped, in_order = Job(backend), Job(backend)
     try:
         for batches in epochs:
@@ -198,7 +198,7 @@ def test_rows_grouped_by_key_leave_what_rows_in_their_order_leave(backend, epoch
         in_order.backend.close()
 
 
-def test_the_rows_of_a_key_that_has_several_come_behind_each_other(job):
+def test_rows_of_a_key_are_consecutive(job):
     keys = [
         row[0] for row in job.run(ByRow(), [("a", 1), ("b", 2), ("a", 3)], [("b", 4), (None, 5), (None, 6)])
     ]
@@ -207,7 +207,7 @@ def test_the_rows_of_a_key_that_has_several_come_behind_each_other(job):
     assert keys == ["a", "b", "a", "c", "d"], "too few rows of a key: they stay in their order"
 
 
-def test_batches_are_put_together_up_to_the_rows_or_bytes_that_a_function_asks_for(job):
+def test_batches_are_joined_up_to_batch_rows_or_batch_bytes(job):
     sizes = []
 
     class Sizes(VectorizedProcessFunction):
@@ -224,7 +224,7 @@ def test_batches_are_put_together_up_to_the_rows_or_bytes_that_a_function_asks_f
     assert sizes == [6, 3, 3, 3, 3]
 
 
-def test_a_function_may_gather_and_give_its_rows_at_the_end_of_the_epoch_also_without_any(job):
+def test_end_epoch_puts_out_rows_even_after_no_batch(job):
     class Gathering(VectorizedProcessFunction):
         def open(self, ctx):
             self.rows = 0
@@ -289,7 +289,7 @@ def test_an_error_names_function_step_and_epoch(job, step):
         job.run(Failing(), [("a", 1)])
 
 
-def test_a_state_of_one_key_is_refused_where_there_is_no_current_key(job):
+def test_keyed_state_is_refused_without_a_current_key(job):
     class Single(Totals, VectorizedProcessFunction):
         def process_batch(self, batch, ctx):
             self.n.update(1)
@@ -313,7 +313,7 @@ def test_transform_many_refuses_a_key_twice_a_wrong_value_and_too_few(job):
     assert n.get_many(["a", "b", "c"]) == [None, 5, 6]
 
 
-def test_states_in_event_time_are_stamped_with_the_latest_time_of_the_epoch():
+def test_event_time_states_are_stamped_with_the_epochs_latest_time():
     class Seen(VectorizedProcessFunction):
         n = ValueState("n", types.INT64, ttl=Ttl(100, clock=TtlClock.EVENT_TIME))
 
@@ -331,7 +331,7 @@ def test_states_in_event_time_are_stamped_with_the_latest_time_of_the_epoch():
     made.backend.close()
 
 
-def test_the_harness_runs_a_vectorised_function_and_shows_the_rows_of_the_end_of_an_epoch():
+def test_the_harness_returns_the_output_of_end_epoch():
     class Ending(ByBatch):
         def end_epoch(self, ctx):
             yield pa.record_batch([["end"], [0], [ctx.epoch]], schema=OUTPUT)

@@ -83,7 +83,7 @@ def test_a_backend_that_passes_is_reported_line_by_line(tmp_path, backend_name):
 
 def test_an_installation_of_heap_cow_says_how_it_was_built(tmp_path):
     description = PluginRegistry(Configuration({"backend": "heap-cow"})).choose().description
-    ran = run(tmp_path / "work", "heap-cow", "--no-baseline", "-k", "says_what_it_is")
+    ran = run(tmp_path / "work", "heap-cow", "--no-baseline", "-k", "name_version")
     assert ran.stdout.startswith(f"heap-cow ({description.build}): python ")
 
 
@@ -92,7 +92,14 @@ def test_nothing_of_the_folder_it_runs_in_disturbs_the_tests(tmp_path):
     work.mkdir()
     (work / "conftest.py").write_text("raise RuntimeError('not mine')\n")
     (work / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
-    ran = run(work, "nested-map", "--no-baseline", "-k", "says_what_it_is", PYTEST_ADDOPTS="--no-such-option")
+    ran = run(
+        work,
+        "nested-map",
+        "--no-baseline",
+        "-k",
+        "name_version",
+        PYTEST_ADDOPTS="--no-such-option",
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
@@ -104,7 +111,7 @@ def test_options_are_those_of_the_instances(tmp_path):
         "heap-cow.compiled=never",
         "--no-baseline",
         "-k",
-        "says_what",
+        "name_version",
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ", heap-cow.compiled=never: python " in ran.stdout
@@ -114,7 +121,7 @@ def test_a_module_of_the_folder_it_runs_in_needs_no_distribution(tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     (work / "my_module.py").write_text(SOURCE.format(claims="", extra=""))
-    words = ["mine", "--option", "plugins.modules=my_module", "--no-baseline", "-k", "says_what"]
+    words = ["mine", "--option", "plugins.modules=my_module", "--no-baseline", "-k", "name_version"]
     ran = run(work, *words)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "my_module (module)" in ran.stdout
@@ -143,11 +150,11 @@ def keyedstate_create_state_table(meta, context):
 """
 
 
-def test_a_part_that_does_not_hold_is_named_with_the_tests_that_show_it(tmp_path, distributions):
+def test_a_failed_part_is_named_with_its_failing_tests(tmp_path, distributions):
     distributions.add_source("lying-backend", "9.9", "mine", SOURCE.format(claims="", extra=BLIND))
     file, page = tmp_path / "report.json", tmp_path / "report.md"
     # Not `--no-baseline`: none is measured where a test fails.
-    words = ["mine", "-k", "first_epoch or says_what", "--json", str(file), "--markdown", str(page)]
+    words = ["mine", "-k", "first_epoch or name_version", "--json", str(file), "--markdown", str(page)]
     ran = run(tmp_path / "work", *words, path=distributions.folder)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert line_of(ran.stdout, "change tracking") == ["0", "1", "0", "0", "fails"]
@@ -177,9 +184,9 @@ def keyedstate_create_state_table(meta, context):
 """
 
 
-def test_a_failing_case_is_shown_with_its_values_and_its_source_where_asked(tmp_path, distributions):
+def test_a_failing_case_is_shown_with_values_and_source(tmp_path, distributions):
     distributions.add_source("forgetful", "9.9", "mine", SOURCE.format(claims="", extra=FORGETFUL))
-    words = ["mine", "-k", "was_put_is_read or says_what"]
+    words = ["mine", "-k", "was_put_is_read or name_version"]
     ran = run(tmp_path / "work", *words, path=distributions.folder)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     failure = ran.stdout.partition("\nfailed: test_what_was_put_is_read")[2]
@@ -207,7 +214,7 @@ def test_outcomes_are_read_while_they_are_written(tmp_path):
     assert reader.under_way is None
 
 
-def test_a_backend_that_takes_its_process_down_fails_in_the_test_that_it_did_so(tmp_path, distributions):
+def test_a_backend_that_crashes_its_process_fails_the_running_test(tmp_path, distributions):
     extra = (
         "class Deadly(table.NestedMapTable):\n"
         "    def get(self, key_group, key, namespace):\n"

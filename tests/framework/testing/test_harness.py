@@ -158,7 +158,7 @@ def test_every_nan_is_one_key_and_negative_zero_is_zero(harness):
     assert counts.state("n", -0.0).value() == counts.state("n", -math.nan).value() == 2
 
 
-def test_several_key_columns_make_a_tuple_and_one_in_a_list_makes_its_value(harness):
+def test_several_key_columns_make_a_tuple_and_one_its_value(harness):
     schema = "user string, day int"
     both = harness(Counts(), key=["user", "day"], schema=schema, output=f"{schema}, n long", parallelism=3)
     both.process_all([("ann", 1), ("ann", 2), ("ann", 1), (None, 1)])
@@ -262,7 +262,7 @@ def test_a_key_of_another_type_is_refused(page_views):
 # -- the function's life -------------------------------------------------------------------------------
 
 
-def test_each_epoch_has_a_new_copy_of_the_function_and_the_same_state(harness):
+def test_each_epoch_copies_the_function_and_keeps_the_state(harness):
     function = Lifecycle()
     life = harness(function, schema="user string", output="user string, epoch long, notes string")
     assert life.process(("ann",)) == [("ann", 0, "open 0, process")]
@@ -349,7 +349,7 @@ class Fragile(KeyedProcessFunction):
 SCHEMA = "user string, n long"
 
 
-def test_an_error_of_the_function_names_its_key_and_epoch_and_keeps_its_cause(harness):
+def test_an_error_of_a_function_has_key_epoch_and_cause(harness):
     fragile = harness(Fragile(), schema=SCHEMA, output=SCHEMA)
     fragile.end_epoch()
     with pytest.raises(
@@ -369,7 +369,7 @@ def test_an_error_in_open_leaves_nothing_open(harness, parallelism):
         harness(Fragile("open"), schema=SCHEMA, output=SCHEMA, parallelism=parallelism)
 
 
-def test_a_function_whose_open_fails_is_closed_and_so_are_those_opened_before(harness):
+def test_an_error_in_open_closes_all_opened_functions(harness):
     calls = []
 
     class Counts(Fragile):
@@ -386,7 +386,7 @@ def test_a_function_whose_open_fails_is_closed_and_so_are_those_opened_before(ha
     assert calls == ["open 0", "open 1", "close", "close"]
 
 
-def test_an_error_in_close_is_raised_by_what_closes_and_every_instance_is_closed(backend_name):
+def test_an_error_in_close_is_raised_after_every_instance_is_closed(backend_name):
     fragile = Harness(
         Fragile("close"), key="user", schema=SCHEMA, output=SCHEMA, backend=backend_name, parallelism=3
     )

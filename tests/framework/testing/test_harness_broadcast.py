@@ -115,14 +115,14 @@ def test_an_error_of_the_broadcast_side_names_its_step(rules):
         rules(Bad()).process_broadcast(("all", 1))
 
 
-def test_a_row_with_other_columns_or_types_is_refused_before_any_instance_sees_it(rules):
+def test_a_wrong_row_is_refused_before_any_is_processed(rules):
     harness = rules(parallelism=2)
     with pytest.raises(InputRowError, match=r"row 1 .*column 'factor', which takes int64"):
         harness.process_broadcast_all([("all", 1), ("all", "2")])
     assert [dict(instance.function.factors.items()) for instance in harness.instances] == [{}, {}]
 
 
-def test_columns_of_a_broadcast_side_that_is_not_there_are_refused(rules):
+def test_columns_of_a_missing_broadcast_side_are_refused(rules):
     with pytest.raises(HarnessSettingError, match="Plain has no broadcast side"):
         rules(type("Plain", (KeyedProcessFunction,), {"process": Rules.process})())
     with pytest.raises(HarnessSchemaError, match=r"'broadcast': .*'factor' has the type 'lng'"):

@@ -148,7 +148,7 @@ def test_numbers_of_numpy_are_taken_where_they_are_plain_numbers(echo):
         (("ann", 1.0), "n", r"row 1 .*float 1.0 in the column 'n'"),
     ],
 )
-def test_a_row_with_other_columns_or_types_is_refused_with_the_column_named(echo, row, column, message):
+def test_a_row_with_a_wrong_column_or_type_is_refused(echo, row, column, message):
     harness = echo("user string, n long")
     with pytest.raises(InputRowError, match=message) as caught:
         harness.process_all([("ann", 1), row, ("bob", 1)])
@@ -156,7 +156,7 @@ def test_a_row_with_other_columns_or_types_is_refused_with_the_column_named(echo
     assert harness.outputs == []
 
 
-def test_none_is_refused_where_the_column_is_not_null_and_a_nested_value_is_named_by_its_path(echo):
+def test_none_in_a_not_null_column_is_refused_with_its_path(echo):
     with pytest.raises(InputRowError, match="column 'n', which takes int64 not null"):
         echo("user string, n long not null").process(("ann", None))
     with pytest.raises(InputRowError, match=r"column 'tags\.element'"):
@@ -220,7 +220,7 @@ def test_a_key_that_cannot_be_used_is_refused_with_the_reason(echo, key, reason)
     assert caught.value.argument == "key"
 
 
-def test_the_name_of_the_key_group_column_is_refused_as_in_a_spark_job(echo):
+def test_the_name_of_the_key_group_column_is_refused(echo):
     with pytest.raises(HarnessSchemaError, match="__keyedstate_key_group"):
         echo("user string, __keyedstate_key_group int")
 

@@ -122,7 +122,7 @@ def test_state_follows_its_keys_to_another_parallelism(sums, before, after):
     assert [row[1] for row in harness.process_all([(user, 100) for user in USERS])] == [103] * len(USERS)
 
 
-def test_rescaling_opens_a_new_copy_of_the_function_and_keeps_epoch_and_outputs(sums):
+def test_rescaling_copies_the_function_and_keeps_epoch_and_outputs(sums):
     harness = sums()
     harness.process(("ann", 1))
     harness.end_epoch()
@@ -180,7 +180,7 @@ def test_a_new_function_continues_with_wider_types(sums):
     assert sums(Wider(), restore=harness.snapshot()).process(("ann", 0)) == [("ann", 50)]
 
 
-def test_a_new_function_with_another_type_or_kind_is_refused_with_the_state_named(sums):
+def test_a_function_with_another_type_or_kind_of_state_is_refused(sums):
     class Text(KeyedProcessFunction):
         sum = ValueState("sum", types.STRING)
 
@@ -275,7 +275,7 @@ def test_files_are_deleted_when_the_snapshot_is_not_referenced(sums, folders):
     assert folders() == []
 
 
-def test_a_value_that_cannot_be_written_is_named_and_no_file_is_left(sums, folders):
+def test_an_unwritable_value_is_named_and_leaves_no_file(sums, folders):
     class Bad(KeyedProcessFunction):
         anything = ValueState("anything", types.list_of(types.INT64))
 

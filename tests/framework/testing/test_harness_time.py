@@ -112,7 +112,7 @@ def test_a_test_reads_nothing_of_what_is_expired(sessions):
     assert harness.num_entries() == 0
 
 
-def test_what_a_test_writes_begins_to_live_at_the_time_of_the_test(sessions):
+def test_a_write_by_a_test_starts_its_time_to_live(sessions):
     harness = sessions()
     harness.set_processing_time(1_000)
     harness.state(Sessions.count, "ann").update(7)
@@ -122,7 +122,7 @@ def test_what_a_test_writes_begins_to_live_at_the_time_of_the_test(sessions):
     assert harness.process(("ann", 1)) == [("ann", 1)]
 
 
-def test_a_read_by_a_test_is_a_read_and_gives_new_time_where_reads_do(sessions):
+def test_a_read_by_a_test_refreshes_the_time_to_live(sessions):
     """TTL-05."""
 
     class Read(KeyedProcessFunction):
@@ -165,7 +165,7 @@ def test_rescaled_state_expires_when_it_would_have(sessions):
     assert [row.n for row in harness.process_all([("ann", 1), ("cyd", 1)])] == [3, 1]
 
 
-def test_an_idle_key_goes_with_the_end_of_an_epoch_where_there_is_an_index(sessions):
+def test_an_idle_key_is_removed_at_the_end_of_an_epoch(sessions):
     class Indexed(KeyedProcessFunction):
         last = ValueState("last", types.INT64, ttl=Ttl.of(100, expiry_index=True))
 
@@ -218,7 +218,7 @@ def event_sessions(sessions):
     return make
 
 
-def test_state_in_event_time_expires_by_the_watermark_and_not_by_the_clock(event_sessions):
+def test_event_time_state_expires_by_the_watermark(event_sessions):
     harness = event_sessions(parallelism=2)
     harness.advance_watermark(1_000)
     harness.process_all([("ann", 1, None), ("bob", 1, None)])
@@ -252,7 +252,7 @@ def test_a_row_ahead_of_the_watermark_lives_from_its_own_time(event_sessions):
         assert [count.value() for count in counts] == [1] * living + [0] * (5 - living), watermark
 
 
-def test_a_state_that_a_row_is_the_first_to_use_sees_the_time_of_each_row_after_it(event_sessions):
+def test_a_state_first_used_by_a_row_sees_later_times(event_sessions):
     class Later(KeyedProcessFunction):
         def process(self, row, ctx):
             later = ValueState("later", types.INT64, ttl=Ttl.of("100 ms", clock=TtlClock.EVENT_TIME))
@@ -264,7 +264,7 @@ def test_a_state_that_a_row_is_the_first_to_use_sees_the_time_of_each_row_after_
     assert [harness.state("later", user).value() for user in ("ann", "bob")] == [None, 2]
 
 
-def test_the_time_of_a_row_is_not_that_of_what_a_test_writes_afterwards(event_sessions):
+def test_a_write_by_a_test_has_no_row_time(event_sessions):
     harness = event_sessions()
     harness.advance_watermark(1_000)
     handle = harness.state(EventSessions.count, "bob")

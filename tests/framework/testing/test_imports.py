@@ -120,9 +120,7 @@ def test_the_harnesses_of_the_test_before_are_closed():
 """
 
 
-def test_the_fixture_comes_by_entry_point_and_starting_pytest_imports_nothing_of_the_harness(
-    tmp_path, environment_with_pytest_plugin
-):
+def test_starting_pytest_with_the_fixture_imports_no_harness(tmp_path, environment_with_pytest_plugin):
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "conftest.py").write_text(CONFTEST)
