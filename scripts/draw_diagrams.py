@@ -1,8 +1,8 @@
 """Draw the diagrams of the documentation as SVG: the packages of the source, sequences, and graphs.
 
 `python scripts/draw_diagrams.py` writes all of them into docs/images; a test compares what is committed
-with what this makes. The picture of the packages follows from the imports of the source. Every other one has a
-text in scripts/diagrams: the first word of its first line says what it is, a ``sequence`` or a ``graph``,
+with what this makes. The picture of the packages follows from the imports of the source. Every other one has
+a text in scripts/diagrams: the first word of its first line says what it is, a ``sequence`` or a ``graph``,
 and the rest is its title.
 """
 
