@@ -9,7 +9,8 @@ from faults.injection import reached
 from keyedstate import types
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.state import MapState, ValueState
-from keyedstate.windows.declaration.function import ProcessWindowFunction, WindowContext
+from keyedstate.windows.declaration.contexts import WindowContext
+from keyedstate.windows.declaration.function import ProcessWindowFunction
 
 FLIGHTS = ValueState("flights", types.INT64, default=0)
 DELAY = ValueState("delay", types.INT64, default=0)

@@ -1,4 +1,4 @@
-"""Key-group ranges, offsets, partitioning, assignment to partitions, bounds and the stored prefix."""
+"""Key-group ranges, offsets, partitioning, assignment to partitions and bounds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ from keyedstate.keygroups import (
     KeyGroupRange,
     KeyGroupRangeOffsets,
     check_parallelism,
-    decode_key_group,
     default_max_parallelism,
-    encode_key_group,
     key_group_for_hash,
-    key_group_prefix_length,
     key_group_range_for,
     key_group_ranges,
     operator_index_for_key_group,
@@ -322,38 +319,6 @@ def test_a_max_parallelism_out_of_bounds_is_rejected_wherever_it_is_used(max_par
         lambda: key_group_range_for(0, 1, max_parallelism),
         lambda: operator_index_for_key_group(0, 1, max_parallelism),
         lambda: key_group_for_hash(1, max_parallelism),
-        lambda: key_group_prefix_length(max_parallelism),
     ):
         with pytest.raises(InvalidParallelismError, match=f"max parallelism {max_parallelism} must"):
             use()
-
-
-# -- the stored prefix -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("max_parallelism", "length"), [(1, 1), (127, 1), (128, 1), (129, 2), (32_768, 2)])
-def test_the_prefix_takes_one_byte_up_to_128_key_groups_and_two_above(max_parallelism, length):
-    assert key_group_prefix_length(max_parallelism) == length
-
-
-@given(parallelisms.map(lambda bounds: bounds[1]), st.data())
-def test_a_key_group_prefix_reads_back_and_sorts_like_the_key_group(max_parallelism, data):
-    length = key_group_prefix_length(max_parallelism)
-    one, other = (data.draw(st.integers(0, max_parallelism - 1)) for _ in range(2))
-    assert decode_key_group(encode_key_group(one, length) + b"key", length) == one
-    assert (encode_key_group(one, length) < encode_key_group(other, length)) == (one < other)
-
-
-def test_a_two_byte_prefix_is_big_endian():
-    assert encode_key_group(0x0102, 2) == b"\x01\x02"
-
-
-@pytest.mark.parametrize("key_group", [256, -1])
-def test_a_key_group_that_does_not_fit_its_prefix_is_refused(key_group):
-    with pytest.raises(KeyGroupError, match=f"key group {key_group} does not fit"):
-        encode_key_group(key_group, 1)
-
-
-def test_a_cut_off_prefix_is_refused():
-    with pytest.raises(KeyGroupError, match="cut off"):
-        decode_key_group(b"\x01", 2)

@@ -1,10 +1,9 @@
-"""Key groups: the units in which keyed state is owned, written, read back and moved between partitions.
+"""Key groups: the units in which keyed state is owned, written, restored and moved between partitions.
 
-A key belongs to one key group for good: ``pmod(hash(key), max_parallelism)`` with Spark's ``hash`` (see
+The key group of a key never changes: it is ``pmod(hash(key), max_parallelism)`` with Spark's ``hash`` (see
 `keyedstate.murmur3`).  Partition ``i`` of ``p`` owns a contiguous range of key groups, so that another
-``p`` moves whole ranges and never splits a group.  The range formulas, bounds and the byte prefix are
-Flink's (``KeyGroupRange``, ``KeyGroupRangeAssignment``, ``KeyGroupPartitioner``,
-``CompositeKeySerializationUtils``).
+``p`` moves whole ranges and never splits a group.  The formulas are Flink's (``KeyGroupRange``,
+``KeyGroupRangeAssignment``, ``KeyGroupPartitioner``).
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ UPPER_BOUND_MAX_PARALLELISM = 32_768
 class KeyGroupRange:
     """The key groups from `start` to `end`, both included.
 
-    The only empty range is `KeyGroupRange.EMPTY` with start 0 and end -1.  An empty range is false, and
-    ``len``, ``in`` and iteration (ascending) work as for a `range`.
+    ``len``, ``in``, truth and iteration (ascending) work as for a `range`.  The only empty range is
+    `KeyGroupRange.EMPTY` with start 0 and end -1.
 
     Raises
     ------
     InvalidKeyGroupRangeError
-        If `start` is negative or lies behind `end`; use `of` to get the empty range instead of the latter.
+        If `start` is negative or above `end`; `of` returns the empty range for the latter.
     """
 
     start: int
@@ -57,11 +56,11 @@ class KeyGroupRange:
 
     @classmethod
     def of(cls, start: int, end: int) -> KeyGroupRange:
-        """Return the range from `start` to `end`, or `EMPTY` if `start` lies behind `end`."""
+        """Return the range from `start` to `end`, or `EMPTY` if `start` is above `end`."""
         return cls(start, end) if start <= end else cls.EMPTY
 
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange:
-        """Return the key groups that both ranges hold, `EMPTY` if there are none."""
+        """Return the key groups in both ranges; `EMPTY` if there are none."""
         return KeyGroupRange.of(max(self.start, other.start), min(self.end, other.end))
 
     def __contains__(self, key_group: object) -> bool:
@@ -81,14 +80,13 @@ KeyGroupRange.EMPTY = KeyGroupRange(0, -1)
 
 
 class KeyGroupRangeOffsets:
-    """One offset (bytes into a file, say) for each key group of a range.
+    """One offset, such as a position in a file, for each key group of a range.
 
-    Iterating gives ``(key group, offset)`` in ascending order; ``offsets[key_group]`` reads and sets one.
+    Iteration yields ``(key group, offset)`` in ascending order; ``offsets[key_group]`` reads and sets one.
 
     Parameters
     ----------
     key_group_range : KeyGroupRange
-        The covered key groups.
     offsets : sequence of int, optional
         One offset per key group, in order; all 0 if not given.
 
@@ -115,7 +113,7 @@ class KeyGroupRangeOffsets:
         return self._range
 
     def intersection(self, key_group_range: KeyGroupRange) -> KeyGroupRangeOffsets:
-        """Return the key groups in both ranges with the offsets that they have here."""
+        """Return the key groups in both ranges with their offsets."""
         common = self._range.intersection(key_group_range)
         first = common.start - self._range.start if common else 0
         return KeyGroupRangeOffsets(common, self._offsets[first : first + len(common)])
@@ -142,7 +140,7 @@ class KeyGroupRangeOffsets:
             return NotImplemented
         return self._range == other._range and self._offsets == other._offsets
 
-    # Offsets can be set, so two equal objects may stop being equal: not usable as a dictionary key.
+    # Offsets can be set.
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
@@ -151,14 +149,13 @@ class KeyGroupRangeOffsets:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyGroupPartition:
-    """Row numbers brought into the order of their key groups; the result of `partition_by_key_group`.
+    """Row numbers sorted by their key groups; the result of `partition_by_key_group`.
 
     Attributes
     ----------
     key_group_range : KeyGroupRange
-        The covered key groups.
     order : ndarray of int64, shape (rows,)
-        Row numbers by key group, within a key group in the order in which they came.
+        Row numbers by key group, in ascending order within a key group.
     bounds : ndarray of int64, shape (key groups + 1,)
         The rows of key group ``g`` are ``order[bounds[i] : bounds[i + 1]]`` with ``i = g - start``.
     """
@@ -168,7 +165,7 @@ class KeyGroupPartition:
     bounds: npt.NDArray[np.int64]
 
     def rows(self, key_group: int) -> npt.NDArray[np.int64]:
-        """Return the row numbers of one key group, in the order in which they came."""
+        """Return the row numbers of one key group, ascending."""
         if key_group not in self.key_group_range:
             raise KeyGroupOutOfRangeError(key_group, self.key_group_range)
         index = key_group - self.key_group_range.start
@@ -183,39 +180,34 @@ class KeyGroupPartition:
 def partition_by_key_group(
     key_groups: npt.NDArray[np.integer[npt.NBitBase]], key_group_range: KeyGroupRange
 ) -> KeyGroupPartition:
-    """Sort rows into their key groups in time linear in the rows, stable within a key group.
+    """Sort rows by their key groups in linear time (the counting sort of Flink's ``KeyGroupPartitioner``).
 
     Parameters
     ----------
     key_groups : ndarray of integers, shape (rows,)
-        The key group of every row, such as `keyedstate.murmur3.key_groups` gives.
+        The key group of every row.
     key_group_range : KeyGroupRange
-        The key groups that the rows may have.
 
     Raises
     ------
     KeyGroupOutOfRangeError
         If a row has a key group outside `key_group_range`.
-
-    Notes
-    -----
-    The counting sort of Flink's ``KeyGroupPartitioner``: a histogram and its prefix sum give the bounds;
-    numpy's stable sort of 16-bit integers is a radix sort, which does the moving.
     """
-    # A wide difference first: a bad value must be seen as such and not wrap into the range.
+    # In 64 bits, so that a wrong value cannot wrap into the range.
     relative = key_groups.astype(np.int64) - key_group_range.start
     outside = (relative < 0) | (relative >= len(key_group_range))
     if outside.any():
         raise KeyGroupOutOfRangeError(int(key_groups[int(outside.argmax())]), key_group_range)
     bounds = np.zeros(len(key_group_range) + 1, dtype=np.int64)
     np.cumsum(np.bincount(relative, minlength=len(key_group_range)), out=bounds[1:])
+    # NumPy's stable sort of 16-bit integers is a radix sort.
     sortable = relative.astype(np.uint16) if len(key_group_range) <= 1 << 16 else relative
     order = np.argsort(sortable, kind="stable").astype(np.int64, copy=False)
     return KeyGroupPartition(key_group_range, order, bounds)
 
 
 def check_max_parallelism(max_parallelism: int) -> None:
-    """Raise `InvalidParallelismError` unless the value lies between 1 and 32,768."""
+    """Raise `InvalidParallelismError` unless the value is from 1 to 32,768."""
     if not 1 <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
         raise InvalidParallelismError(
             "max parallelism",
@@ -247,10 +239,10 @@ def check_parallelism(parallelism: int, max_parallelism: int | None = None) -> N
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Return the max parallelism of an operator whose user set none: room to grow to at least 1.5 times.
+    """Return the max parallelism of an operator whose user set none, with room to grow.
 
-    ``parallelism + parallelism // 2`` rounded up to a power of two, at least 128, at most 32,768 (Flink's
-    ``computeDefaultMaxParallelism``).
+    It is ``parallelism + parallelism // 2`` rounded up to a power of two, at least 128 and at most 32,768
+    (Flink's ``computeDefaultMaxParallelism``).
 
     Raises
     ------
@@ -314,39 +306,3 @@ def key_group_for_hash(key_hash: int, max_parallelism: int) -> int:
     """Return the key group of a key by its hash: Spark's ``pmod(hash, max_parallelism)``, never negative."""
     check_max_parallelism(max_parallelism)
     return key_hash % max_parallelism
-
-
-def key_group_prefix_length(max_parallelism: int) -> int:
-    """Return the bytes that a key group takes in front of a stored key: 1 up to 128 key groups, else 2.
-
-    The rule of Flink's ``CompositeKeySerializationUtils``.
-    """
-    check_max_parallelism(max_parallelism)
-    return 1 if max_parallelism <= 128 else 2
-
-
-def encode_key_group(key_group: int, prefix_length: int) -> bytes:
-    """Return `key_group` as `prefix_length` big-endian bytes, so that byte order is key-group order."""
-    try:
-        return key_group.to_bytes(prefix_length, "big")
-    except OverflowError:
-        raise KeyGroupError(
-            f"key group {key_group} does not fit a prefix of {prefix_length} byte(s). Use the length that "
-            "key_group_prefix_length gives for the max parallelism of this state."
-        ) from None
-
-
-def decode_key_group(data: bytes | bytearray | memoryview, prefix_length: int) -> int:
-    """Return the key group that the first `prefix_length` bytes of `data` hold.
-
-    Raises
-    ------
-    KeyGroupError
-        If `data` is shorter than the prefix.
-    """
-    if len(data) < prefix_length:
-        raise KeyGroupError(
-            f"{len(data)} byte(s) cannot hold a key-group prefix of {prefix_length}: the stored key is cut "
-            "off. Restore from another checkpoint."
-        )
-    return int.from_bytes(data[:prefix_length], "big")

@@ -45,7 +45,7 @@ def in_memory(queue: OrderedTimerQueue) -> int:
     """Return how many timers the queue holds, of those in the table and of changes."""
     stored = queue._stored
     read = sum(len(group.keys) for group in stored._groups.values())
-    return read + sum(map(len, stored.gone.values())) + len(queue._new)
+    return read + sum(map(len, stored.removed.values())) + len(queue._new)
 
 
 # -- rows ---------------------------------------------------------------------------------------------------

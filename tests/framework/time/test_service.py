@@ -182,7 +182,7 @@ def test_processing_time_is_that_of_the_clock_until_it_is_set(backends, instance
     assert instance.timers.current_processing_time == 1000
     backends.clock.advance(5)
     assert instance.timers.current_processing_time == 1005
-    instance.services.set_processing_time(1003)
+    instance.services.clock.set_processing_time(1003)
     assert instance.timers.current_processing_time == 1003
 
 
@@ -259,7 +259,7 @@ def test_timers_of_one_time_and_namespace_come_together_where_that_is_asked_for(
     instance.event("a", "m", 4)
     instance.processing("a", "m", 4)
     instance.backend.advance_watermark(10)
-    instance.services.set_processing_time(2000)
+    instance.services.clock.set_processing_time(2000)
     due = list(instance.timers.due_event_time_timers_together())
     assert [(d.time, d.namespace, d.keys) for d in due] == [(4, "m", ["a"]), (10, "n", keys)]
     assert due[1].key_groups == [instance.backend.current.key_group_of(key) for key in keys]
@@ -517,7 +517,7 @@ def test_a_new_queue_has_timers_changed_outside_of_the_old_one(backends):
 
 def test_when_event_time_is_over_timers_see_it_and_states_do_not(instance):
     instance.event("k", "n", 10)
-    instance.services.end_event_time()
-    assert instance.timers.current_watermark == instance.services.watermark == END_OF_TIME
+    instance.services.clock.event_time_over = True
+    assert instance.timers.current_watermark == instance.services.clock.watermark == END_OF_TIME
     assert list(instance.timers.due_event_time_timers()) == [Timer(10, "k", "n")]
     assert instance.backend.watermark == BEFORE_TIME

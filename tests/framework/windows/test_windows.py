@@ -405,7 +405,7 @@ def test_a_function_cannot_have_a_state_of_a_name_that_windows_use(name: str) ->
             getattr(ctx, self.asked)(ValueState(name, types.INT64))
 
     minutes = windowed(Tumbling.of("1 min"))
-    with pytest.raises(InvalidWindowError, match=f"the state '{name}' cannot be used: windows keep"):
+    with pytest.raises(InvalidWindowError, match=f"the state '{name}' cannot be used: windows use"):
         minutes.process(Declares())
     for asked in ("window_state", "global_state"):
         with Harness(

@@ -8,7 +8,7 @@
 """
 
 from keyedstate.aggregates.collecting import collect, collect_set
-from keyedstate.aggregates.declaration import Aggregate, BoundAggregate, require_aggregate
+from keyedstate.aggregates.declaration import Aggregate, BoundAggregate
 from keyedstate.aggregates.function import Aggregation
 from keyedstate.aggregates.numbers import count, mean, stddev, sum_, variance
 from keyedstate.aggregates.selection import all_, any_, first, last, max_, min_
@@ -32,7 +32,6 @@ __all__ = [
     "max_",
     "mean",
     "min_",
-    "require_aggregate",
     "stddev",
     "sum_",
     "variance",

@@ -1,9 +1,9 @@
-"""What every aggregate is: a declaration by the user, bound to the column that it is computed of.
+"""Declared aggregates: what the user writes, and what it becomes once the types of its columns are known.
 
 An aggregate keeps one accumulator per key, a tuple of parts whose types are known.  The rows of an epoch are
-reduced by columns, to one column per part with a value for each distinct key; that is merged with what the
-state holds.  A part that is None stands for no value at all, so that a key that is new, and an aggregate
-that was added later, need no case of their own.
+reduced by columns to one value of each part for each distinct key, which is merged with the stored one.  A
+part that is None stands for no value, so that a new key and an aggregate that was added later are no special
+cases.
 """
 
 from __future__ import annotations
@@ -31,24 +31,32 @@ class BoundAggregate(ABC):
     Attributes
     ----------
     name : str
-        What is computed, ``sum(amount)``; the accumulator is found by it in a checkpoint.
+        What is computed, ``sum(amount)``; a checkpoint stores the accumulator under this name.
     columns : tuple of str
         The columns that it reads.
-    parts : dict
+    parts : mapping
         The types of the accumulator's parts by name; the name of a single part is empty.
     result_type : pyarrow.DataType
     never_null : bool
         Whether the result is never null.
     by_columns : bool
-        Whether the parts may be columns of numbers, so that the three methods of columns may be called.
+        Whether the parts may be columns of numbers, so that the three methods on columns may be called.
     """
 
-    name: str
-    columns: tuple[str, ...]
-    parts: Mapping[str, TypeSerializer[Any]]
-    result_type: pa.DataType
     never_null: bool = False
     by_columns: bool = False
+
+    def __init__(
+        self,
+        name: str,
+        columns: tuple[str, ...],
+        parts: Mapping[str, TypeSerializer[Any]],
+        result_type: pa.DataType,
+    ) -> None:
+        self.name = name
+        self.columns = columns
+        self.parts = parts
+        self.result_type = result_type
 
     @abstractmethod
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
@@ -56,19 +64,18 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
-        """Return both in one; what is stored is of earlier rows."""
+        """Return stored parts merged with those of later rows."""
 
+    @abstractmethod
     def results(self, parts: list[Part]) -> pa.Array:
-        """Return the results of accumulators; by default the only part."""
-        (values,) = parts
-        return pa.array(values, self.result_type)
+        """Return the results of accumulators."""
 
     def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
         """Return the parts of each distinct key of some rows, as `reduce` does."""
         raise NotImplementedError
 
     def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
-        """Return both in one, as `merge` does.
+        """Return stored parts merged with those of later rows, as `merge` does.
 
         Raises
         ------
@@ -82,26 +89,28 @@ class BoundAggregate(ABC):
         return array_of(parts[0], self.result_type)
 
 
-class SingleValue(BoundAggregate):
-    """An aggregate whose accumulator is a single value, merged two by two.
+class SinglePart(BoundAggregate):
+    """An aggregate whose accumulator is one value, merged two by two; by default it is the result too."""
 
-    Parameters
-    ----------
-    name : str
-    columns : tuple of str
-    type : TypeSerializer
-        Of the accumulator and of the result.
-    """
+    def __init__(
+        self,
+        name: str,
+        columns: tuple[str, ...],
+        type: TypeSerializer[Any],
+        result_type: pa.DataType | None = None,
+    ) -> None:
+        super().__init__(name, columns, {"": type}, type.arrow_type if result_type is None else result_type)
+        self.type = type
 
-    def __init__(self, name: str, columns: tuple[str, ...], type: TypeSerializer[Any]) -> None:
-        self.name = name
-        self.columns = columns
-        self.parts = {"": type}
-        self.serializer = type
-        self.result_type = type.arrow_type
+    def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
+        return [merged(stored[0], new[0], self.both)]
+
+    def both(self, stored: Any, new: Any) -> Any:
+        """Return two values as one."""
+        raise NotImplementedError
 
     def results(self, parts: list[Part]) -> pa.Array:
-        return self.serializer.to_arrow(parts[0])
+        return self.type.to_arrow(parts[0])
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,7 @@ class Aggregate:
     columns : tuple of str
         The columns that it reads.
     bind : callable
-        Takes `name`, `columns` and the Arrow types of these and returns the `BoundAggregate`, or raises
+        Takes `name`, `columns` and their Arrow types and returns the `BoundAggregate`; raises
         `InvalidAggregateError` for types of which it cannot be computed.
     detail : str
         How it is computed, where another way has another accumulator.
@@ -136,45 +145,74 @@ class Aggregate:
         return self.name
 
 
-def all_aggregates(given: Mapping[str, Aggregate], named: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
-    """Return what is given in a mapping and by name as one.
+def of_column(
+    function: str,
+    column: str,
+    bind: Callable[[str, tuple[str, ...], pa.DataType], BoundAggregate],
+    detail: str = "",
+) -> Aggregate:
+    """Return an aggregate of one column.
+
+    Parameters
+    ----------
+    function : str
+        The name of the function that the user called.
+    column : str
+    bind : callable
+        As in `Aggregate`, but takes one Arrow type.
+    detail : str
+        As in `Aggregate`.
 
     Raises
     ------
     InvalidAggregateError
-        Where a name comes twice.
+        For what is no name of a column.
     """
-    if not isinstance(given, Mapping):
-        raise InvalidAggregateError(
-            None, f"it is given {given!r}; name the output column, as in aggregate(n=count())"
-        )
-    for name in given:
-        if not name:
-            raise InvalidAggregateError(None, f"an output column is named {name!r}; give it a name")
-        if name in named:
-            raise InvalidAggregateError(name, "it is given twice; leave one of them out")
-    return {**given, **named}
-
-
-def require_aggregate(name: str, given: object) -> Aggregate:
-    """Return what is given for an output column, or refuse what is no aggregate."""
-    if not isinstance(given, Aggregate):
-        raise InvalidAggregateError(
-            name,
-            f"it is {given!r}{forgotten_call(given)}; give one of keyedstate.aggregates, such as "
-            "count() or sum_('c')",
-        )
-    return given
+    check_column(function, column)
+    return Aggregate(
+        function.rstrip("_"), (column,), lambda name, columns, types: bind(name, columns, types[0]), detail
+    )
 
 
 def check_column(function: str, column: object) -> None:
-    """Refuse what is no name of a column."""
+    """Raise `InvalidAggregateError` for what is no name of a column."""
     if not isinstance(column, str):
         raise InvalidAggregateError(
             None,
             f"{function}() is given {column!r}; name a column of the DataFrame, and add a computed one with "
             "withColumn()",
         )
+
+
+def all_aggregates(
+    given: Mapping[str, Aggregate], named: Mapping[str, Aggregate] | None = None
+) -> dict[str, Aggregate]:
+    """Return the aggregates of a mapping and of keyword arguments, by the names of their output columns.
+
+    Raises
+    ------
+    InvalidAggregateError
+        Where there is none, for what is no aggregate, and for a name that is empty or comes twice.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidAggregateError(
+            None, f"it is given {given!r}; name the output column, as in aggregate(n=count())"
+        )
+    chosen = {**given, **(named or {})}
+    if not chosen:
+        raise InvalidAggregateError(None, "there is none; name at least one, as in aggregate(n=count())")
+    for name, aggregate in chosen.items():
+        if not name:
+            raise InvalidAggregateError(None, f"an output column is named {name!r}; give it a name")
+        if name in given and name in (named or {}):
+            raise InvalidAggregateError(name, "it is given twice; leave one of them out")
+        if not isinstance(aggregate, Aggregate):
+            raise InvalidAggregateError(
+                name,
+                f"it is {aggregate!r}{forgotten_call(aggregate)}; give one of keyedstate.aggregates, such as "
+                "count() or sum_('c')",
+            )
+    return chosen
 
 
 def wrong_type(name: str, arrow_type: pa.DataType, needed: str) -> InvalidAggregateError:
@@ -193,5 +231,5 @@ def values_type(name: str, arrow_type: pa.DataType) -> TypeSerializer[Any]:
 
 
 def merged(stored: Part, new: Part, both: Callable[[Any, Any], Any]) -> Part:
-    """Return two columns as one: what both hold, or what one of them holds."""
+    """Return two columns as one: ``both(old, new)`` where both have a value, else the value of either."""
     return [n if o is None else o if n is None else both(o, n) for o, n in zip(stored, new, strict=True)]

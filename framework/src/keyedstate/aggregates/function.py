@@ -1,4 +1,4 @@
-"""The function behind ``aggregate()``: rows are reduced by columns, and state is used once per key."""
+"""The function of ``aggregate()``: it reduces rows by columns and uses the state once per key."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.aggregates.declaration import (
-    Aggregate,
-    BoundAggregate,
-    Part,
-    require_aggregate,
-)
+from keyedstate.aggregates.declaration import Aggregate, BoundAggregate, Part, all_aggregates
 from keyedstate.aggregates.number_columns import TooLargeError
 from keyedstate.aggregates.user_defined import UserDefined
 from keyedstate.backend import Column, ColumnTable, LocatedEntries
@@ -33,7 +28,7 @@ OUTPUT_ROWS = 65_536
 
 
 class Aggregation(VectorizedProcessFunction):
-    """Keeps accumulators per key, and gives the results of each key that an epoch had rows of, once.
+    """Keeps accumulators per key, and yields once per epoch the results of each key that had rows.
 
     Parameters
     ----------
@@ -50,7 +45,7 @@ class Aggregation(VectorizedProcessFunction):
     InvalidAggregateError
     """
 
-    # Below twice as many rows sums are exact.
+    # Sums are exact below twice as many rows.
     batch_rows = 1 << 20
     batch_bytes = 128 << 20
 
@@ -64,15 +59,16 @@ class Aggregation(VectorizedProcessFunction):
         self.key_columns = tuple(key_columns)
         self.key_types = tuple(types[name] for name in key_columns)
         self.aggregates = {
-            name: _bound(name, require_aggregate(name, aggregate), types)
-            for name, aggregate in aggregates.items()
+            name: _bound(name, aggregate, types) for name, aggregate in all_aggregates(aggregates).items()
         }
-        _check_names(self.key_columns, aggregates)
+        for name in self.aggregates:
+            if name in key_columns:
+                raise InvalidAggregateError(name, "a key column has the same name; give it another one")
         #: The accumulators that are kept; two aggregates may share one.
         self._kept: dict[str, BoundAggregate] = {}
         for name, bound in self.aggregates.items():
             _check_shared(name, self._kept.setdefault(bound.name, bound), bound)
-        #: Where the parts of each are in the stored tuple.
+        #: The places of the parts of each in the stored tuple.
         self._places: dict[str, slice] = {}
         parts: dict[str, TypeSerializer[Any]] = {}
         for bound in self._kept.values():
@@ -80,11 +76,11 @@ class Aggregation(VectorizedProcessFunction):
             for part, type in bound.parts.items():
                 parts[f"{bound.name}.{part}" if part else bound.name] = nullable(type)
         self._nothing = (None,) * len(parts)
-        #: Whether the parts may be columns of numbers, where the table keeps them so.
+        #: Whether the parts may be columns of numbers, where the table supports it.
         self._by_columns = all(bound.by_columns for bound in self._kept.values())
         self._table_types = [nullable(from_arrow_type(type)).arrow_type for type in self.key_types]
         self.accumulator_type = accumulators_of(parts)
-        #: The declaration, and the handle once the function is opened.
+        #: The declaration, and the accessor once the function is opened.
         self.accumulators: Any = ValueState(STATE_NAME, self.accumulator_type, ttl=ttl)
 
     @property
@@ -98,13 +94,13 @@ class Aggregation(VectorizedProcessFunction):
         return pa.schema([*keys, *results])
 
     def open(self, ctx: Context) -> None:
-        #: The keys of the batches so far, and what the state holds of those of the last one.
+        #: The keys of the batches so far, and the results of those of the last one.
         self._touched: list[GroupedRows] = []
-        self._now: list[pa.Array] = []
+        self._latest: list[pa.Array] = []
 
     @property
     def column_table(self) -> ColumnTable[Any] | None:
-        """The table of the accumulators, where they are brought into it by columns."""
+        """The table of the accumulators where it takes columns, else None."""
         return self.accumulators.column_table if self._by_columns else None
 
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
@@ -112,16 +108,16 @@ class Aggregation(VectorizedProcessFunction):
         if table is None:
             rows = batch.groups
             parts = self.merge(rows.keys, rows.key_groups, self.reduce(batch.rows, rows))
-            self._now = self.results(parts)
+            self._latest = self.results(parts)
         else:
             columns = [batch.column(name) for name in self.key_columns]
             entries = table.locate(self.keys_for(columns), batch.key_groups, [self.accumulators.namespace])
             rows = GroupedRows(columns, batch.key_groups, (entries.codes, entries.first_rows))
-            self._now = self.results_of(self.merge_columns(entries, rows, batch.rows))
+            self._latest = self.results_of(self.merge_columns(entries, rows, batch.rows))
         self._touched.append(rows)
 
     def keys_for(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return key columns as a table of columns takes them."""
+        """Return key columns in the types of a table of columns."""
         canonical = map(canonical_column, columns)
         return [
             column if column.type == type else column.cast(type)
@@ -131,12 +127,12 @@ class Aggregation(VectorizedProcessFunction):
     def merge_columns(
         self, entries: LocatedEntries, rows: GroupedRows, batch: pa.RecordBatch
     ) -> list[Column]:
-        """Bring rows into the entries that they belong to and return what these hold now.
+        """Merge rows into their entries and return the new parts.
 
         Raises
         ------
         AggregateOverflowError
-            Where a sum is beyond its type; nothing is changed.
+            Where a sum is beyond its type; no entry is changed then.
         """
         old = entries.read()
         now: list[Column] = []
@@ -150,11 +146,10 @@ class Aggregation(VectorizedProcessFunction):
         return now
 
     def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
-        """Yield the results of each key that had rows."""
-        touched, now = self._touched, self._now
-        self._touched, self._now = [], []
+        touched, latest = self._touched, self._latest
+        self._touched, self._latest = [], []
         if len(touched) == 1:
-            yield from self._batches(touched[0], now)
+            yield from self._batches(touched[0], latest)
         elif touched:
             columns = zip(*(rows.key_columns for rows in touched), strict=True)
             distinct = GroupedRows(
@@ -178,7 +173,7 @@ class Aggregation(VectorizedProcessFunction):
         return new
 
     def merge(self, keys: list[Any], key_groups: npt.NDArray[np.int32], new: list[Part]) -> list[Part]:
-        """Merge parts into the state of distinct keys and return what it holds now."""
+        """Merge parts into the state of distinct keys and return the new ones."""
         now: list[Part] = [[] for _ in new]
 
         def merge(some: slice, stored: list[Any]) -> Iterator[tuple[Any, ...]]:
@@ -194,7 +189,7 @@ class Aggregation(VectorizedProcessFunction):
         return now
 
     def merged(self, stored: list[Part], new: list[Part]) -> list[Part]:
-        """Return parts of the same keys as one; what is stored is of earlier rows."""
+        """Return stored parts merged with those of later rows of the same keys."""
         merged: list[Part] = []
         for bound in self._kept.values():
             place = self._places[bound.name]
@@ -208,7 +203,7 @@ class Aggregation(VectorizedProcessFunction):
         return [list(map(itemgetter(place), stored)) for place in range(len(self._nothing))]
 
     def overflow(self, keys: list[Any], now: list[Part], error: StateValueError) -> KeyedStateError:
-        """Return the error for parts that the state has refused; a stretch of the keys may have none yet."""
+        """Return the error for parts that the state has refused; the last keys may have none yet."""
         for bound in self._kept.values():
             if isinstance(bound, UserDefined):
                 continue
@@ -219,9 +214,9 @@ class Aggregation(VectorizedProcessFunction):
         return error
 
     def _batches(self, rows: GroupedRows, results: list[pa.Array]) -> Iterator[pa.RecordBatch]:
-        made = pa.RecordBatch.from_arrays([*rows.key_columns, *results], schema=self.output)
+        batch = pa.RecordBatch.from_arrays([*rows.key_columns, *results], schema=self.output)
         for start in range(0, len(rows), OUTPUT_ROWS):
-            yield made.slice(start, OUTPUT_ROWS)
+            yield batch.slice(start, OUTPUT_ROWS)
 
     def results_of(self, parts: list[Column]) -> list[pa.Array]:
         """Return the columns of the results of accumulators that are columns themselves."""
@@ -242,19 +237,11 @@ def _bound(name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) ->
 
 
 def _check_shared(name: str, kept: BoundAggregate, bound: BoundAggregate) -> None:
-    """Refuse two functions of the user's own that would have one accumulator."""
-    if isinstance(kept, UserDefined) or isinstance(bound, UserDefined):
-        same = isinstance(kept, UserDefined) and isinstance(bound, UserDefined)
-        if not same or kept.function is not bound.function or kept.parts != bound.parts:  # type: ignore[attr-defined]
-            raise InvalidAggregateError(
-                name,
-                f"another aggregate is {bound.name} too; name one with aggregate_with(..., name=...)",
-            )
-
-
-def _check_names(key_columns: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
-    if not aggregates:
-        raise InvalidAggregateError(None, "there is none; name at least one, as in aggregate(n=count())")
-    for name in aggregates:
-        if name in key_columns:
-            raise InvalidAggregateError(name, "a key column has the same name; give it another one")
+    """Refuse two functions of the user that would have one accumulator."""
+    if kept is bound or not (isinstance(kept, UserDefined) or isinstance(bound, UserDefined)):
+        return
+    if getattr(kept, "function", None) is not getattr(bound, "function", None) or kept.parts != bound.parts:
+        raise InvalidAggregateError(
+            name,
+            f"another aggregate is {bound.name} too; name one with aggregate_with(..., name=...)",
+        )

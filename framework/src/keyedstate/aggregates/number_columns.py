@@ -1,20 +1,22 @@
-"""Parts of accumulators as columns of numbers: what aggregates of numbers share where no key costs an object.
+"""Parts of accumulators as columns of numbers, so that no key costs a Python object.
 
-What is computed here is what the same aggregates compute of lists, to the last bit: Python's floats and
-NumPy's are the same, and whole numbers never wrap around.
+The results are those of the same aggregates over lists, to the last bit: Python's floats and NumPy's are the
+same, and whole numbers never wrap around.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.aggregates.declaration import Part
+from keyedstate.aggregates.declaration import BoundAggregate, Part
 from keyedstate.backend import Column
+from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.tables import column_of
 
 Numbers = npt.NDArray[Any]
@@ -26,7 +28,7 @@ class TooLargeError(ArithmeticError):
     Attributes
     ----------
     row : int
-        The first key whose number it is.
+        The first key that has such a number.
     """
 
     def __init__(self, row: int) -> None:
@@ -34,8 +36,38 @@ class TooLargeError(ArithmeticError):
         super().__init__(f"the sum in row {row} is beyond 64 bits")
 
 
+class NumberAggregate(BoundAggregate):
+    """An aggregate whose parts are numbers; by default two accumulators are merged by adding their parts."""
+
+    by_columns = True
+
+    def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
+        return [part_of(column) for column in self.reduce_columns(columns, rows)]
+
+    @abstractmethod
+    def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]: ...
+
+    def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
+        # Written out: a call for each key would take as long as all the rest.
+        return [
+            [n if o is None else o if n is None else o + n for o, n in zip(old, other, strict=True)]
+            for old, other in zip(stored, new, strict=True)
+        ]
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return list(map(added, stored, new))
+
+    def results(self, parts: list[Part]) -> pa.Array:
+        return self.results_of(self.columns_of(parts))
+
+    def columns_of(self, parts: list[Part]) -> list[Column]:
+        """Return parts as columns."""
+        types = self.parts.values()
+        return [column_of(type.to_arrow(part)) for part, type in zip(parts, types, strict=True)]
+
+
 def part_of(column: Column) -> Part:
-    """Return a column as a list, None where nothing is there."""
+    """Return a column as a list, with None for missing values."""
     values: Part = column.values.tolist()
     if column.present is not None:
         for row in np.flatnonzero(~column.present).tolist():
@@ -43,23 +75,8 @@ def part_of(column: Column) -> Part:
     return values
 
 
-def column_from(part: Part, arrow_type: pa.DataType) -> Column:
-    """Return a list of numbers as a column."""
-    return column_of(pa.array(part, arrow_type))
-
-
-def integers(part: Part) -> Column:
-    """Return whole numbers, some beyond 64 bits, as a column; as objects where there is such a one."""
-    present = np.fromiter((value is not None for value in part), np.bool_, len(part))
-    values = np.array([0 if value is None else value for value in part], object)
-    try:
-        return Column(values.astype(np.int64), None if present.all() else present)
-    except OverflowError:
-        return Column(values, None if present.all() else present)
-
-
 def merged_columns(stored: Column, new: Column, both: Callable[[Numbers, Numbers], Numbers]) -> Column:
-    """Return two columns as one: what both hold, or what one of them holds."""
+    """Return two columns as one: ``both(old, new)`` where both have a value, else the value of either."""
     if stored.present is None and new.present is None:
         return Column(both(stored.values, new.values))
     old, other = stored.there, new.there
@@ -84,13 +101,13 @@ def added(stored: Column, new: Column) -> Column:
     if new.values.dtype == object:
         return _exactly_added(stored, new)
     with np.errstate(over="ignore"):
-        made = merged_columns(stored, new, np.add)
-    # Where both have the sign that the sum has not.
-    wrapped = (stored.values ^ made.values) & (new.values ^ made.values) < 0
+        sums = merged_columns(stored, new, np.add)
+    # A sum has wrapped around where both summands have the sign that it has not.
+    wrapped = (stored.values ^ sums.values) & (new.values ^ sums.values) < 0
     wrapped &= stored.there & new.there
     if wrapped.any():
         raise TooLargeError(int(wrapped.argmax()))
-    return made
+    return sums
 
 
 def _exactly_added(stored: Column, new: Column) -> Column:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,10 @@ import pyarrow as pa
 
 from keyedstate.aggregates.declaration import (
     Aggregate,
-    BoundAggregate,
     Part,
-    SingleValue,
-    check_column,
+    SinglePart,
     merged,
+    of_column,
     values_type,
     wrong_type,
 )
@@ -22,85 +22,70 @@ from keyedstate.aggregates.number_columns import Numbers, merged_columns, part_o
 from keyedstate.backend import Column
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.tables import column_of, is_numeric
-from keyedstate.types import BOOLEAN, TypeSerializer, nullable, tuple_of
+from keyedstate.types import BOOLEAN, nullable, tuple_of
 
 
 def min_(column: str) -> Aggregate:
     """Return the smallest value of a column, nulls left out; null where there is no value.
 
-    Of numbers, strings (by their UTF-8 bytes), binary, booleans, dates, times and intervals.  NaN is larger
-    than any other number, as in Spark.
-
-    Parameters
-    ----------
-    column : str
+    The column has numbers, strings (compared by their UTF-8 bytes), binary, booleans, dates, times or
+    intervals.  NaN is larger than any other number, as in Spark.
     """
-    return _extreme("min", column, largest=False)
+    return of_column("min_", column, partial(_Extreme, largest=False))
 
 
 def max_(column: str) -> Aggregate:
     """Return the largest value of a column, nulls left out; null where there is no value.
 
     See `min_` for types and order.
-
-    Parameters
-    ----------
-    column : str
     """
-    return _extreme("max", column, largest=True)
+    return of_column("max_", column, partial(_Extreme, largest=True))
 
 
-def _extreme(function: str, column: str, *, largest: bool) -> Aggregate:
-    check_column(f"{function}_", column)
-
-    def bind(name: str, columns: tuple[str, ...], types: Sequence[pa.DataType]) -> BoundAggregate:
-        if pa.types.is_nested(types[0]) or pa.types.is_null(types[0]):
-            raise wrong_type(name, types[0], "values with an order")
-        type = values_type(name, types[0])
-        return _Extreme(name, columns, type, largest, is_numeric(types[0]) and types[0] == type.arrow_type)
-
-    return Aggregate(function, (column,), bind)
-
-
-class _Extreme(SingleValue):
+class _Extreme(SinglePart):
     def __init__(
-        self,
-        name: str,
-        columns: tuple[str, ...],
-        type: TypeSerializer[Any],
-        largest: bool,
-        by_columns: bool,
+        self, name: str, columns: tuple[str, ...], arrow_type: pa.DataType, *, largest: bool
     ) -> None:
-        super().__init__(name, columns, type)
+        if pa.types.is_nested(arrow_type) or pa.types.is_null(arrow_type):
+            raise wrong_type(name, arrow_type, "values with an order")
+        super().__init__(name, columns, values_type(name, arrow_type))
         self._largest = largest
+        self._function = "max" if largest else "min"
+        self._is_floating = pa.types.is_floating(self.result_type)
         self._pick: Callable[[Any, Any], Any] = max if largest else min
-        if pa.types.is_floating(self.result_type):
+        if self._is_floating:
             self._pick = _larger_float if largest else _smaller_float
-        self.by_columns = by_columns
+        self.by_columns = is_numeric(arrow_type) and arrow_type == self.result_type
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
-        if pa.types.is_floating(self.result_type):
+        if self._is_floating:
             return [part_of(column) for column in self.reduce_columns(columns, rows)]
         (column,) = columns
         try:
-            found = rows.aggregated(column, "max" if self._largest else "min")
+            return [self.type.from_arrow(rows.aggregated(column, self._function))]
         except pa.ArrowNotImplementedError:  # older versions of pyarrow for text, for example
             return [self._by_value(column, rows)]
-        return [self.serializer.from_arrow(found)]
+
+    def _by_value(self, column: pa.Array, rows: GroupedRows) -> Part:
+        found: Part = [None] * len(rows)
+        for code, value in zip(rows.codes.tolist(), self.type.from_arrow(column), strict=True):
+            if value is not None:
+                before = found[code]
+                found[code] = value if before is None else self._pick(before, value)
+        return found
 
     def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
         (column,) = columns
         if pa.types.is_duration(column.type):
-            # Arrow finds the least and the greatest of numbers alone, and not of these.
+            # Arrow has no such aggregation of durations.
             column = column.view(pa.int64())
-        found = rows.aggregated(column, "max" if self._largest else "min")
-        made = column_of(found.combine_chunks())
+        found = column_of(rows.aggregated(column, self._function).combine_chunks())
         if pa.types.is_floating(column.type):
-            made = Column(self._with_nan(made.values, column, rows), made.present)
-        return [made]
+            found = Column(self._with_nan(found.values, column, rows), found.present)
+        return [found]
 
-    def _with_nan(self, values: np.ndarray[Any, Any], column: pa.Array, rows: GroupedRows) -> Any:
-        """Return what Arrow has found, with the NaNs that it leaves out where there is another number."""
+    def _with_nan(self, values: Numbers, column: pa.Array, rows: GroupedRows) -> Numbers:
+        """Return Arrow's result with NaN where Spark has it: Arrow ignores NaN if there is another number."""
         nans = np.isnan(column.fill_null(0.0).to_numpy())
         if not nans.any():
             return values
@@ -114,19 +99,11 @@ class _Extreme(SingleValue):
         values[codes] = np.nan
         return values
 
-    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
-        return [merged_columns(stored[0], new[0], _larger if self._largest else _smaller)]
-
-    def _by_value(self, column: pa.Array, rows: GroupedRows) -> Part:
-        found: Part = [None] * len(rows)
-        for code, value in zip(rows.codes.tolist(), self.serializer.from_arrow(column), strict=True):
-            if value is not None:
-                before = found[code]
-                found[code] = value if before is None else self._pick(before, value)
-        return found
-
     def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
         return [merged(stored[0], new[0], self._pick)]
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return [merged_columns(stored[0], new[0], _larger if self._largest else _smaller)]
 
 
 def _larger_float(one: float, other: float) -> float:
@@ -148,16 +125,16 @@ def _smaller(stored: Numbers, new: Numbers) -> Numbers:
 def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     """Return the value of a column in the first row of a key.
 
-    First in the order in which rows reach the operator: of two rows of one micro-batch Spark does not define
-    which comes first.
+    First in the order in which rows reach the operator: Spark does not define the order of the rows of one
+    micro-batch.
 
     Parameters
     ----------
     column : str
     ignore_nulls : bool, default False
-        The first value that is not null; null as long as there is none.
+        Return the first value that is not null; null as long as there is none.
     """
-    return _picked("first", column, ignore_nulls, last_one=False)
+    return _picked("first", column, ignore_nulls, last=False)
 
 
 def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
@@ -167,40 +144,35 @@ def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     ----------
     column : str
     ignore_nulls : bool, default False
-        The last value that is not null.
+        Return the last value that is not null.
 
     Notes
     -----
     See `first` for the order of rows.
     """
-    return _picked("last", column, ignore_nulls, last_one=True)
+    return _picked("last", column, ignore_nulls, last=True)
 
 
-def _picked(function: str, column: str, ignore_nulls: bool, *, last_one: bool) -> Aggregate:
-    check_column(function, column)
-
-    def bind(name: str, columns: tuple[str, ...], types: Sequence[pa.DataType]) -> BoundAggregate:
-        return _Picked(name, columns, values_type(name, types[0]), last_one, ignore_nulls)
-
-    return Aggregate(function, (column,), bind, "ignore nulls" if ignore_nulls else "")
+def _picked(function: str, column: str, ignore_nulls: bool, *, last: bool) -> Aggregate:
+    bind = partial(_Picked, last=last, ignore_nulls=ignore_nulls)
+    return of_column(function, column, bind, "ignore nulls" if ignore_nulls else "")
 
 
-class _Picked(BoundAggregate):
-    """The accumulator is a tuple of the value, which may be None: that is something else than no row."""
+class _Picked(SinglePart):
+    """The accumulator is a tuple of the value, since a row with a null is something else than no row."""
 
     def __init__(
         self,
         name: str,
         columns: tuple[str, ...],
-        type: TypeSerializer[Any],
+        arrow_type: pa.DataType,
+        *,
         last: bool,
         ignore_nulls: bool,
     ) -> None:
-        self.name = name
-        self.columns = columns
-        self.parts = {"": tuple_of(nullable(type))}
-        self.result_type = type.arrow_type
-        self._type = type
+        value_type = values_type(name, arrow_type)
+        super().__init__(name, columns, tuple_of(nullable(value_type)), value_type.arrow_type)
+        self._value_type = value_type
         self._last = last
         self._ignore_nulls = ignore_nulls
 
@@ -215,73 +187,51 @@ class _Picked(BoundAggregate):
         picked = np.full(len(rows), -1)
         # Of several assignments to one place the last one counts.
         picked[codes] = places
-        found = column.take(pa.array(picked, mask=picked < 0))
-        values = self._type.from_arrow(found)
+        values = self._value_type.from_arrow(column.take(pa.array(picked, mask=picked < 0)))
         return [
             [None if place < 0 else (value,) for place, value in zip(picked.tolist(), values, strict=True)]
         ]
 
     def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
-        if self._last:
-            stored, new = new, stored
-        return [[n if o is None else o for o, n in zip(stored[0], new[0], strict=True)]]
+        preferred, other = (new, stored) if self._last else (stored, new)
+        return [[o if p is None else p for p, o in zip(preferred[0], other[0], strict=True)]]
 
     def results(self, parts: list[Part]) -> pa.Array:
-        return self._type.to_arrow([None if value is None else value[0] for value in parts[0]])
+        return self._value_type.to_arrow([None if value is None else value[0] for value in parts[0]])
 
 
 def any_(column: str) -> Aggregate:
-    """Return whether a boolean column is true in any row, nulls left out; null where there is no value.
-
-    Parameters
-    ----------
-    column : str
-    """
-    return _truth("any", column, all_of_them=False)
+    """Return whether a boolean column is true in any row, nulls left out; null where there is no value."""
+    return of_column("any_", column, partial(_Truth, of_all=False))
 
 
 def all_(column: str) -> Aggregate:
-    """Return whether a boolean column is true in all rows, nulls left out; null where there is no value.
-
-    Parameters
-    ----------
-    column : str
-    """
-    return _truth("all", column, all_of_them=True)
+    """Return whether a boolean column is true in all rows, nulls left out; null where there is no value."""
+    return of_column("all_", column, partial(_Truth, of_all=True))
 
 
-def _truth(function: str, column: str, *, all_of_them: bool) -> Aggregate:
-    check_column(f"{function}_", column)
-
-    def bind(name: str, columns: tuple[str, ...], types: Sequence[pa.DataType]) -> BoundAggregate:
-        if not pa.types.is_boolean(types[0]):
-            raise wrong_type(name, types[0], "booleans")
-        return _Truth(name, columns, all_of_them)
-
-    return Aggregate(function, (column,), bind)
-
-
-class _Truth(SingleValue):
+class _Truth(SinglePart):
     by_columns = True
 
-    def __init__(self, name: str, columns: tuple[str, ...], all_of_them: bool) -> None:
+    def __init__(self, name: str, columns: tuple[str, ...], arrow_type: pa.DataType, *, of_all: bool) -> None:
+        if not pa.types.is_boolean(arrow_type):
+            raise wrong_type(name, arrow_type, "booleans")
         super().__init__(name, columns, BOOLEAN)
-        self._all = all_of_them
+        self._of_all = of_all
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
         (truth,) = self.reduce_columns(columns, rows)
         return [part_of(Column(truth.values.astype(np.bool_), truth.present))]
 
     def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
-        (column,) = columns
-        known, values = rows.present(column)
-        deciding = np.bincount(known[values != self._all], minlength=len(rows)) > 0
+        known, values = rows.present(columns[0])
+        deciding = np.bincount(known[values != self._of_all], minlength=len(rows)) > 0
         there = np.bincount(known, minlength=len(rows)) > 0
-        truth = (~deciding if self._all else deciding).astype(np.int64)
+        truth = (~deciding if self._of_all else deciding).astype(np.int64)
         return [Column(truth, None if there.all() else there)]
 
-    def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
-        return [merged(stored[0], new[0], min if self._all else max)]
+    def both(self, stored: bool, new: bool) -> bool:
+        return stored and new if self._of_all else stored or new
 
     def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
-        return [merged_columns(stored[0], new[0], np.minimum if self._all else np.maximum)]
+        return [merged_columns(stored[0], new[0], np.minimum if self._of_all else np.maximum)]

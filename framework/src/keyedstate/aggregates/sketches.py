@@ -5,7 +5,8 @@ The library is an optional dependency, the extra ``sketches``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,10 +15,10 @@ import pyarrow as pa
 
 from keyedstate.aggregates.declaration import (
     Aggregate,
-    BoundAggregate,
     Part,
+    SinglePart,
     check_column,
-    merged,
+    of_column,
     values_type,
     wrong_type,
 )
@@ -48,18 +49,12 @@ def approx_distinct(column: str, *, precision: int = 12) -> Aggregate:
             None, f"the precision {precision!r} of approx_distinct is not one of 4 to 21"
         )
     _library("approx_distinct")
-
-    def bind(name: str, columns: tuple[str, ...], types: Sequence[pa.DataType]) -> BoundAggregate:
-        values_type(name, types[0])
-        if pa.types.is_nested(types[0]):
-            raise wrong_type(name, types[0], "single values")
-        return _Distinct(name, columns, precision)
-
-    return Aggregate("approx_distinct", (column,), bind, f"precision {precision}")
+    bind = partial(_Distinct, precision=precision)
+    return of_column("approx_distinct", column, bind, f"precision {precision}")
 
 
 def approx_quantiles(column: str, probabilities: Sequence[float], *, k: int = 200) -> Aggregate:
-    """Return about which numbers stand at some ranks of a column, as an array of doubles (a KLL sketch).
+    """Return about which numbers have some ranks in a column, as an array of doubles (a KLL sketch).
 
     Nulls and NaN are left out; null where there is no value.  Up to `k` values the answer is exact.  Beyond,
     the sketch keeps a random sample, so that an epoch that runs again may give slightly other numbers.
@@ -88,14 +83,8 @@ def approx_quantiles(column: str, probabilities: Sequence[float], *, k: int = 20
     if type(k) is not int or not 8 <= k <= 65_535:
         raise InvalidAggregateError(None, f"k={k!r} of approx_quantiles is not one of 8 to 65,535")
     _library("approx_quantiles")
-
-    def bind(name: str, columns: tuple[str, ...], types: Sequence[pa.DataType]) -> BoundAggregate:
-        (arrow_type,) = types
-        if not (pa.types.is_signed_integer(arrow_type) or pa.types.is_floating(arrow_type)):
-            raise wrong_type(name, arrow_type, "whole numbers or floats")
-        return _Quantiles(name, columns, [float(rank) for rank in ranks], k)
-
-    return Aggregate("approx_quantiles", (column,), bind, f"k {k}")
+    bind = partial(_Quantiles, ranks=list(map(float, ranks)), k=k)
+    return of_column("approx_quantiles", column, bind, f"k {k}")
 
 
 def _library(function: str) -> Any:
@@ -106,35 +95,22 @@ def _library(function: str) -> Any:
     return datasketches
 
 
-class _Sketch(BoundAggregate):
-    """An aggregate whose accumulator is a serialized sketch."""
-
-    def __init__(self, name: str, columns: tuple[str, ...]) -> None:
-        self.name = name
-        self.columns = columns
-        self.parts = {"": BYTES}
-
-    def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
-        return [merged(stored[0], new[0], self.both)]
-
-    def both(self, stored: bytes, new: bytes) -> bytes:
-        """Return two sketches as one."""
-        raise NotImplementedError
-
-
-class _Distinct(_Sketch):
+class _Distinct(SinglePart):
     never_null = True
 
-    def __init__(self, name: str, columns: tuple[str, ...], precision: int) -> None:
-        super().__init__(name, columns)
-        self.result_type = pa.int64()
+    def __init__(
+        self, name: str, columns: tuple[str, ...], arrow_type: pa.DataType, *, precision: int
+    ) -> None:
+        values_type(name, arrow_type)
+        if pa.types.is_nested(arrow_type):
+            raise wrong_type(name, arrow_type, "single values")
+        super().__init__(name, columns, BYTES, pa.int64())
         self._precision = precision
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
         sketches = _library(self.name)
-        values = _told_apart(columns[0])
         by_key: list[Any] = [None] * len(rows)
-        for code, value in zip(rows.codes.tolist(), values, strict=True):
+        for code, value in zip(rows.codes.tolist(), _hashable(columns[0]), strict=True):
             if value is not None:
                 sketch = by_key[code]
                 if sketch is None:
@@ -147,8 +123,8 @@ class _Distinct(_Sketch):
         union = sketches.hll_union(self._precision)
         union.update(sketches.hll_sketch.deserialize(stored))
         union.update(sketches.hll_sketch.deserialize(new))
-        made: bytes = union.get_result(sketches.tgt_hll_type.HLL_4).serialize_compact()
-        return made
+        merged: bytes = union.get_result(sketches.tgt_hll_type.HLL_4).serialize_compact()
+        return merged
 
     def results(self, parts: list[Part]) -> pa.Array:
         read = _library(self.name).hll_sketch.deserialize
@@ -156,28 +132,28 @@ class _Distinct(_Sketch):
         return pa.array(estimates, self.result_type)
 
 
-def _told_apart(column: pa.Array) -> list[Any]:
+def _hashable(column: pa.Array) -> list[Any]:
     """Return the values of a column as ints, floats and strings that differ where the values do."""
     arrow_type = column.type
     if pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type):
         return list(column.to_pylist())
     if pa.types.is_boolean(arrow_type):
         return list(column.cast(pa.int8()).to_pylist())
-    text: Callable[[Any], str] = str
-    if pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type):
-        text = _latin
-    # The library leaves out an empty string.
-    return [None if value is None else "=" + text(value) for value in column.to_pylist()]
+    is_binary = pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type)
+    # The prefix, because the library leaves out an empty string.
+    return [
+        None if value is None else "=" + (value.decode("latin-1") if is_binary else str(value))
+        for value in column.to_pylist()
+    ]
 
 
-def _latin(value: bytes) -> str:
-    return value.decode("latin-1")
-
-
-class _Quantiles(_Sketch):
-    def __init__(self, name: str, columns: tuple[str, ...], ranks: list[float], k: int) -> None:
-        super().__init__(name, columns)
-        self.result_type = pa.list_(pa.float64())
+class _Quantiles(SinglePart):
+    def __init__(
+        self, name: str, columns: tuple[str, ...], arrow_type: pa.DataType, *, ranks: list[float], k: int
+    ) -> None:
+        if not (pa.types.is_signed_integer(arrow_type) or pa.types.is_floating(arrow_type)):
+            raise wrong_type(name, arrow_type, "whole numbers or floats")
+        super().__init__(name, columns, BYTES, pa.list_(pa.float64()))
         self._ranks = ranks
         self._k = k
 
@@ -185,30 +161,29 @@ class _Quantiles(_Sketch):
         sketch_of = _library(self.name).kll_doubles_sketch
         numbers = columns[0].cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
         numbers = numbers[rows.rows_by_key]
-        bounds = rows.bounds.tolist()
-        made: Part = []
-        for start, end in pairwise(bounds):
+        sketches: Part = []
+        for start, end in pairwise(rows.bounds.tolist()):
             some = numbers[start:end]
             some = some[~np.isnan(some)]
             if len(some):
                 sketch = sketch_of(self._k)
                 sketch.update(some)
-                made.append(sketch.serialize())
+                sketches.append(sketch.serialize())
             else:
-                made.append(None)
-        return [made]
+                sketches.append(None)
+        return [sketches]
 
     def both(self, stored: bytes, new: bytes) -> bytes:
         read = _library(self.name).kll_doubles_sketch.deserialize
-        whole = read(stored)
-        whole.merge(read(new))
-        made: bytes = whole.serialize()
-        return made
+        sketch = read(stored)
+        sketch.merge(read(new))
+        merged: bytes = sketch.serialize()
+        return merged
 
     def results(self, parts: list[Part]) -> pa.Array:
         read = _library(self.name).kll_doubles_sketch.deserialize
-        made = [
+        quantiles = [
             None if sketch is None else [float(value) for value in read(sketch).get_quantiles(self._ranks)]
             for sketch in parts[0]
         ]
-        return pa.array(made, self.result_type)
+        return pa.array(quantiles, self.result_type)

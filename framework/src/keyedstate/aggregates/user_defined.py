@@ -1,4 +1,4 @@
-"""Aggregates that a user computes with a function of his own."""
+"""Aggregates computed by a user's `AggregateFunction`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from keyedstate.aggregates.declaration import (
     Aggregate,
     BoundAggregate,
     Part,
+    SinglePart,
     check_column,
-    merged,
     values_type,
 )
 from keyedstate.errors import InvalidAggregateError, UnsupportedTypeError
@@ -29,23 +29,23 @@ def aggregate_with(
     result: object,
     name: str | None = None,
 ) -> Aggregate:
-    """Return what a function of the user's own makes of a column, or of several.
+    """Return the result of a user's function over a column, or over several.
 
-    The values of one key in some rows go into a new accumulator, and that is merged into the stored one.
+    The values of one key in a batch go into a new accumulator, which is merged into the stored one.
 
     Parameters
     ----------
     function : keyedstate.state.AggregateFunction
-        With `merge`.  It is given the values of a row's column, a tuple of them where there are several
-        columns; nulls come as None.
+        With `merge`.  It is called with the value of the column, a tuple where there are several columns;
+        a null is None.
     columns : str
     accumulator : TypeSerializer
         The type of the accumulators: ``types.INT64``, ``types.list_of(types.STRING)``.
     result : TypeSerializer or what `keyedstate.types.infer` takes
         The type of the results; None is null.
     name : str, optional
-        By which accumulators are found in a checkpoint; the function's class by default.  Two functions of
-        one class over the same columns need one each.
+        The name of the accumulators in a checkpoint; the function's class by default.  Two functions of one
+        class over the same columns need one each.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def aggregate_with(
     return Aggregate(title, tuple(columns), bind)
 
 
-class UserDefined(BoundAggregate):
+class UserDefined(SinglePart):
     """An aggregate by an `AggregateFunction`."""
 
     def __init__(
@@ -90,13 +90,9 @@ class UserDefined(BoundAggregate):
         accumulator: TypeSerializer[Any],
         result: TypeSerializer[Any],
     ) -> None:
-        self.name = name
-        self.columns = columns
-        self.parts = {"": accumulator}
-        self.result_type = result.arrow_type
+        super().__init__(name, columns, accumulator, result.arrow_type)
         self.function = function
         self._values = values
-        self._accumulator = accumulator
         self._result = result
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
@@ -108,12 +104,9 @@ class UserDefined(BoundAggregate):
         create, add_all = self.function.create_accumulator, self.function.add_all
         return [[add_all(values[start:end], create()) for start, end in pairwise(rows.bounds.tolist())]]
 
-    def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
-        return [merged(stored[0], new[0], self._both)]
-
-    def _both(self, stored: Any, new: Any) -> Any:
-        # A copy: `merge` may change it in place, and a live snapshot may show the stored one.
-        return self.function.merge(self._accumulator.copy(stored), new)
+    def both(self, stored: Any, new: Any) -> Any:
+        # A copy: `merge` may change it in place, and a live snapshot may share the stored one.
+        return self.function.merge(self.type.copy(stored), new)
 
     def results(self, parts: list[Part]) -> pa.Array:
         get, create = self.function.get_result, self.function.create_accumulator

@@ -1,6 +1,6 @@
 """Interval joins: rows of two inputs whose event times are not far apart."""
 
-from keyedstate.joins.builder import IntervalJoin, JoinOutput, interval_join
+from keyedstate.joins.builder import IntervalJoin, interval_join
 from keyedstate.joins.function import (
     LATE_LEFT,
     LATE_RIGHT,
@@ -21,7 +21,6 @@ __all__ = [
     "IntervalJoin",
     "IntervalJoinFunction",
     "JoinContext",
-    "JoinOutput",
     "JoinedColumn",
     "ProcessJoinFunction",
     "interval_join",

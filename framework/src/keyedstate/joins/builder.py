@@ -1,13 +1,12 @@
 """How users declare interval joins: ``interval_join("-1 hour", "2 hours").process(function)``.
 
-``connect(a, b).interval_join(...)`` has the same methods and gives a DataFrame where this gives a function of
-two inputs.
+``connect(a, b).interval_join(...)`` has the same methods and returns a DataFrame where this returns a
+function of two inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from keyedstate.durations import Duration, milliseconds
@@ -27,35 +26,22 @@ from keyedstate.runtime.function_checks import check_methods
 
 T = TypeVar("T")
 
-#: A time and a bound have a sum that is a time.
+#: The sum of a time and a bound is a time.
 _LARGEST_BOUND_MS = 2**62
 
 
-@dataclass(frozen=True)
-class JoinOutput:
-    """Which columns a join puts out.
-
-    Attributes
-    ----------
-    schema : object
-        The declared columns; None for those of `keyedstate.joins.joined_columns`.
-    """
-
-    schema: object
-
-
 class IntervalJoin(FunctionBuilder, Generic[T]):
-    """Two inputs that are joined by their event times; made by `interval_join`.
+    """A join of two inputs by their event times; made by `interval_join`.
 
-    Each method returns another one, the last ones what is made.
+    The side output methods return another builder, `process` and `join` the result of `finish`.
 
     Parameters
     ----------
-    lower, upper : str, timedelta or int
-    lower_exclusive, upper_exclusive : bool
-    missing : {"fail", "drop", "side output"}
+    lower, upper, lower_exclusive, upper_exclusive, missing
+        As in `interval_join`.
     finish : callable
-        Makes what the user gets of a function and what it puts out.
+        Takes the function and the declared schema of its rows, None for those of `joined_columns`, and
+        returns the user's result.
 
     Raises
     ------
@@ -72,10 +58,10 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
         lower_exclusive: bool,
         upper_exclusive: bool,
         missing: str,
-        finish: Callable[[IntervalJoinFunction, JoinOutput], T],
+        finish: Callable[[IntervalJoinFunction, object], T],
     ) -> None:
         super().__init__(missing)
-        # Whole milliseconds: what is open at a bound is closed one further in.
+        # Times are whole milliseconds: an open bound is a closed one a millisecond further in.
         self._lower_ms = milliseconds(lower) + bool(lower_exclusive)
         self._upper_ms = milliseconds(upper) - bool(upper_exclusive)
         interval = f"the interval from {lower!r} to {upper!r}"
@@ -92,9 +78,9 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
             self._sides = {MISSING_LEFT: None, MISSING_RIGHT: None}
 
     def side_output_late_data(self) -> IntervalJoin[T]:
-        """Put rows that come too late to be joined out to the side outputs ``late_left`` and ``late_right``.
+        """Emit rows with a time before the watermark to the side outputs ``late_left`` and ``late_right``.
 
-        Rows are late whose time is before the watermark.  Without this they are dropped.
+        Without this they are dropped.
         """
         return self._changed(_sides={**self._sides, LATE_LEFT: None, LATE_RIGHT: None})
 
@@ -112,7 +98,7 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
         SideOutputNameError
             For a name that another output has.
         InvalidJoinError
-            Where its columns are not said.
+            Without a schema.
         """
         if name in IntervalJoinFunction.side_inputs:
             raise SideOutputNameError(name, "another output has that name")
@@ -129,7 +115,7 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
         ----------
         function : ProcessJoinFunction
         schema : str or StructType
-            The columns of what it yields; the harness is told them itself.
+            The columns of its rows; a test harness has its own parameter for them.
 
         Raises
         ------
@@ -150,21 +136,15 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
         return self._made(function, schema)
 
     def join(self) -> T:
-        """Put the columns of both rows out: the key, the others of the left one, the others of the right one.
+        """Emit the columns of both rows: the key, the others of the left one, the others of the right one.
 
         A name that is on both sides, or is one of the key, gets a prefix: ``left_time``, ``right_time``.
         """
         return self._made(JoinedRow(), None)
 
     def _made(self, function: ProcessJoinFunction, schema: object) -> T:
-        made = IntervalJoinFunction(
-            self._lower_ms,
-            self._upper_ms,
-            function,
-            side_outputs=self._sides,
-            missing=self._missing,
-        )
-        return self._finish(made, JoinOutput(schema))
+        join = IntervalJoinFunction(self._lower_ms, self._upper_ms, function, self._sides, self._missing)
+        return self._finish(join, schema)
 
 
 def interval_join(
@@ -175,7 +155,7 @@ def interval_join(
     upper_exclusive: bool = False,
     missing: str = "fail",
 ) -> IntervalJoin[IntervalJoinFunction]:
-    """Declare an interval join without Spark; what is made at the end is a function, for the harness.
+    """Declare an interval join without Spark; the result is a function of two inputs, for a test harness.
 
     Rows of the first input, the left ones, are joined with those of the second input, the right ones, that
     have the same key and a time in ``[left time + lower, left time + upper]``: an inner join.
@@ -202,5 +182,5 @@ def interval_join(
         lower_exclusive=lower_exclusive,
         upper_exclusive=upper_exclusive,
         missing=missing,
-        finish=lambda function, output: function,
+        finish=lambda function, schema: function,
     )

@@ -1,12 +1,13 @@
 """The interval join as a function of two inputs (Flink's ``IntervalJoinOperator``).
 
 A row of either input is put into the buffer of its side, under its time, and joined with the rows in the
-other buffer whose times lie in the interval.  So each pair is found once: when the second of the two comes.
-A timer takes a time out of a buffer when the watermark has passed all times that could be joined with it.
+other buffer whose times are in the interval.  So each pair is found once, when the second row comes.  A timer
+removes a time from a buffer when the watermark has passed all times that could be joined with it.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -22,10 +23,10 @@ from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer
 from keyedstate.types import INT64, STRING, infer, list_of, tuple_of
 
-#: Why rows are dropped beside `LATE` and `TIMELESS`: a null in the key is equal to none.
+#: The metric of rows dropped because of a null in the key, which equals no other key.
 NULL_KEY = "null key"
-#: The timer service of clean-up, with the side and the time in its buffer as the namespace: what the timer's
-#: own time says of that would be another one after a restart with other bounds.
+#: The timer service of cleanup.  The namespace is the side and the time in its buffer, which does not follow
+#: from the timer's time after a restart with other bounds.
 TIMERS = "interval-join"
 _TIMERS_OF = tuple_of(STRING, INT64)
 LEFT, RIGHT = "left", "right"
@@ -34,12 +35,11 @@ LATE_LEFT = "late_left"
 LATE_RIGHT = "late_right"
 MISSING_LEFT = "missing_left"
 MISSING_RIGHT = "missing_right"
-#: The time under which rows were found.
 _TIME = itemgetter(0)
 
 
 class JoinContext:
-    """What the function of a join is told beside a pair of rows.
+    """What the function of a join may ask for.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class JoinContext:
 
     @property
     def timestamp(self) -> int:
-        """The later one of both event times, which is that of the pair."""
+        """The event time of the pair: the later one of both."""
         return max(self.left_timestamp, self.right_timestamp)
 
     @property
@@ -67,7 +67,7 @@ class JoinContext:
         return self._context.watermark
 
     def output(self, name: str, row: Any) -> None:
-        """Put a row out to a side output.
+        """Emit a row to a side output.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class JoinContext:
 
 
 class ProcessJoinFunction:
-    """Makes rows of a pair that was joined (Flink's ``ProcessJoinFunction``).
+    """Yields rows for a joined pair (Flink's ``ProcessJoinFunction``).
 
     States that are declared as class attributes belong to the key.
     """
@@ -107,15 +107,7 @@ class ProcessJoinFunction:
 
 @dataclass(frozen=True)
 class JoinedColumn:
-    """A column that a join puts out by itself.
-
-    Attributes
-    ----------
-    name : str
-    of_right : bool
-    place : int
-        Among the columns of its input.
-    """
+    """An output column of a join without a function: the one at `place` in one of its inputs."""
 
     name: str
     of_right: bool
@@ -127,7 +119,8 @@ def joined_columns(
 ) -> list[JoinedColumn]:
     """Return the columns of joined rows: the key's, the others of the left input, the others of the right.
 
-    A name that both sides have beside the key, or that is a key's, gets a prefix: ``left_`` or ``right_``.
+    A name on both sides other than the key's, or equal to one of the key's, gets the prefix ``left_`` or
+    ``right_``.
 
     Parameters
     ----------
@@ -161,28 +154,30 @@ def joined_columns(
 
 
 class JoinedRow(ProcessJoinFunction):
-    """Puts the columns of both rows out, as `joined_columns` names them.
+    """Emits the columns of both rows, as `joined_columns` names them.
 
     Attributes
     ----------
     of_left, of_right : callable
-        What of a row of that side stands in the joined one.
+        Takes a row of that side and returns its values in the joined row.
     """
 
     def __init__(self, inputs: ConnectedInputs | None = None) -> None:
         columns = [] if inputs is None else joined_columns(inputs)
-        self.of_left = _taking([column.place for column in columns if not column.of_right])
-        self.of_right = _taking([column.place for column in columns if column.of_right])
+        self.of_left, self.of_right = (
+            _getter([column.place for column in columns if column.of_right is of_right])
+            for of_right in (False, True)
+        )
 
     def process(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any]:
         return [self.of_left(left) + self.of_right(right)]
 
 
-def _taking(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what takes the values at some places of a row."""
+def _getter(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function of a row that returns the values at some places."""
     if len(places) > 1:
         return itemgetter(*places)
-    # Of one place an itemgetter gives no tuple.
+    # With one place an itemgetter returns no tuple.
     return lambda row: tuple([row[place] for place in places])
 
 
@@ -196,7 +191,6 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         lower_ms: int,
         upper_ms: int,
         function: ProcessJoinFunction,
-        *,
         side_outputs: Mapping[str, Any],
         missing: str,
     ) -> None:
@@ -205,7 +199,6 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         self._function = function
         self._missing = missing
         self._inputs: ConnectedInputs | None = None
-        self._out: list[Any] = []
 
     def for_inputs(self, inputs: ConnectedInputs) -> IntervalJoinFunction:
         """Return the function for rows of these columns.
@@ -221,18 +214,14 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
                 "rows are joined by their event times, and no columns are named",
                 "Give each, as in keyed(..., event_time=EventTime('ts', delay='10 minutes')).",
             )
-        function = self._function
-        if isinstance(function, JoinedRow):
-            function = JoinedRow(inputs)
-        lower_ms, upper_ms = self._bounds[0]
-        bound = IntervalJoinFunction(
-            lower_ms, upper_ms, function, side_outputs=self.side_outputs, missing=self._missing
-        )
+        bound = copy.copy(self)
         bound._inputs = inputs
+        if isinstance(self._function, JoinedRow):
+            bound._function = JoinedRow(inputs)
         return bound
 
     def states(self) -> list[StateDescriptor[Any]]:
-        """Return the states that no attribute declares: both buffers, and those of the pairs' function."""
+        """Return the states that are no attributes: both buffers, and those of the pairs' function."""
         return [*self._buffers(), *declared_states(self._function)]
 
     def _buffers(self) -> list[MapState[int, list[Any]]]:
@@ -253,7 +242,6 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         self._compound_key = len(self._inputs.first.key_columns) > 1
         self._timers = ctx._timers.service(TIMERS, self, _TIMERS_OF)
         self._pair = JoinContext(ctx)
-        self._out = []
         function.open()
 
     def close(self) -> None:
@@ -268,17 +256,21 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
     def _process(self, row: Any, ctx: Context, *, of_right: bool) -> Iterable[Any] | None:
         time, key = ctx.timestamp, ctx.key
         if time is None:
-            self._without_time(row, ctx, of_right)
+            if self._missing == FAIL:
+                raise MissingTimestampError(f"the {RIGHT if of_right else LEFT} input of the join")
+            output = MISSING_RIGHT if of_right else MISSING_LEFT
+            ctx._set_aside(None if self._missing == DROP else output, TIMELESS, row)
             return None
         if key is None or (self._compound_key and None in key):
             ctx._dropped[NULL_KEY] += 1
             return None
         if time < ctx.watermark:
-            self._late(row, ctx, of_right)
+            late = LATE_RIGHT if of_right else LATE_LEFT
+            ctx._set_aside(late if late in self.side_outputs else None, LATE, row)
             return None
         mine, others = (self._right, self._left) if of_right else (self._left, self._right)
         lower, upper = self._bounds[of_right]
-        # Not in place: a snapshot that is being written may hold the list.
+        # Not in place: a snapshot that is being written may share the list.
         mine.put(time, [*(mine.get(time) or ()), row])
         side = RIGHT if of_right else LEFT
         self._timers.register_event_time_timer((side, time), time + max(upper, 0))
@@ -287,29 +279,21 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         if not found:
             return None
         found.sort(key=_TIME)
-        if self.joins_by_itself:
-            return self._joined(row, found, of_right)
-        pair, process = self._pair, self._function.process
+        function = self._function
+        if isinstance(function, JoinedRow):
+            return _joined(function, row, found, of_right)
+        pair, process = self._pair, function.process
         pair.key = key
+        out: list[Any] = []
         for other, rows in found:
             pair.left_timestamp, pair.right_timestamp = (other, time) if of_right else (time, other)
             for found_row in rows or ():
                 left, right = (found_row, row) if of_right else (row, found_row)
-                self._emit(process(left, right, pair))
-        return self._taken()
-
-    def _joined(self, row: Any, found: list[tuple[int, list[Any] | None]], of_right: bool) -> list[Any]:
-        """Return what `JoinedRow` gives of a row and all that it is joined with."""
-        function = self._function
-        assert isinstance(function, JoinedRow), "checked"
-        if of_right:
-            right, of_left = function.of_right(row), function.of_left
-            return [of_left(other) + right for _, rows in found for other in rows or ()]
-        left, of_other = function.of_left(row), function.of_right
-        return [left + of_other(other) for _, rows in found for other in rows or ()]
+                _extend(out, process(left, right, pair))
+        return out
 
     def on_event_time(self, timer: Timer) -> None:
-        """Take a time out of a buffer, unless the interval was a smaller one when it came."""
+        """Remove a time from its buffer, unless the interval is larger than when the timer was registered."""
         side, time = timer.namespace
         of_right = side == RIGHT
         over = time + max(self._bounds[of_right][1], 0)
@@ -319,32 +303,28 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
             (self._right if of_right else self._left).remove(time)
 
     def on_processing_time(self, timer: Timer) -> None:
-        """Do nothing: there are none."""
+        """Do nothing: a join registers none."""
 
     @property
     def joins_by_itself(self) -> bool:
-        """Whether the columns of both rows come out, and no function of the user makes rows of them."""
+        """Whether the output is the columns of both rows, and not the rows of a user's function."""
         return isinstance(self._function, JoinedRow)
 
-    # -- output -------------------------------------------------------------------------------------------
 
-    def _without_time(self, row: Any, ctx: Context, of_right: bool) -> None:
-        if self._missing == FAIL:
-            raise MissingTimestampError(f"the {RIGHT if of_right else LEFT} input of the join")
-        output = MISSING_RIGHT if of_right else MISSING_LEFT
-        ctx._set_aside(None if self._missing == DROP else output, TIMELESS, row)
+def _joined(
+    function: JoinedRow, row: Any, found: list[tuple[int, list[Any] | None]], of_right: bool
+) -> list[Any]:
+    """Return the rows of `JoinedRow` for a row and all rows that it is joined with."""
+    if of_right:
+        right, of_left = function.of_right(row), function.of_left
+        return [of_left(other) + right for _, rows in found for other in rows or ()]
+    left, of_other = function.of_left(row), function.of_right
+    return [left + of_other(other) for _, rows in found for other in rows or ()]
 
-    def _late(self, row: Any, ctx: Context, of_right: bool) -> None:
-        name = LATE_RIGHT if of_right else LATE_LEFT
-        ctx._set_aside(name if name in self.side_outputs else None, LATE, row)
 
-    def _taken(self) -> list[Any]:
-        taken, self._out = self._out, []
-        return taken
-
-    def _emit(self, rows: Iterable[Any] | None) -> None:
-        if rows is None:
-            return
-        if isinstance(rows, (tuple, dict, str, bytes)):
-            raise TypeError(f"process() must yield its rows or return a list of them, not {rows!r}")
-        self._out.extend(rows)
+def _extend(out: list[Any], rows: Iterable[Any] | None) -> None:
+    if rows is None:
+        return
+    if isinstance(rows, (tuple, dict, str, bytes)):
+        raise TypeError(f"process() must yield its rows or return a list of them, not {rows!r}")
+    out.extend(rows)

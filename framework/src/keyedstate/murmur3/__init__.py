@@ -1,14 +1,13 @@
-"""Spark's SQL function ``hash`` over Arrow columns and Python values: what gives a key its key group.
+"""Spark's SQL function ``hash``, which decides the key group of a key, over Arrow columns and Python values.
 
-The JVM computes key groups with ``pmod(hash(keys...), max_parallelism)``; whatever has no JVM at hand (tools,
-the test harness, checks on the Python side) computes the same number here.  The algorithm is that of Spark's
-``Murmur3Hash`` expression: Murmur3_x86_32 with seed 42.  Each column, struct field and list element takes the
-hash so far as its seed, a null leaves it as it is, and the one to three bytes behind the last full word of a
-string are mixed in one by one as signed numbers (``Murmur3_x86_32.hashUnsafeBytes``; standard Murmur3 differs
-there).
+The JVM computes key groups with ``pmod(hash(keys...), max_parallelism)``.  Tools, the test harness and checks
+in Python compute the same number here.  The algorithm is that of Spark's ``Murmur3Hash`` expression:
+Murmur3_x86_32 with seed 42.  The hash so far is the seed of each column, struct field and list element; a
+null does not change it.  The one to three bytes after the last full word of a string are mixed in one by one
+as signed numbers (``Murmur3_x86_32.hashUnsafeBytes``; standard Murmur3 differs there).
 
-Two faces hold the same rules: `hash_columns` works on whole columns with numpy (`columns`), `hash_value` on
-one Python value (`values`).  Both are tested for equality with Spark and with each other.
+`hash_columns` hashes whole columns with NumPy, `hash_value` one Python value.  Tests compare both with Spark
+and with each other.
 """
 
 from __future__ import annotations
@@ -26,17 +25,12 @@ from keyedstate.murmur3.columns import column_of
 from keyedstate.murmur3.mixing import LOW_32
 from keyedstate.murmur3.values import value_fold
 
-__all__ = [
-    "SPARK_SEED",
-    "hash_columns",
-    "hash_value",
-    "key_groups",
-]
+__all__ = ["SPARK_SEED", "hash_columns", "hash_value", "key_groups"]
 
 SPARK_SEED = 42
 """The seed of Spark's ``hash``, and its value for a key whose columns are all null."""
 
-# Rows hashed at a time: what a block touches stays in the processor's cache.
+# Rows hashed at a time, so that a block stays in the processor's cache.
 _BLOCK_ROWS = 16_384
 
 
@@ -47,7 +41,7 @@ def hash_columns(arrays: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np
     ----------
     arrays : sequence of pyarrow.Array or pyarrow.ChunkedArray
         The key columns in order, all of one length.  Timestamps and durations of another unit than Spark's
-        microseconds are converted, dictionaries are looked through.
+        microseconds are converted, dictionaries are decoded.
 
     Returns
     -------
@@ -58,7 +52,7 @@ def hash_columns(arrays: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np
     UnsupportedKeyTypeError
         If a column has a type without a hash.
     LossyKeyTimeError
-        If a time cannot be said in Spark's unit.
+        If a time cannot be converted to Spark's unit.
     ValueError
         If there is no column, or if the columns differ in length.
     """
@@ -73,7 +67,9 @@ def hash_columns(arrays: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np
     hashes = np.full(rows, SPARK_SEED, dtype=np.uint32)
     for array in arrays:
         done = 0
-        for chunk in _chunks(array):
+        # The type is checked also where there is no chunk.
+        chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+        for chunk in chunks or [pa.array([], type=array.type)]:
             column = column_of(chunk)
             for start in range(0, len(chunk), _BLOCK_ROWS):
                 block = np.arange(start, min(start + _BLOCK_ROWS, len(chunk)), dtype=np.int64)
@@ -85,13 +81,11 @@ def hash_columns(arrays: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np
 def key_groups(arrays: Sequence[pa.Array | pa.ChunkedArray], max_parallelism: int) -> npt.NDArray[np.int32]:
     """Return the key group of every row: ``pmod(hash(column, ...), max_parallelism)``.
 
-    Parameters and errors are those of `hash_columns`; in addition `max_parallelism` must lie between 1 and
-    32,768 (`keyedstate.keygroups.InvalidParallelismError`).
+    Parameters, result and errors are those of `hash_columns`; `max_parallelism` is from 1 to 32,768.
 
-    Returns
-    -------
-    ndarray of int32, shape (rows,)
-        Values from 0 to ``max_parallelism - 1``.
+    Raises
+    ------
+    InvalidParallelismError
     """
     check_max_parallelism(max_parallelism)
     # numpy's remainder takes the sign of the divisor, as pmod does.
@@ -124,10 +118,3 @@ def hash_value(value: object, arrow_type: pa.DataType, *, seed: int = SPARK_SEED
     except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
         raise InvalidKeyValueError(value, arrow_type, str(error)) from error
     return unsigned - (1 << 32) if unsigned >> 31 else unsigned
-
-
-def _chunks(array: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    if not isinstance(array, pa.ChunkedArray):
-        return [array]
-    # Without a chunk there is still a type to be checked.
-    return list(array.chunks) or [pa.array([], type=array.type)]

@@ -1,4 +1,4 @@
-"""Arrow arrays in shapes that numpy can fold into the running hashes of many rows at once."""
+"""Arrow arrays as columns that NumPy can fold into the hashes of many rows at once."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from keyedstate.murmur3.types import (
 Rows: TypeAlias = npt.NDArray[np.int64]
 """Row numbers, or byte positions and lengths."""
 
-# Below so many rows a numpy call over one word of each costs more than Python does for the words one by one.
+# Below so many rows a NumPy call for one word of each costs more than a Python loop over the words.
 _FEW_ROWS = 32
 
 
 class Column(ABC):
-    """The values of one Arrow array in a shape that can be folded into hashes.
+    """The values of one Arrow array, which can be folded into hashes.
 
-    `fold` takes any rows in any order: that is what lets lists fold their n-th elements together, and
-    dictionaries fold the values that their rows point at.
+    `fold` takes any rows in any order, so that lists can fold their n-th elements together, and dictionaries
+    the values of their indices.
     """
 
     def __init__(self, array: pa.Array) -> None:
         self.valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
 
     def fold(self, hashes: Words, rows: Rows) -> None:
-        """Replace ``hashes[i]`` by the hash of row ``rows[i]`` seeded with it; nulls leave it as it is."""
+        """Replace ``hashes[i]`` by the hash of row ``rows[i]`` with it as the seed, unless that is null."""
         if self.valid is None:
             self._fold_valid(hashes, rows)
             return
@@ -47,7 +47,7 @@ class Column(ABC):
         hashes[present] = part
 
     def fold_one(self, h: int, row: int) -> int:
-        """Return the hash of one row seeded with `h`."""
+        """Return the hash of one row with the seed `h`."""
         return h if self.valid is not None and not self.valid[row] else self._fold_one_valid(h, row)
 
     @abstractmethod
@@ -84,24 +84,38 @@ class _WordColumn(Column):
         return finish(h, 4 * len(words))
 
 
-class _BytesColumn(Column):
+class _VariableColumn(Column):
+    """Values of any length: row i is at ``starts[i]`` to ``starts[i] + lengths[i]``."""
+
+    def __init__(self, array: pa.Array, starts: Rows, lengths: Rows) -> None:
+        super().__init__(array)
+        self.starts = starts
+        self.lengths = lengths
+
+    def _longest_first(self, rows: Rows) -> tuple[Rows, Rows, Rows]:
+        """Return the order of rows by descending length, with the sorted starts and lengths.
+
+        The rows that still have a word in a round are then a prefix, so that the work of all rounds grows
+        with the bytes, however unequal the rows are.
+        """
+        lengths = self.lengths[rows]
+        # NumPy sorts 16-bit integers by radix, in linear time.
+        narrow = lengths.astype(np.uint16) if len(lengths) and lengths.max() < 1 << 16 else lengths
+        order = np.argsort(narrow, kind="stable")[::-1]
+        return order, self.starts[rows[order]], lengths[order]
+
+
+class _BytesColumn(_VariableColumn):
     """Values of any length: row i is ``data[starts[i] : starts[i] + lengths[i]]``."""
 
     def __init__(self, array: pa.Array, data: npt.NDArray[np.uint8], starts: Rows, lengths: Rows) -> None:
-        super().__init__(array)
+        super().__init__(array, starts, lengths)
         self.data = data
-        self.starts = starts
-        self.lengths = lengths
         # Entry i is the word that starts at byte i, so words overlap and need no alignment.
         self.words: Words = np.ndarray(shape=(max(len(data) - 3, 0),), dtype="<u4", buffer=data, strides=(1,))
 
     def _fold_valid(self, hashes: Words, rows: Rows) -> None:
-        lengths = self.lengths[rows]
-        # The longest first: the rows that still have a word in a round are then a prefix, and the work of all
-        # rounds together follows the bytes, however unequal the rows are.
-        order = _longest_first(lengths)
-        lengths = lengths[order]
-        starts = self.starts[rows[order]]
+        order, starts, lengths = self._longest_first(rows)
         folded = hashes[order]
         full_words = lengths >> 2
         done = 0
@@ -146,20 +160,15 @@ class _StructColumn(Column):
         return h
 
 
-class _ListColumn(Column):
-    """Elements one after the other: row i holds ``elements[starts[i] : starts[i] + lengths[i]]``."""
+class _ListColumn(_VariableColumn):
+    """The elements one after the other: row i is ``elements[starts[i] : starts[i] + lengths[i]]``."""
 
     def __init__(self, array: pa.Array, elements: pa.Array, starts: Rows, lengths: Rows) -> None:
-        super().__init__(array)
+        super().__init__(array, starts, lengths)
         self.elements = column_of(elements)
-        self.starts = starts
-        self.lengths = lengths
 
     def _fold_valid(self, hashes: Words, rows: Rows) -> None:
-        lengths = self.lengths[rows]
-        order = _longest_first(lengths)
-        lengths = lengths[order]
-        starts = self.starts[rows[order]]
+        order, starts, lengths = self._longest_first(rows)
         folded = hashes[order]
         done = 0
         while (active := _rows_longer_than(lengths, done)) >= _FEW_ROWS:
@@ -181,7 +190,7 @@ class _ListColumn(Column):
 
 
 class _DictionaryColumn(Column):
-    """Row i holds ``values[indices[i]]``."""
+    """Row i is ``values[indices[i]]``."""
 
     def __init__(self, array: pa.DictionaryArray) -> None:
         super().__init__(array)
@@ -195,12 +204,6 @@ class _DictionaryColumn(Column):
         return self.values.fold_one(h, int(self.indices[row]))
 
 
-def _longest_first(lengths: Rows) -> Rows:
-    # Numpy sorts 16-bit integers by radix, in linear time.
-    narrow = lengths.astype(np.uint16) if len(lengths) and lengths.max() < 1 << 16 else lengths
-    return np.argsort(narrow, kind="stable")[::-1]
-
-
 def _rows_longer_than(lengths: Rows, done: int) -> int:
     """Count the rows with a length above `done`; the lengths are sorted in descending order."""
     return len(lengths) - int(np.searchsorted(lengths[::-1], done, side="right"))
@@ -210,15 +213,7 @@ def _rows_longer_than(lengths: Rows, done: int) -> int:
 
 
 def column_of(array: pa.Array) -> Column:
-    """Return the column of an array.
-
-    Raises
-    ------
-    UnsupportedKeyTypeError
-        If the type, or the type of a part of it, has no hash.
-    LossyKeyTimeError
-        If a time cannot be said in Spark's unit.
-    """
+    """Return the column of an array; raises as `keyedstate.murmur3.hash_columns`."""
     arrow_type = array.type
     types = pa.types
     if types.is_null(arrow_type):
@@ -233,7 +228,10 @@ def column_of(array: pa.Array) -> Column:
     if types.is_date32(arrow_type):
         return _WordColumn(array, _words(array, "<i4", "<i4"))
     if (spark_type := spark_time_type(arrow_type)) is not None:
-        return _WordColumn(array, _words(_cast_time(array, spark_type), "<i8", "<i8"))
+        try:
+            return _WordColumn(array, _words(array.cast(spark_type), "<i8", "<i8"))
+        except pa.ArrowInvalid as error:
+            raise LossyKeyTimeError(arrow_type, spark_type, str(error)) from error
     if types.is_decimal(arrow_type) and arrow_type.precision <= MAX_DECIMAL_DIGITS:
         return _decimal_column(array.cast(pa.decimal128(arrow_type.precision, arrow_type.scale)))
     if is_text(arrow_type) or is_binary(arrow_type):
@@ -251,7 +249,7 @@ def column_of(array: pa.Array) -> Column:
 
 
 def _values(array: pa.Array, dtype: str, per_row: int = 1, extra: int = 0) -> npt.NDArray[Any]:
-    """Return the values of an array's first buffer as they lie in memory, whatever stands under a null."""
+    """Return the values of an array's first buffer as they are in memory, also those of nulls."""
     return _view(array.buffers()[1], dtype, array.offset * per_row, len(array) * per_row + extra)
 
 
@@ -271,9 +269,9 @@ def _as_words(values: npt.NDArray[Any]) -> Words:
 
 
 def _canonical_float_words(array: pa.Array) -> Words:
-    """Turn every NaN into Java's one NaN and -0.0 into 0.0."""
+    """Return the words of floats, with Java's one NaN for every NaN and 0.0 for -0.0."""
     single = pa.types.is_float32(array.type)
-    # On the bits: a comparison of floating-point numbers may warn about a signalling NaN.
+    # On the bits, since a comparison of floats may warn about a signalling NaN.
     bits = _values(array, "<u4" if single else "<u8")
     unsigned = bits.dtype.type
     magnitude = bits & unsigned(0x7FFF_FFFF if single else 0x7FFF_FFFF_FFFF_FFFF)
@@ -284,20 +282,13 @@ def _canonical_float_words(array: pa.Array) -> Words:
     return _as_words(canonical)
 
 
-def _cast_time(array: pa.Array, spark_type: pa.DataType) -> pa.Array:
-    try:
-        return array.cast(spark_type)
-    except pa.ArrowInvalid as error:
-        raise LossyKeyTimeError(array.type, spark_type, str(error)) from error
-
-
 def _decimal_column(array: pa.Array) -> Column:
-    """Take a decimal as a long up to 18 digits, else as the fewest big-endian bytes of its unscaled value."""
+    """Return decimals as longs, or above 18 digits as the fewest big-endian bytes of the unscaled value."""
     if array.type.precision <= MAX_LONG_DIGITS:
         return _WordColumn(array, _values(array, "<u4", per_row=4).reshape(-1, 4)[:, :2])
     little_endian = _values(array, "u1", per_row=16).reshape(-1, 16)
     data = np.ascontiguousarray(little_endian[:, ::-1])
-    # A leading byte says nothing if it repeats the sign bit of the byte behind it.
+    # A leading byte is redundant if it repeats the sign bit of the next byte.
     sign_bytes = np.where(data[:, 1:] >= 0x80, np.uint8(0xFF), np.uint8(0))
     redundant = np.logical_and.accumulate(data[:, :-1] == sign_bytes, axis=1).sum(axis=1)
     starts = np.arange(len(data), dtype=np.int64) * 16 + redundant
@@ -318,7 +309,7 @@ def _bytes_column(array: pa.Array) -> Column:
 
 def _list_column(array: pa.Array, offsets: npt.NDArray[Any]) -> Column:
     starts, lengths = _starts_and_lengths(offsets)
-    # Only the elements of these rows: a short slice of a long array must not cost what the array costs.
+    # Only the elements of these rows, so that a short slice of a long array costs little.
     first = int(starts[0]) if len(starts) else 0
     elements = array.values.slice(first, int(lengths.sum()))
     return _ListColumn(array, elements, starts - first, lengths)

@@ -1,6 +1,6 @@
-"""The steps of Murmur3_x86_32 as Spark does them, for one value (Python numbers) and for many (numpy).
+"""The steps of Spark's Murmur3_x86_32, for one value (Python numbers) and for many (NumPy).
 
-A hash in the making is an unsigned 32-bit number here; only the public functions make it signed.
+Hashes are unsigned 32-bit numbers here; only the public functions make them signed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _U32_C1, _U32_C2, _U32_C3, _U32_5 = np.uint32(_C1), np.uint32(_C2), np.uint32(_C
 _U32_F1, _U32_F2 = np.uint32(_F1), np.uint32(_F2)
 _S13, _S15, _S16, _S17, _S19 = (np.uint32(bits) for bits in (13, 15, 16, 17, 19))
 
-# Words of one long value that are turned into Python numbers at a time.
+# Words of one long value that are converted to Python numbers at a time.
 _CHUNK_WORDS = 65_536
-# Up to so many bytes numpy costs more than it saves.
+# Up to so many bytes Python is faster than NumPy.
 _SHORT_BYTES = 64
 
 
@@ -35,14 +35,14 @@ def absorb(word: int, h: int) -> int:
     """Return `h` with one unsigned 32-bit word mixed in."""
     word = word * _C1 & LOW_32
     h ^= (word << 15 | word >> 17) * _C2 & LOW_32
-    # Bits above 32 only move up in what follows: one cut at the end is enough.
+    # Bits above 32 only move up from here, so one cut at the end is enough.
     return ((h << 13 | h >> 19) * 5 + _C3) & LOW_32
 
 
 def absorb_words(words: Words, h: int) -> int:
     """Return `h` with the words of one long value mixed in.
 
-    The words are scrambled together; only the chain through `h` has to be a loop.
+    The words are scrambled together; only the chain through `h` must be a loop.
     """
     for start in range(0, len(words), _CHUNK_WORDS):
         for word in _scramble(words[start : start + _CHUNK_WORDS].copy()).tolist():
@@ -87,7 +87,7 @@ def hash_bytes(data: bytes, h: int) -> int:
 
 
 def absorb_all(words: Words, hashes: Words) -> None:
-    """Mix one word per row into the hashes, in place; `words` is used up."""
+    """Mix one word per row into the hashes, in place; overwrites `words`."""
     hashes ^= _scramble(words)
     high = hashes >> _S19
     hashes <<= _S13
@@ -97,7 +97,7 @@ def absorb_all(words: Words, hashes: Words) -> None:
 
 
 def finish_all(hashes: Words, lengths: Words | np.uint32) -> None:
-    """Turn the hashes, in place, into those of values of `lengths` bytes that they have absorbed."""
+    """Finish the hashes, in place, of values of `lengths` bytes that they have absorbed."""
     hashes ^= lengths
     hashes ^= hashes >> _S16
     hashes *= _U32_F1

@@ -1,4 +1,4 @@
-"""Which kind of value an Arrow type holds, where Arrow has several types for what is one type to Spark."""
+"""Kinds of Arrow types, where Arrow has several types for one of Spark's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_DECIMAL_DIGITS = 38
 
 
 def spark_time_type(arrow_type: pa.DataType) -> pa.DataType | None:
-    """Return the type in the unit that Spark keeps its values of this kind in, None if it is no time."""
+    """Return the type of a time in Spark's unit; None if it is no time."""
     if pa.types.is_timestamp(arrow_type):
         return pa.timestamp("us", arrow_type.tz)
     if pa.types.is_duration(arrow_type):
@@ -21,7 +21,7 @@ def spark_time_type(arrow_type: pa.DataType) -> pa.DataType | None:
 
 
 def is_text(arrow_type: pa.DataType) -> bool:
-    """Tell whether values are strings, in whichever of Arrow's layouts."""
+    """Return whether values are strings, in any of Arrow's layouts."""
     types = pa.types
     return bool(
         types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type)
@@ -29,7 +29,7 @@ def is_text(arrow_type: pa.DataType) -> bool:
 
 
 def is_binary(arrow_type: pa.DataType) -> bool:
-    """Tell whether values are bytes, in whichever of Arrow's layouts."""
+    """Return whether values are bytes, in any of Arrow's layouts."""
     types = pa.types
     return bool(
         types.is_binary(arrow_type)
@@ -40,7 +40,7 @@ def is_binary(arrow_type: pa.DataType) -> bool:
 
 
 def is_list(arrow_type: pa.DataType) -> bool:
-    """Tell whether values are what Spark calls arrays."""
+    """Return whether values are arrays in Spark's sense."""
     types = pa.types
     return bool(
         types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_fixed_size_list(arrow_type)

@@ -1,4 +1,4 @@
-"""One Python value at a time: a function per Arrow type that folds a value into a hash."""
+"""Functions that fold one Python value into a hash, one function for each Arrow type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from keyedstate.murmur3.types import (
 )
 
 Fold: TypeAlias = Callable[[Any, int], int]
-"""Takes a value (None included) and the hash so far as an unsigned number, gives the new one."""
+"""Takes a value or None and the unsigned hash so far, and returns the new one."""
 
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -35,12 +35,9 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 @lru_cache(maxsize=1024)
 def value_fold(arrow_type: pa.DataType) -> Fold:
-    """Return the function that folds values of a type; on a bad value it raises what Python raises.
+    """Return the function that folds values of a type; raises `UnsupportedKeyTypeError` if it has no hash.
 
-    Raises
-    ------
-    UnsupportedKeyTypeError
-        If the type, or the type of a part of it, has no hash.
+    The function raises Python's own errors for a value that does not fit the type.
     """
     fold = _present_value_fold(arrow_type)
     return lambda value, h: h if value is None else fold(value, h)
@@ -114,7 +111,7 @@ def _time_fold(spark_type: pa.DataType) -> Fold:
     aware = spark_type.tz is not None
 
     def fold(value: Any, h: int) -> int:
-        # An instant and a clock reading are two things; to guess the time zone is to guess the key group.
+        # A guessed time zone would be a guessed key group.
         if (value.utcoffset() is not None) != aware:
             raise ValueError(f"give a datetime {'with' if aware else 'without'} a time zone")
         return hash_long(_microseconds(value - (_EPOCH_UTC if aware else _EPOCH)), h)
@@ -151,7 +148,7 @@ def _decimal_fold(precision: int, scale: int) -> Fold:
 
 
 def _unscaled(value: Any, scale: int) -> int:
-    # A float would be taken with all the digits of its binary fraction, which nobody means.
+    # A float would have all the digits of its binary fraction.
     if not isinstance(value, (Decimal, int)):
         raise TypeError("give a Decimal or an int")
     # On digits and not with Decimal's arithmetic, which rounds to the 28 digits of its context.

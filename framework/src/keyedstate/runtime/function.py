@@ -95,7 +95,7 @@ class Context:
     @property
     def watermark(self) -> int:
         """The event time in milliseconds up to which all rows have come; -2**63 while it is unknown."""
-        return self._timers.watermark
+        return self._timers.clock.watermark
 
     @property
     def timer_service(self) -> KeyTimers:

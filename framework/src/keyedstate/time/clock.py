@@ -1,4 +1,4 @@
-"""What the timer services of one operator share: the times, and whether everything comes to an end."""
+"""The times that the timer services of one operator share, and whether its input has ended."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 
 class TimerClock:
-    """The times by which timers are judged.
+    """The times by which timers fire.
 
     Parameters
     ----------
     backend : KeyedStateBackend
-        Its clock gives processing time until some is set.
+        Its clock gives processing time until one is set.
 
     Attributes
     ----------
     ending : bool
-        Whether the timers of the end of all time are firing, when registering is ignored.
+        Whether the timers at the end of time are firing; registering is ignored then.
     event_time_over : bool
-        Whether no row comes any more, so that timers see the final watermark.  States do not: what expires in
-        event time would be gone before the last timers can read it.
+        Whether the input has ended, so that timers see the final watermark.  States do not, because what
+        expires in event time would be gone before the last timers can read it.
     """
 
     def __init__(self, backend: KeyedStateBackend) -> None:
@@ -38,21 +38,21 @@ class TimerClock:
 
     @property
     def processing_time(self) -> int:
-        """The processing time in milliseconds that was set last; the clock's where none was."""
+        """The processing time in milliseconds that was set last; else that of the backend's clock."""
         return self._backend.clock() if self._processing_time is None else self._processing_time
 
     def set_processing_time(self, time: int) -> None:
-        """Move processing time forward; it never goes back."""
+        """Move processing time forward, without firing; it never goes back."""
         before = self._processing_time
         self._processing_time = time if before is None else max(time, before)
 
     def begin_epoch(self, processing_time: int) -> None:
-        """Set the processing time of an epoch, which may be before that of the last: its clock was wrong."""
+        """Set the processing time of an epoch; it goes back where the clock of the last one was wrong."""
         self._processing_time = processing_time
 
     @contextlib.contextmanager
     def firing(self, until: int) -> Iterator[None]:
-        """Let timers up to a time fire."""
+        """Return a context for firing timers up to a time: at the end of time none is registered."""
         before = self.ending
         self.ending = before or until == END_OF_TIME
         try:

@@ -1,7 +1,7 @@
-"""The processing time of an epoch, and what the clock of one machine can do to it.
+"""The processing time of an epoch, corrected where the clock of a machine is wrong.
 
-Two clocks say what time it is when an attempt begins: that of its machine, and that of the storage, which
-stamps the file by which the attempt begins.  All attempts of an operator see the same storage.
+An attempt reads two clocks when it begins: that of its machine, and that of the storage, which stamps the
+attempt's first file.  All attempts of an operator use the same storage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class EpochClock:
     machine_ms : int
         The time of the machine, in milliseconds since 1970 UTC.
     storage_ms : int or None
-        The time of the storage; None where it tells none.
+        The time of the storage; None where it has none.
     max_skew_ms : int
         How far the machine may be from the storage, and stored times ahead of both.
     """
@@ -29,16 +29,10 @@ class EpochClock:
 
     @classmethod
     def at_stamp(cls, before_ms: int, storage_ms: int | None, after_ms: int, max_skew_ms: int) -> EpochClock:
-        """Return the clocks at the moment when the storage stamped a file.
+        """Return the clocks at the moment when the storage stamped a file with `storage_ms`.
 
-        Parameters
-        ----------
-        before_ms, after_ms : int
-            The time of the machine before the request for the stamp and after its answer.  A stamp between
-            them shows no skew, however long the storage took.
-        storage_ms : int or None
-            The stamp.
-        max_skew_ms : int
+        `before_ms` and `after_ms` are the times of the machine before and after the request.  A stamp between
+        them shows no skew, however long the storage took.
         """
         machine_ms = after_ms if storage_ms is None else min(max(storage_ms, before_ms), after_ms)
         return cls(machine_ms, storage_ms, max_skew_ms)
@@ -50,19 +44,19 @@ class EpochClock:
 
     @property
     def correction_ms(self) -> int:
-        """What to add to the time of the machine: nothing, unless it is too far from the storage."""
+        """What to add to the time of the machine: 0, unless it is too far from the storage."""
         return -self.skew_ms if abs(self.skew_ms) > self.max_skew_ms else 0
 
     def processing_time(self, stored_ms: int | None) -> int:
-        """Return the processing time of the epoch: that of its beginning.
+        """Return the processing time of the epoch: the time at which the attempt began.
 
-        A repetition has a later one.  That is sound, since its output and its state are taken together.
+        A repeated attempt has a later one, which is correct, since output and state are committed together.
 
         Parameters
         ----------
         stored_ms : int or None
-            That of the epoch before.  Time stands still until it is reached, but a time that is further ahead
-            than `max_skew_ms` comes from a clock that was wrong, and does not count.
+            The processing time of the epoch before, which is the least one of this epoch.  A time that is
+            further ahead than `max_skew_ms` comes from a wrong clock and is limited to that.
         """
         now = self.machine_ms + self.correction_ms
         if stored_ms is None:

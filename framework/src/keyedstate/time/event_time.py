@@ -1,4 +1,4 @@
-"""Where rows have their event time from: `EventTime`."""
+"""Which column has the event time of rows: `EventTime`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class EventTime:
         How far behind the largest event time the watermark stays.  A job needs one; without it the watermark
         of a test harness moves only when the test moves it.
     inputs : str, optional
-        The column with the input of each row, where several inputs were put into one DataFrame and some may
-        be far behind others: the watermark is then the least of those of the inputs.
+        The column with the input of each row, where one DataFrame has several inputs and some may be far
+        behind others: the watermark is then the least of those of the inputs.
     idle : str, timedelta or int, optional
-        After how long without rows an input no longer holds the watermark back, until it has rows and has
-        caught up; by default never.  For several inputs: those of `inputs`, or one of two that are connected.
+        After how long without rows an input no longer holds the watermark back, until it has caught up; by
+        default never.  For several inputs: those of `inputs`, or one of two that are connected.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The queue whose order is on the disk: the table keeps the timers in it, and few of them are in memory."""
+"""The queue of a table that orders timers itself, on disk; few of them are in memory."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 from keyedstate.backend import AnyStateTable, TimerTable
 from keyedstate.time.heap_queue import HeapTimerQueue
-from keyedstate.time.queue import Bucket, DueTimers, Place, TimerQueue, timers_in
+from keyedstate.time.queue import Bucket, DueTimers, Slot, TimerQueue, timers_in
 from keyedstate.time.stored_timers import AHEAD, StoredTimers
 
-#: So many changes are in memory until they are written, at the end of an epoch or before.
+#: So many changes are in memory at most; more are written before the end of the epoch.
 _MOST_CHANGES = 1 << 16
 
 
 class OrderedTimerQueue(TimerQueue):
-    """The timers of a table that gives them in the order of time, and the changes since it was written.
+    """The timers of a table that returns them in the order of time, and the changes since it was written.
 
     Parameters
     ----------
     table : StateTable
         It is a `TimerTable` too; its namespaces are those of `table_namespace`.
     bare : bool
-        Whether they are times alone.
+        Whether namespaces of the table are times alone.
     ahead : int
         Stored timers of each key group that are in memory at most.
     most_changes : int
-        So many changes are in memory at most.
+        Changes that are in memory at most.
 
     Raises
     ------
@@ -35,9 +35,9 @@ class OrderedTimerQueue(TimerQueue):
         Where the table is no `TimerTable`, although its backend claims to have such ones.
     """
 
-    # A timer is there if it is in `_new`, or if the table has it and it is not in `_stored.gone`.  Nobody
-    # looks whether the table has what is added, so it may have some of `_new`.  Of one time the stored ones
-    # are taken first, and out of `_new` with that: so what is taken from `_new` is in the table no more.
+    # A timer exists if it is in `_new`, or if the table has it and it is not in `_stored.removed`.  `add`
+    # does not look into the table, so a timer of `_new` may be in the table too.  Of one time the stored ones
+    # are taken first, also out of `_new`: so what is then taken from `_new` is not in the table.
 
     def __init__(
         self, table: AnyStateTable, *, bare: bool, ahead: int = AHEAD, most_changes: int = _MOST_CHANGES
@@ -69,9 +69,9 @@ class OrderedTimerQueue(TimerQueue):
 
     def write_back(self) -> None:
         stored = self._stored
-        if stored.gone:
-            self._timers.remove_timers(*self._columns(stored.gone))
-            stored.gone = {}
+        if stored.removed:
+            self._timers.remove_timers(*self._columns(stored.removed))
+            stored.removed = {}
         added = self._new.take_all()
         if added:
             columns = self._columns(added)
@@ -86,19 +86,19 @@ class OrderedTimerQueue(TimerQueue):
         self._changes = 0
         self._writes += 1
 
-    def _columns(self, timers: dict[Place, Bucket]) -> tuple[list[int], list[Any], list[Any]]:
+    def _columns(self, timers: dict[Slot, Bucket]) -> tuple[list[int], list[Any], list[Any]]:
         """Return the key groups, the keys and the namespaces in the table of timers."""
         key_groups: list[int] = []
         keys: list[Any] = []
         namespaces: list[Any] = []
-        for place, bucket in timers.items():
+        for slot, bucket in timers.items():
             key_groups += bucket.values()
             keys += bucket
-            namespaces += [self._table_place(place)] * len(bucket)
+            namespaces += [self._table_namespace(slot)] * len(bucket)
         return key_groups, keys, namespaces
 
-    def _table_place(self, place: Place) -> Any:
-        return place[0] if self._bare else place
+    def _table_namespace(self, slot: Slot) -> Any:
+        return slot[0] if self._bare else slot
 
     def _note_changes(self, count: int) -> None:
         self._changes += count
@@ -121,11 +121,11 @@ class OrderedTimerQueue(TimerQueue):
 
     def remove(self, time: int, namespace: Any, key: Any, key_group: int) -> bool:
         was_new = self._new.remove(time, namespace, key, key_group)
-        place = time, namespace
-        gone = self._stored.gone.get(place)
-        if gone is not None and key in gone:
+        slot = time, namespace
+        removed = self._stored.removed.get(slot)
+        if removed is not None and key in removed:
             return was_new
-        if not self._table.contains(key_group, key, self._table_place(place)):
+        if not self._table.contains(key_group, key, self._table_namespace(slot)):
             return was_new
         self._stored.remove(time, namespace, key, key_group)
         self._note_changes(1)
@@ -149,7 +149,7 @@ class OrderedTimerQueue(TimerQueue):
                 for timer in new.poll(until if first is None else first - 1):
                     yield timer
                     if self._writes != writes:
-                        # What was new may be stored by now, and come first.
+                        # New timers may be stored by now, and those come first.
                         break
                 continue
             taken = stored.pop(first)
@@ -167,17 +167,17 @@ class OrderedTimerQueue(TimerQueue):
                     return
                 yield next(new.poll_together(first_new))
                 continue
-            place, taken = stored.pop_together(first, self._most_changes)
+            slot, taken = stored.pop_together(first, self._most_changes)
             due = dict(taken)
             if first_new == first:
                 if stored.first_time(first) is None:
-                    # None of the others at this place is in the table.
-                    due.update(new.take_at(place))
+                    # No other timer of this slot is in the table.
+                    due.update(new.take(slot))
                 else:
-                    for key in taken.keys() & new.at(place).keys():
-                        new.remove(*place, key, taken[key])
+                    for key in taken.keys() & new.at(slot).keys():
+                        new.remove(*slot, key, taken[key])
             self._note_changes(len(taken))
-            yield DueTimers(*place, list(due), list(due.values()))
+            yield DueTimers(*slot, list(due), list(due.values()))
 
     # -- looking ------------------------------------------------------------------------------------------
 
@@ -186,8 +186,7 @@ class OrderedTimerQueue(TimerQueue):
         return len(self._table)
 
     def __iter__(self) -> Iterator[tuple[int, Any, Any, int]]:
-        """Yield each timer once, in no order: its time, namespace, key and key group."""
         self.write_back()
-        for key_group, places, keys in timers_in(self._table, bare=self._bare):
-            for (time, namespace), key in zip(places, keys, strict=True):
+        for key_group, slots, keys in timers_in(self._table, bare=self._bare):
+            for (time, namespace), key in zip(slots, keys, strict=True):
                 yield time, namespace, key, key_group

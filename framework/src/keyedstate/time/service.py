@@ -1,15 +1,15 @@
 """The timer service: registering, deleting and firing timers of the keys of one keyed backend.
 
-Flink's ``InternalTimerService``, under its names and rules: a timer is
-(time, key, namespace) in one of two time domains, registering it again changes nothing, and it fires once,
-when its domain's time has come, with its key as the current key.
+Flink's ``InternalTimerService``, under its names and rules: a timer is (time, key, namespace) in one of two
+time domains, registering it again changes nothing, and it fires once, when its domain's time has come, with
+its key as the current key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from operator import index
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,21 +38,7 @@ PROCESSING_TIMERS = TIMER_TABLES + "processing_"
 
 
 def check_timer_queue(queue: str, backend: str, *, in_order: bool) -> None:
-    """Refuse a backend that does not keep timers in order, where the option ``timers.queue`` wants that.
-
-    Parameters
-    ----------
-    queue : str
-        The option's value.
-    backend : str
-        Name of the backend.
-    in_order : bool
-        Whether it has `Capability.TIMERS_IN_ORDER`.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Raise `ConfigError` where ``timers.queue`` is "ordered" and the backend keeps no order."""
     if queue == "ordered" and not in_order:
         raise ConfigError(
             f"the backend {backend!r} does not keep timers in the order of time, which timers.queue=ordered "
@@ -61,7 +47,7 @@ def check_timer_queue(queue: str, backend: str, *, in_order: bool) -> None:
 
 
 class Timer(NamedTuple):
-    """A timer that is due, or is shown.
+    """A timer.
 
     Attributes
     ----------
@@ -78,9 +64,9 @@ class Timer(NamedTuple):
 
 
 class TimerTarget(Protocol):
-    """What is told of timers that are due (Flink's ``Triggerable``); the current key is the timer's.
+    """Is called for each timer that fires, with its key as the current key (Flink's ``Triggerable``).
 
-    An operator puts out the rows that are returned; the services' own ``advance_...`` methods drop them.
+    An operator emits the rows that are returned; the services' own ``advance_...`` methods drop them.
     """
 
     def on_event_time(self, timer: Timer) -> Iterable[Any] | None:
@@ -88,6 +74,12 @@ class TimerTarget(Protocol):
 
     def on_processing_time(self, timer: Timer) -> Iterable[Any] | None:
         """Handle a processing-time timer."""
+
+
+#: The key group of each key; None to have them computed.
+_KeyGroups: TypeAlias = "Sequence[int] | npt.NDArray[Any] | None"
+#: One time for all timers, or one of each.
+_Times: TypeAlias = "int | Sequence[int] | npt.NDArray[Any]"
 
 
 class TimerService:
@@ -162,7 +154,7 @@ class TimerService:
         self._add(self._event, namespace, time)
 
     def delete_event_time_timer(self, namespace: Any, time: int) -> None:
-        """Delete a timer; one that is not there is no error."""
+        """Delete a timer if it exists."""
         self._remove(self._event, namespace, time)
 
     def register_processing_time_timer(self, namespace: Any, time: int) -> None:
@@ -175,12 +167,13 @@ class TimerService:
         self._add(self._processing, namespace, time)
 
     def delete_processing_time_timer(self, namespace: Any, time: int) -> None:
-        """Delete a timer; one that is not there is no error."""
+        """Delete a timer if it exists."""
         self._remove(self._processing, namespace, time)
 
     def _add(self, queue: TimerQueue, namespace: Any, time: int) -> None:
         if time.__class__ is not int or not BEFORE_TIME <= time <= END_OF_TIME:
             time = _checked_time(time)
+        # Written out: a call of `_namespace` would slow every registration.
         if not self._is_namespace(namespace):
             self._refuse(namespace)
         if self._canonical is not None:
@@ -189,23 +182,15 @@ class TimerService:
             queue.add(time, namespace, self._current.key, self._current.key_group)
 
     def _remove(self, queue: TimerQueue, namespace: Any, time: int) -> None:
-        if not self._is_namespace(namespace):
-            self._refuse(namespace)
-        if self._canonical is not None:
-            namespace = self._canonical(namespace)
         current = self._current
-        queue.remove(_checked_time(time), namespace, current.key, current.key_group)
+        queue.remove(_checked_time(time), self._namespace(namespace), current.key, current.key_group)
 
     # -- the timers of many keys --------------------------------------------------------------------------
 
     def register_event_time_timers(
-        self,
-        keys: Iterable[Any],
-        key_groups: Sequence[int] | npt.NDArray[Any] | None,
-        namespaces: Any,
-        times: int | Sequence[int] | npt.NDArray[Any],
+        self, keys: Iterable[Any], key_groups: _KeyGroups, namespaces: Any, times: _Times
     ) -> None:
-        """Register a timer of each of several keys; the current key plays no part.
+        """Register a timer of each of several keys; the current key is not used.
 
         Parameters
         ----------
@@ -216,8 +201,7 @@ class TimerService:
         namespaces : object or list
             One for all, or a list with one of each.
         times : int, sequence or ndarray of int
-            One for all, or one of each.  One for all, in one namespace, costs little more than the update of
-            a set.
+            One for all, or one of each.  One time in one namespace costs little more than updating a set.
 
         Raises
         ------
@@ -230,33 +214,21 @@ class TimerService:
         self._add_many(self._event, keys, key_groups, namespaces, times)
 
     def register_processing_time_timers(
-        self,
-        keys: Iterable[Any],
-        key_groups: Sequence[int] | npt.NDArray[Any] | None,
-        namespaces: Any,
-        times: int | Sequence[int] | npt.NDArray[Any],
+        self, keys: Iterable[Any], key_groups: _KeyGroups, namespaces: Any, times: _Times
     ) -> None:
         """Register a timer of each of several keys, as `register_event_time_timers` does."""
         self._add_many(self._processing, keys, key_groups, namespaces, times)
 
     def delete_event_time_timers(
-        self,
-        keys: Iterable[Any],
-        key_groups: Sequence[int] | npt.NDArray[Any] | None,
-        namespaces: Any,
-        times: int | Sequence[int] | npt.NDArray[Any],
+        self, keys: Iterable[Any], key_groups: _KeyGroups, namespaces: Any, times: _Times
     ) -> None:
-        """Delete a timer of each of several keys, those that are there; arguments as for registering."""
+        """Delete the timers of several keys that exist; arguments as for registering."""
         self._remove_many(self._event, keys, key_groups, namespaces, times)
 
     def delete_processing_time_timers(
-        self,
-        keys: Iterable[Any],
-        key_groups: Sequence[int] | npt.NDArray[Any] | None,
-        namespaces: Any,
-        times: int | Sequence[int] | npt.NDArray[Any],
+        self, keys: Iterable[Any], key_groups: _KeyGroups, namespaces: Any, times: _Times
     ) -> None:
-        """Delete a timer of each of several keys, those that are there; arguments as for registering."""
+        """Delete the timers of several keys that exist; arguments as for registering."""
         self._remove_many(self._processing, keys, key_groups, namespaces, times)
 
     def _add_many(
@@ -286,12 +258,14 @@ class TimerService:
     def _rows(
         self, keys: list[Any], groups: list[int], namespaces: Any, times: Any
     ) -> Iterable[tuple[int, Any, Any, int]]:
-        """Return the timers of a bulk call one by one, each checked before the first is used."""
+        """Return the timers of a bulk call, all of them checked."""
         if isinstance(times, int) or np.ndim(times) == 0:
             found_times = [_checked_time(times)] * len(keys)
         else:
             found_times = times.tolist() if isinstance(times, np.ndarray) else list(times)
-            if set(map(type, found_times)) - {int} or not _fit(found_times):
+            if set(map(type, found_times)) != {int} or not (
+                min(found_times) >= BEFORE_TIME and max(found_times) <= END_OF_TIME
+            ):
                 found_times = list(map(_checked_time, found_times))
         if isinstance(namespaces, list):
             found_namespaces = list(map(self._namespace, namespaces))
@@ -319,18 +293,18 @@ class TimerService:
     # -- firing -------------------------------------------------------------------------------------------
 
     def advance_watermark(self, time: int) -> None:
-        """Move event time forward and tell the target of each timer that is due, in the order of time.
+        """Move event time forward and call the target for each timer that is due, in the order of time.
 
         Timers that the target registers meanwhile fire too if they are due.  At the final watermark,
-        `END_OF_TIME`, they are ignored: a timer that always registers the next one would never end (Flink's
-        ``BatchExecutionInternalTimeService``).
+        `END_OF_TIME`, they are ignored, since a timer that always registers the next one would never end
+        (Flink's ``BatchExecutionInternalTimeService``).
         """
         self._backend.advance_watermark(time)
         for timer in self.due_event_time_timers():
             self.target.on_event_time(timer)
 
     def advance_processing_time(self, time: int) -> None:
-        """Move processing time forward and tell the target of each timer that is due."""
+        """Move processing time forward and call the target for each timer that is due."""
         self._clock.set_processing_time(time)
         for timer in self.due_processing_time_timers():
             self.target.on_processing_time(timer)
@@ -338,7 +312,7 @@ class TimerService:
     def due_event_time_timers(self) -> Generator[Timer, None, None]:
         """Take and yield the timers up to the current watermark, each with its key as the current key.
 
-        Whoever stops early loses none: another call goes on.
+        A caller that stops early loses none; another call continues.
         """
         return self._due(self._event, self.current_watermark)
 
@@ -355,14 +329,14 @@ class TimerService:
                 yield Timer(time, key, namespace)
 
     def due_event_time_timers_together(self) -> Generator[DueTimers, None, None]:
-        """Take and yield the timers up to the current watermark, those of one time and namespace at once.
+        """Take and yield the timers up to the current watermark, those of one time and namespace together.
 
-        The current key is not touched.
+        The current key does not change.
         """
         return self._due_together(self._event, self.current_watermark)
 
     def due_processing_time_timers_together(self) -> Generator[DueTimers, None, None]:
-        """Take and yield the timers up to the current processing time, many at once."""
+        """Take and yield the timers up to the current processing time in the same way."""
         return self._due_together(self._processing, self.current_processing_time)
 
     def _due_together(self, queue: TimerQueue, until: int) -> Generator[DueTimers, None, None]:
@@ -384,7 +358,7 @@ class TimerService:
     def for_each_event_time_timer(self, function: Callable[[Any, int], None]) -> None:
         """Call ``function(namespace, time)`` for each event-time timer, with its key as the current key.
 
-        They are listed first, so the function may register and delete.  The current key is put back.
+        The function may register and delete timers.  The current key is restored afterwards.
         """
         self._for_each(self._event, function)
 
@@ -411,12 +385,7 @@ class TimerService:
         return self._of_group(self._event, key_group)
 
     def processing_time_timers(self, key_group: int) -> set[Timer]:
-        """Return the processing-time timers of a key group of this instance.
-
-        Raises
-        ------
-        KeyGroupOutOfRangeError
-        """
+        """Return the processing-time timers of a key group, as `event_time_timers` does."""
         return self._of_group(self._processing, key_group)
 
     def _of_group(self, queue: TimerQueue, key_group: int) -> set[Timer]:
@@ -425,7 +394,7 @@ class TimerService:
         return {Timer(time, key, namespace) for time, namespace, key, group in queue if group == key_group}
 
     def write_back(self) -> None:
-        """Write into the tables what has changed since the last time."""
+        """Write the changes since the last call into the tables."""
         self._event.write_back()
         self._processing.write_back()
 
@@ -436,12 +405,8 @@ def _count(queue: TimerQueue, namespace: Any) -> int:
     return sum(1 for _, found, _, _ in queue if found == namespace)
 
 
-def _fit(times: list[int]) -> bool:
-    return not times or (min(times) >= BEFORE_TIME and max(times) <= END_OF_TIME)
-
-
 def _checked_time(time: Any) -> int:
-    """Return a time as a plain integer, or refuse it."""
+    """Return a time as a plain integer, or raise `InvalidTimerTimeError`."""
     try:
         if isinstance(time, (bool, np.bool_)):
             raise TypeError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import AbstractContextManager
 from typing import Any
 
 from keyedstate.errors import InvalidTimerNamespaceError
@@ -19,13 +18,18 @@ class TimerServices:
     Parameters
     ----------
     backend : KeyedStateBackend
-        It has one `TimerServices` at a time: another one takes the place of the first, whose timers that were
-        not captured are gone.
+        It has one `TimerServices` at a time: another one replaces the first, whose timers are lost unless
+        they were captured.
+
+    Attributes
+    ----------
+    clock : TimerClock
+        The times of all services.
     """
 
     def __init__(self, backend: KeyedStateBackend) -> None:
+        self.clock = TimerClock(backend)
         self._backend = backend
-        self._clock = TimerClock(backend)
         self._services: dict[str, TimerService] = {}
         backend.write_back = self._write_back
 
@@ -35,13 +39,13 @@ class TimerServices:
         target: TimerTarget,
         namespace_serializer: TypeSerializer[Any] = VOID,
     ) -> TimerService:
-        """Return the service of a name, with the timers that were restored; make it at the first look-up.
+        """Return the service of a name with its restored timers; create it at the first call.
 
         Parameters
         ----------
         name : str
         target : TimerTarget
-            Is told of the service's timers from now on.
+            Called for the service's timers from now on.
         namespace_serializer : TypeSerializer, optional
             Without it `VOID_NAMESPACE` is the only namespace.
 
@@ -54,7 +58,7 @@ class TimerServices:
         """
         known = self._services.get(name)
         if known is None:
-            known = TimerService(self._clock, self._backend, name, namespace_serializer, target)
+            known = TimerService(self.clock, self._backend, name, namespace_serializer, target)
             self._services[name] = known
         elif known.namespace_serializer != namespace_serializer:
             reason = f"its namespaces are {known.namespace_serializer!r}; choose another name, or that type"
@@ -62,30 +66,8 @@ class TimerServices:
         known.target = target
         return known
 
-    @property
-    def watermark(self) -> int:
-        """The event time up to which all rows have come, as timers see it."""
-        return self._clock.watermark
-
-    def end_event_time(self) -> None:
-        """Let timers see the final watermark, without firing; states see the one that they saw."""
-        self._clock.event_time_over = True
-
-    @property
-    def processing_time(self) -> int:
-        """The processing time that was set last; what the backend's clock says where none was."""
-        return self._clock.processing_time
-
-    def set_processing_time(self, time: int) -> None:
-        """Move processing time forward without firing; it never goes back."""
-        self._clock.set_processing_time(time)
-
-    def begin_epoch(self, processing_time: int) -> None:
-        """Set the processing time of an epoch, without firing."""
-        self._clock.begin_epoch(processing_time)
-
     def due_event_time_timers(self) -> Generator[tuple[TimerTarget, Timer], None, None]:
-        """Take and yield the timers up to the watermark, service by service, each with who is to be told."""
+        """Take and yield the timers up to the watermark with their targets, service by service."""
         for service in list(self._services.values()):
             for timer in service.due_event_time_timers():
                 yield service.target, timer
@@ -96,17 +78,13 @@ class TimerServices:
             for timer in service.due_processing_time_timers():
                 yield service.target, timer
 
-    def firing(self, until: int) -> AbstractContextManager[None]:
-        """Return a context around firing timers up to a time: at the end of all time none is registered."""
-        return self._clock.firing(until)
-
     def advance_watermark(self, time: int) -> None:
-        """Move event time forward and fire what is due, service by service."""
+        """Move event time forward and fire the timers that are due, service by service."""
         for service in list(self._services.values()):
             service.advance_watermark(time)
 
     def advance_processing_time(self, time: int) -> None:
-        """Move processing time forward and fire what is due, service by service."""
+        """Move processing time forward and fire the timers that are due, service by service."""
         for service in list(self._services.values()):
             service.advance_processing_time(time)
 

@@ -1,4 +1,4 @@
-"""The timers that a table has, in the order of time, with a few of each key group in memory.
+"""The timers of a table in the order of time, with a few of each key group in memory.
 
 Flink's ``RocksDBCachingPriorityQueueSet`` for each key group, and over them the heap of
 ``KeyGroupPartitionedPriorityQueue``.
@@ -14,26 +14,26 @@ from typing import Any
 
 from keyedstate.backend import TimerTable
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
-from keyedstate.time.queue import Bucket, Place
+from keyedstate.time.queue import Bucket, Slot
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer
 
-#: Timers of a key group that are in memory at most, as in Flink; and how many are read first, since often
-#: only the earliest one is wanted.
+#: Timers of a key group that are in memory at most, as in Flink, and that are read first, since often only
+#: the earliest one is needed.
 AHEAD, _FIRST_AHEAD = 128, 4
-#: Timers of one time that are read at once where all of them are wanted.
+#: Timers of one time that are read at once where all of them are needed.
 _RUN = 4096
 
 
 class _Group:
-    """The timers of a key group that come next.
+    """The next timers of a key group.
 
-    Those from `place` on in `times`, `namespaces` and `keys` are the first ones of the table; all others come
-    behind `last`, the key and the namespace in the table of the one that was read last, or have the time
-    `since` or a later one.  Where `over` is set there are no others.  No timer is before `bound`, and where
-    any is in memory the first one is at it; None says that there is none at all.
+    Those from `position` on in `times`, `namespaces` and `keys` are the first ones of the table.  All others
+    are after `last`, the key and the table namespace of the one that was read last, or have at least the time
+    `since`.  If `over` is set there are no others.  No timer is before `bound`; if any is in memory, the
+    first one is at `bound`.  If `bound` is None, there are no timers.
     """
 
-    __slots__ = ("bound", "keys", "last", "namespaces", "over", "place", "since", "size", "times")
+    __slots__ = ("bound", "keys", "last", "namespaces", "over", "position", "since", "size", "times")
 
     def __init__(self) -> None:
         self.bound: int | None = BEFORE_TIME
@@ -41,11 +41,11 @@ class _Group:
         self.forget(BEFORE_TIME)
 
     def forget(self, since: int) -> None:
-        """Forget what was read: everything is to be looked for from a time on."""
+        """Drop the timers in memory; the next ones are read from a time on."""
         self.times: list[int] = []
         self.namespaces: list[Any] = []
         self.keys: list[Any] = []
-        self.place = 0
+        self.position = 0
         self.last: tuple[Any, Any] | None = None
         self.since = since
         self.over = False
@@ -60,8 +60,6 @@ class StoredTimers:
     table : TimerTable
     key_groups : iterable of int
         Those of which the table may have timers.
-    key_serializer, namespace_serializer : TypeSerializer
-        Those of the table.
     bare : bool
         Whether namespaces of the table are times alone.
     ahead : int
@@ -69,8 +67,8 @@ class StoredTimers:
 
     Attributes
     ----------
-    gone : dict
-        By place the timers that were taken or removed, and that the table has still.
+    removed : dict
+        By slot the timers that were taken or removed, and that the table still has.
     """
 
     def __init__(
@@ -88,26 +86,26 @@ class StoredTimers:
         self._of_namespace = namespace_serializer.canonical if namespace_serializer.needs_canonical else None
         self._bare = bare
         self._ahead = ahead
-        self.gone: dict[Place, Bucket] = {}
+        self.removed: dict[Slot, Bucket] = {}
         self._groups = {key_group: _Group() for key_group in key_groups}
-        #: The bound of each key group that may have timers, and old ones, which its group's does not equal.
+        #: The bounds of the key groups that may have timers, and outdated ones that no group has any more.
         self._heap: list[tuple[int, int]] = [(BEFORE_TIME, key_group) for key_group in self._groups]
 
     # -- in the order of time -----------------------------------------------------------------------------
 
     def first_time(self, until: int = END_OF_TIME) -> int | None:
-        """Return the time of the earliest timer, or None where it is after a time, or there is none."""
+        """Return the time of the earliest timer; None if there is none up to a time."""
         return None if self._first(until) is None else self._heap[0][0]
 
     def _first(self, until: int) -> int | None:
-        """Bring the key group of the earliest timer, which is read then, to the head of the heap."""
+        """Read the earliest timer, move its key group to the head of the heap and return that."""
         heap, groups = self._heap, self._groups
         while heap and heap[0][0] <= until:
             bound, key_group = heap[0]
             group = groups[key_group]
             if bound != group.bound:
                 heapq.heappop(heap)
-            elif group.place < len(group.times):
+            elif group.position < len(group.times):
                 return key_group
             else:
                 self._read(key_group, group)
@@ -116,49 +114,49 @@ class StoredTimers:
 
     def _read(self, key_group: int, group: _Group) -> None:
         """Read the next timers of a key group that has none in memory."""
-        while not group.over and group.place == len(group.times):
+        while not group.over and group.position == len(group.times):
             size = min(group.size, self._ahead)
             group.size = 2 * size
             group.over = self._append(key_group, group, size, None) < size
 
     def _append(self, key_group: int, group: _Group, size: int, until: int | None) -> int:
-        """Read on behind those in memory, and keep what is not gone; return how many timers there were."""
+        """Read the next timers into memory, but those that are removed; return the number of timers read."""
         found = self._table.earliest(key_group, size, since=group.since, until=until, after=group.last)
         if not len(found):
             return 0
         group.last = found.keys[-1], found.namespaces[-1]
-        keys, places = list(found.keys), list(found.namespaces)
-        # A table of bytes makes another NaN of each.
+        keys, slots = list(found.keys), list(found.namespaces)
+        # A table of bytes makes a new NaN for each entry.
         if self._of_key is not None:
             keys = list(map(self._of_key, keys))
         if self._of_namespace is not None:
-            places = list(map(self._of_namespace, places))
+            slots = list(map(self._of_namespace, slots))
         if self._bare:
-            times, namespaces = places, [VOID_NAMESPACE] * len(places)
+            times, namespaces = slots, [VOID_NAMESPACE] * len(slots)
         else:
-            times, namespaces = map(list, zip(*places, strict=True))
-        if self.gone:
+            times, namespaces = map(list, zip(*slots, strict=True))
+        if self.removed:
             nothing: Bucket = {}
             left = [
                 number
                 for number, (time, namespace, key) in enumerate(zip(times, namespaces, keys, strict=True))
-                if key not in self.gone.get((time, namespace), nothing)
+                if key not in self.removed.get((time, namespace), nothing)
             ]
             if len(left) < len(keys):
                 times, namespaces, keys = (
                     [column[number] for number in left] for column in (times, namespaces, keys)
                 )
         group.times, group.namespaces, group.keys = (
-            column[group.place :] + new
+            column[group.position :] + new
             for column, new in ((group.times, times), (group.namespaces, namespaces), (group.keys, keys))
         )
-        group.place = 0
+        group.position = 0
         return len(found)
 
     def _moved(self, key_group: int, group: _Group) -> None:
-        """Give the key group at the head of the heap the bound that it has now."""
-        if group.place < len(group.times):
-            bound: int | None = group.times[group.place]
+        """Update the bound of the key group at the head of the heap."""
+        if group.position < len(group.times):
+            bound: int | None = group.times[group.position]
         elif group.over:
             bound = None
         else:
@@ -173,86 +171,86 @@ class StoredTimers:
         return table_namespace if self._bare else table_namespace[0]  # type: ignore[no-any-return]
 
     def pop(self, until: int) -> tuple[int, Any, Any, int]:
-        """Take the earliest timer; there is one up to that time."""
+        """Take the earliest timer; there must be one up to that time."""
         key_group = self._first(until)
         assert key_group is not None, "asked for before"
         group = self._groups[key_group]
-        place = group.place
-        time, namespace, key = group.times[place], group.namespaces[place], group.keys[place]
-        group.place += 1
+        first = group.position
+        time, namespace, key = group.times[first], group.namespaces[first], group.keys[first]
+        group.position += 1
         self._moved(key_group, group)
-        self._note_gone((time, namespace), {key: key_group})
+        self._note_removed((time, namespace), {key: key_group})
         return time, namespace, key, key_group
 
-    def pop_together(self, until: int, most: int) -> tuple[Place, Bucket]:
-        """Take many of the earliest timers, all of one time and namespace; there is one up to that time."""
+    def pop_together(self, until: int, most: int) -> tuple[Slot, Bucket]:
+        """Take many of the earliest timers, all of one slot; there must be one up to that time."""
         first = self._first(until)
         assert first is not None, "asked for before"
         group = self._groups[first]
-        place = time, namespace = group.times[group.place], group.namespaces[group.place]
+        slot = time, namespace = group.times[group.position], group.namespaces[group.position]
         taken: Bucket = {}
         others: list[tuple[int, int]] = []
         while len(taken) < most and (key_group := self._first(time)) is not None:
             group = self._groups[key_group]
-            if _same(group.namespaces[group.place], namespace):
+            if _same(group.namespaces[group.position], namespace):
                 taken.update(zip(self._run(key_group, group, time, namespace), repeat(key_group)))
                 self._moved(key_group, group)
             else:
                 others.append(heapq.heappop(self._heap))
         for other in others:
             heapq.heappush(self._heap, other)
-        self._note_gone(place, taken)
-        return place, taken
+        self._note_removed(slot, taken)
+        return slot, taken
 
     def _run(self, key_group: int, group: _Group, time: int, namespace: Any) -> list[Any]:
-        """Take the next timers of a key group that are of one time and namespace."""
+        """Take the next timers of a key group that are of one slot."""
         taken: list[Any] = []
         exhausted = group.over
         while True:
-            stop = group.place
+            stop = group.position
             end = bisect_right(group.times, time, stop)
             while stop < end and _same(group.namespaces[stop], namespace):
                 stop += 1
-            taken += group.keys[group.place : stop]
-            group.place = stop
+            taken += group.keys[group.position : stop]
+            group.position = stop
             if stop < len(group.times) or len(taken) >= _RUN:
                 return taken
             if exhausted:
-                # What comes next is later, so that nobody has to look for it at this time.
+                # The next timer is later.
                 group.over = group.over or time == END_OF_TIME
                 group.since = max(group.since, min(time + 1, END_OF_TIME))
                 return taken
             exhausted = self._append(key_group, group, _RUN, time) < _RUN
 
-    def _note_gone(self, place: Place, timers: Bucket) -> None:
-        self.gone.setdefault(place, timers).update(timers)
+    def _note_removed(self, slot: Slot, timers: Bucket) -> None:
+        self.removed.setdefault(slot, timers).update(timers)
 
     # -- changes ------------------------------------------------------------------------------------------
 
     def remove(self, time: int, namespace: Any, key: Any, key_group: int) -> None:
         """Remove a timer that the table has."""
-        self._note_gone((time, namespace), {key: key_group})
+        self._note_removed((time, namespace), {key: key_group})
         group = self._groups[key_group]
-        for place in range(bisect_left(group.times, time, group.place), len(group.times)):
-            if group.times[place] != time:
+        for position in range(bisect_left(group.times, time, group.position), len(group.times)):
+            if group.times[position] != time:
                 return
-            if _same(group.keys[place], key) and _same(group.namespaces[place], namespace):
+            if _same(group.keys[position], key) and _same(group.namespaces[position], namespace):
                 for column in (group.times, group.namespaces, group.keys):
-                    del column[place]
-                if place == group.place:
+                    del column[position]
+                if position == group.position:
                     self._note_bound(key_group, group)
                 return
 
     def written(self, key_group: int, time: int) -> None:
-        """Learn that timers came into the table, the earliest at a time: what is behind it is read anew."""
+        """Drop the timers in memory from a time on, since timers were written into the table there."""
         group = self._groups.get(key_group)
         if group is None:
             group = self._groups[key_group] = _Group()
             group.bound = None
         last = group.last
         if last is None or self._time_of(last[1]) >= time:
-            stop = bisect_left(group.times, time, group.place)
-            if stop > group.place:
+            stop = bisect_left(group.times, time, group.position)
+            if stop > group.position:
                 for column in (group.times, group.namespaces, group.keys):
                     del column[stop:]
                 here = group.times[-1]
@@ -265,9 +263,9 @@ class StoredTimers:
         self._note_bound(key_group, group, time)
 
     def _note_bound(self, key_group: int, group: _Group, time: int = END_OF_TIME) -> None:
-        """Write down the bound of a key group that is anywhere in the heap."""
-        if group.place < len(group.times):
-            bound: int | None = group.times[group.place]
+        """Update the bound of a key group that is anywhere in the heap."""
+        if group.position < len(group.times):
+            bound: int | None = group.times[group.position]
         elif group.over:
             bound = None
         else:
@@ -286,5 +284,5 @@ class StoredTimers:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two keys or namespaces, as they are in memory, are one; there is one NaN."""
+    """Return whether two canonical keys or namespaces are equal; the one NaN is equal to itself."""
     return one is other or one == other

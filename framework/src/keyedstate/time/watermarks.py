@@ -1,7 +1,7 @@
-"""Watermarks: how far event time has gone, of one input and of several.
+"""Watermarks of one input and of several.
 
-A watermark W says that no more rows with an event time of W or less come.  It is computed from numbers that
-are in the metadata of checkpoints, so that a repeated epoch has it again.
+A watermark W means that no more rows with an event time of W or less come.  It is computed from numbers in
+the metadata of checkpoints, so that a repeated epoch has the same one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from keyedstate.state.clock import BEFORE_TIME
 
 @dataclass(frozen=True)
 class InputTime:
-    """What is known of one input of several.
+    """The event time of one input of several.
 
     Attributes
     ----------
     largest_event_time : int
-        Of its rows, in milliseconds since 1970 UTC.
+        The largest event time of its rows in milliseconds since 1970 UTC; `BEFORE_TIME` without rows.
     last_seen : int
-        The processing time of the last epoch in which it had a row with an event time, in milliseconds.
+        The processing time in milliseconds of the last epoch in which it had a row with an event time.
     """
 
     largest_event_time: int
@@ -29,15 +29,10 @@ class InputTime:
 
 
 def bounded_out_of_orderness(largest_event_time: int | None, delay_ms: int) -> int:
-    """Return the watermark of rows that come at most so late (Flink's ``BoundedOutOfOrdernessWatermarks``).
+    """Return the watermark for rows that are late by at most a delay; `BEFORE_TIME` without rows.
 
-    A millisecond before the largest event time less the delay, because more rows of just that time may come.
-
-    Parameters
-    ----------
-    largest_event_time : int or None
-        None, and `BEFORE_TIME` is returned, where there was no row.
-    delay_ms : int
+    It is a millisecond before the largest event time less the delay, because more rows of that time may come
+    (Flink's ``BoundedOutOfOrdernessWatermarks``).
     """
     if largest_event_time is None:
         return BEFORE_TIME
@@ -56,16 +51,15 @@ def watermark_of_inputs(
     Parameters
     ----------
     inputs : mapping
-        Those that have had rows, and those that are known without: their largest event time is `BEFORE_TIME`.
     delay_ms : mapping of str to int
-        How late rows of an input may come, against others of the same input.
+        How late rows of an input may be, compared with others of the same input.
     idle_ms : mapping of str to int or None
-        An input without rows for longer is idle and holds nothing back; None where it never is.
+        An input without rows for longer is idle and is left out; None where it never is.
     now : int
-        The processing time by which that is judged.
+        The processing time, which decides what is idle.
     before : int
-        The watermark so far, below which none is returned.  An input that lags behind it, because it was idle
-        or is new, is left out until it has caught up.
+        The watermark so far, which never goes back.  An input behind it, because it was idle or is new, is
+        left out until it has caught up.
     """
     marks = {
         name: bounded_out_of_orderness(input_.largest_event_time, delay_ms[name])
@@ -77,6 +71,6 @@ def watermark_of_inputs(
         if (idle := idle_ms[name]) is None or now - inputs[name].last_seen <= idle
     ]
     if not active:
-        # Nothing is waited for: everything that has come is over.
+        # There is no input to wait for.
         return max([before, *marks.values()])
     return min((mark for mark in active if mark >= before), default=before)

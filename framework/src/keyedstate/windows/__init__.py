@@ -4,7 +4,6 @@ from keyedstate.runtime.event_time import MISSING
 from keyedstate.types import GLOBAL_WINDOW, TIME_WINDOW, GlobalWindow, TimeWindow
 from keyedstate.windows.builder import Windowed, WindowOutput, windowed
 from keyedstate.windows.declaration.assigners import (
-    AssignerContext,
     Count,
     Global,
     MergingWindowAssigner,
@@ -21,6 +20,12 @@ from keyedstate.windows.declaration.combined_triggers import (
     ProcessingTimeoutTrigger,
     PurgingTrigger,
 )
+from keyedstate.windows.declaration.contexts import (
+    AssignerContext,
+    EvictorContext,
+    OnMergeContext,
+    TriggerContext,
+)
 from keyedstate.windows.declaration.continuous_triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -29,7 +34,6 @@ from keyedstate.windows.declaration.evictors import (
     CountEvictor,
     DeltaEvictor,
     Evictor,
-    EvictorContext,
     TimeEvictor,
     TimestampedValue,
 )
@@ -40,10 +44,8 @@ from keyedstate.windows.declaration.triggers import (
     EndOfStreamTrigger,
     EventTimeTrigger,
     NeverTrigger,
-    OnMergeContext,
     ProcessingTimeTrigger,
     Trigger,
-    TriggerContext,
     TriggerResult,
 )
 from keyedstate.windows.row.merging import MergingWindowSet

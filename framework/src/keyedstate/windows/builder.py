@@ -1,6 +1,7 @@
 """How users declare windows: ``windowed(Tumbling.of("1 hour")).allowed_lateness("10 min").reduce(f)``.
 
-``keyed(df, "k").window(...)`` has the same methods and gives a DataFrame where this gives a process function.
+``keyed(df, "k").window(...)`` has the same methods and returns a DataFrame where this returns a process
+function.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from keyedstate.aggregates import Aggregate
-from keyedstate.aggregates.declaration import all_aggregates, require_aggregate
+from keyedstate.aggregates.declaration import all_aggregates
 from keyedstate.durations import Duration
-from keyedstate.errors import InvalidAggregateError, InvalidWindowError, forgotten_call
+from keyedstate.errors import InvalidWindowError, forgotten_call
 from keyedstate.runtime.event_time import MISSING
 from keyedstate.runtime.function import KeyedFunction
 from keyedstate.runtime.function_builder import FunctionBuilder
@@ -26,21 +27,22 @@ from keyedstate.windows.declaration.contents import AggregatedRows, AllRows, Red
 from keyedstate.windows.declaration.definition import WindowDefinition
 from keyedstate.windows.declaration.evictors import Evictor
 from keyedstate.windows.declaration.function import ProcessWindowFunction
+from keyedstate.windows.declaration.skipped_rows import SkippedRows
 from keyedstate.windows.declaration.triggers import Trigger
-from keyedstate.windows.row.process_function import WindowedFunction, WindowRow, has_bounds
+from keyedstate.windows.row.process_function import WindowedFunction, WindowRow
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class WindowOutput:
-    """Which columns a windowed function puts out.
+    """The output columns of a windowed function.
 
     Attributes
     ----------
     schema : object
-        The declared columns; None for those of the input that are no key.  A function takes the Arrow schema
-        of the input and the key columns and returns Arrow's fields.
+        The declared columns; None for those of the input that are no key.  Or a function that takes the Arrow
+        schema of the input and the key columns and returns Arrow fields.
     with_window : bool
         Whether the key columns, and the window's start and end where `bounded`, come before these.
     bounded : bool
@@ -52,7 +54,10 @@ class WindowOutput:
 
 
 class Windowed(FunctionBuilder, Generic[T]):
-    """Rows of a key that are put into windows; each method returns another one, the last ones what is made.
+    """The windows of the rows of a key.
+
+    The methods up to `side_output` return another builder, the others the result of `finish`.  They raise
+    `InvalidWindowError` for what cannot be used.
 
     Parameters
     ----------
@@ -60,7 +65,7 @@ class Windowed(FunctionBuilder, Generic[T]):
     missing : {"fail", "drop", "side output"}
         What is done with a row that has no event time, where its windows need one.
     finish : callable
-        Makes what the user gets of a function and what it puts out.
+        Takes the function and its output columns and returns the user's result.
     """
 
     _error = InvalidWindowError
@@ -80,42 +85,22 @@ class Windowed(FunctionBuilder, Generic[T]):
             self._sides[MISSING] = None
 
     def trigger(self, trigger: Trigger[Any]) -> Windowed[T]:
-        """Fire when a trigger says so, and not as is usual for the windows.
-
-        Raises
-        ------
-        InvalidWindowError
-            For one that cannot merge what it remembers, where windows merge.
-        """
+        """Replace the default trigger of the windows; where windows merge, it must merge too."""
         return self._changed(_definition=self._definition.with_trigger(trigger))
 
     def evictor(self, evictor: Evictor[Any]) -> Windowed[T]:
-        """Let an evictor leave rows of a window out; all rows of a window are kept then.
-
-        Raises
-        ------
-        InvalidWindowError
-        """
+        """Let an evictor leave rows of a window out; windows keep all of their rows then."""
         return self._changed(_definition=self._definition.with_evictor(evictor))
 
     def allowed_lateness(self, lateness: Duration) -> Windowed[T]:
-        """Keep windows for a while after their end, and fire them again for rows that come late.
-
-        Raises
-        ------
-        InvalidWindowError
-            For a negative one, and for windows by the clock.
-        InvalidDurationError
-        """
+        """Keep windows in event time for a while after their end, and fire them again for late rows."""
         return self._changed(_definition=self._definition.with_allowed_lateness(lateness))
 
     def side_output_late_data(self, name: str = "late") -> Windowed[T]:
-        """Put rows that come too late for all of their windows out to a side output, with all their columns.
+        """Emit rows that are too late for all of their windows to a side output, with all their columns.
 
         Raises
         ------
-        InvalidWindowError
-            For windows by the clock.
         SideOutputNameError
             For a name that another output has.
         """
@@ -123,7 +108,7 @@ class Windowed(FunctionBuilder, Generic[T]):
         return self.side_output(name, None)._changed(_late=name)
 
     def side_output(self, name: str, schema: object) -> Windowed[T]:
-        """Declare a side output, for `keyedstate.windows.declaration.function.WindowContext.output`.
+        """Declare a side output, for `keyedstate.windows.declaration.contexts.WindowContext.output`.
 
         Parameters
         ----------
@@ -138,7 +123,7 @@ class Windowed(FunctionBuilder, Generic[T]):
         """
         return self._with_side_output(name, schema)
 
-    # -- what is made of a window -------------------------------------------------------------------------
+    # -- the result of a window ---------------------------------------------------------------------------
 
     def process(self, function: ProcessWindowFunction, schema: object = None) -> T:
         """Call a function with all rows of a window.
@@ -147,13 +132,10 @@ class Windowed(FunctionBuilder, Generic[T]):
         ----------
         function : ProcessWindowFunction
         schema : str or StructType
-            The columns of what it yields; the harness is told them itself.
-
-        Raises
-        ------
-        InvalidWindowError
+            The columns of its rows; a test harness has its own parameter for them.
         """
-        return self._made(AllRows(), _checked("process()", function), schema, with_window=False)
+        _check_function("process()", function)
+        return self._applied(AllRows(), "process()", function, schema)
 
     def reduce(
         self,
@@ -168,44 +150,36 @@ class Windowed(FunctionBuilder, Generic[T]):
         reduce : callable
             Returns two rows as one, for example ``lambda a, b: a._replace(n=a.n + b.n)``.
         function : ProcessWindowFunction, optional
-            Called with the reduced row.  Without it the key, the window's start and end and the other columns
-            of the reduced row come out.
+            Called with the reduced row.  Without it the output is the key, the window's start and end and the
+            other columns of the reduced row.
         schema : str or StructType, optional
-            The columns of what the function yields.
-
-        Raises
-        ------
-        InvalidWindowError
+            The columns of the function's rows.
         """
-        return self._reduced(ReducedRows(reduce), "reduce()", function, schema)
+        return self._applied(ReducedRows(reduce), "reduce()", function, schema)
 
     def aggregate(
         self, aggregates: Mapping[str, Aggregate] = MappingProxyType({}), /, **named: Aggregate
     ) -> T:
         """Compute declared aggregates of the rows of a window: ``aggregate(n=count(), late=mean("delay"))``.
 
-        The key, the window's start and end and the aggregates come out.  Tumbling and sliding windows, and
-        sessions of a fixed gap, in event time that fire at their end are computed by columns; others keep
+        The output is the key, the window's start and end and the aggregates.  Tumbling and sliding windows,
+        and sessions of a fixed gap, in event time that fire at their end are computed by columns; others keep
         their rows until they fire.
 
         Parameters
         ----------
         aggregates : mapping, optional
-            Aggregates by the names of their output columns, for names that are no Python identifiers.
+            As `named`, for names that are no Python identifiers.
         named : Aggregate
-            Aggregates by the names of their output columns.  See `keyedstate.aggregates`.
+            Aggregates of `keyedstate.aggregates` by the names of their output columns.
 
         Raises
         ------
         InvalidAggregateError
         """
         chosen = all_aggregates(aggregates, named)
-        if not chosen:
-            raise InvalidAggregateError(None, "there is none; name at least one, as in aggregate(n=count())")
-        for name, aggregate in chosen.items():
-            require_aggregate(name, aggregate)
-        made = DeclaredAggregation(self._definition, chosen, self._sides, self._late, self._missing)
-        return self._finish(made, self._output(made.result_fields, True))
+        aggregation = DeclaredAggregation(self._definition, chosen, self._skipped_rows())
+        return self._finish(aggregation, self._output(aggregation.result_fields, True))
 
     def aggregate_with(
         self,
@@ -221,50 +195,40 @@ class Windowed(FunctionBuilder, Generic[T]):
         aggregate : AggregateFunction
         accumulator_type : TypeSerializer
         schema : str or StructType
-            The columns of the result, which is one value or a tuple; of what the function yields, if any.
+            The columns of the result, which is one value or a tuple; with a function, those of its rows.
         function : ProcessWindowFunction, optional
-            Called with the result.  Without it the key, the window's start and end and the result come out.
+            Called with the result.  Without it the output is the key, the window's start and end and the
+            result.
 
         Raises
         ------
         InvalidWindowError
             Also where windows merge and the aggregate function has no ``merge``.
         """
-        return self._reduced(
-            AggregatedRows(aggregate, accumulator_type), "aggregate_with()", function, schema
-        )
+        contents = AggregatedRows(aggregate, accumulator_type)
+        return self._applied(contents, "aggregate_with()", function, schema)
 
-    def _reduced(
+    def _applied(
         self, contents: WindowContents, method: str, function: ProcessWindowFunction | None, schema: object
     ) -> T:
+        """Finish with a function of a window's contents; None for one row of them."""
+        output = self._output(schema, with_window=function is None)
         if function is None:
-            return self._made(contents, WindowRow(self._definition), schema, with_window=True)
-        return self._made(contents, _checked(method, function), schema, with_window=False)
+            function = WindowRow(self._definition)
+        else:
+            _check_function(method, function)
+        windowed = WindowedFunction(self._definition, contents, function, self._skipped_rows())
+        return self._finish(windowed, output)
 
-    def _made(
-        self,
-        contents: WindowContents,
-        function: ProcessWindowFunction,
-        schema: object,
-        *,
-        with_window: bool,
-    ) -> T:
-        made = WindowedFunction(
-            self._definition,
-            contents,
-            function,
-            side_outputs=self._sides,
-            late=self._late,
-            missing=self._missing,
-        )
-        return self._finish(made, self._output(schema, with_window))
+    def _skipped_rows(self) -> SkippedRows:
+        return SkippedRows(self._sides, self._late, self._missing)
 
     def _output(self, schema: object, with_window: bool) -> WindowOutput:
-        return WindowOutput(schema, with_window, has_bounds(self._definition))
+        return WindowOutput(schema, with_window, self._definition.has_bounds)
 
 
 def windowed(assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowed[Any]:
-    """Declare windows without Spark; what is made at the end is a process function, for the harness.
+    """Declare windows without Spark; the result is a process function, for a test harness.
 
     Parameters
     ----------
@@ -280,7 +244,7 @@ def windowed(assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowe
     return Windowed(WindowDefinition.of(assigner), missing, lambda function, output: function)
 
 
-def _checked(method: str, function: object) -> ProcessWindowFunction:
+def _check_function(method: str, function: object) -> None:
     if not isinstance(function, ProcessWindowFunction):
         raise InvalidWindowError(
             method,
@@ -293,4 +257,3 @@ def _checked(method: str, function: object) -> ProcessWindowFunction:
         {"process": ("elements", "ctx")},
         {"open": (), "clear": ("ctx",), "close": ()},
     )
-    return function

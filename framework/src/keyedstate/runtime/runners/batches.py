@@ -52,7 +52,7 @@ class BatchOperator(KeyedOperator):
             until, due = service.current_watermark, service.due_event_time_timers_together
         else:
             until, due = service.current_processing_time, service.due_processing_time_timers_together
-        with self._timers.firing(until):
+        with self._timers.clock.firing(until):
             # Again after each: an iterator that has ended does not see timers registered since.
             while batch := _timer_batch(due(), self._function.batch_rows, domain):
                 self._begin_step()

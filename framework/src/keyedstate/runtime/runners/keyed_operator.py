@@ -180,7 +180,7 @@ class KeyedOperator(ABC):
 
     def set_processing_time(self, time: int) -> None:
         """Set the processing time of the epoch's timers, in milliseconds since 1970 UTC."""
-        self._timers.begin_epoch(time)
+        self._timers.clock.begin_epoch(time)
 
     def process(
         self, batches: Iterator[pa.RecordBatch], at_end: AtEnd = AtEnd.EPOCH
@@ -214,9 +214,9 @@ class KeyedOperator(ABC):
     def end_epoch(self, at_end: AtEnd = AtEnd.EPOCH) -> Iterator[pa.RecordBatch]:
         """Yield the output of the function and timers at the end of the epoch, and end it for the state."""
         if at_end in (AtEnd.INPUT, AtEnd.DRAINED):
-            self._timers.end_event_time()
+            self._timers.clock.event_time_over = True
         if at_end is AtEnd.INPUT:
-            self._timers.set_processing_time(END_OF_TIME)
+            self._timers.clock.set_processing_time(END_OF_TIME)
         yield from self._end()
         if at_end is not AtEnd.NOTHING:
             yield from self.fire_timers()

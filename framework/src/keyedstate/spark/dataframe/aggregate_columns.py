@@ -8,7 +8,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from keyedstate.aggregates import Aggregate, Aggregation, require_aggregate
+from keyedstate.aggregates import Aggregate, Aggregation
 from keyedstate.errors import InvalidAggregateError
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.routing import quoted
@@ -35,7 +35,6 @@ def aggregation_of(
         if folded(frame, name) in taken:
             raise InvalidAggregateError(name, f"{taken[folded(frame, name)]} already; rename one of them")
         taken[folded(frame, name)] = f"an aggregate is named {name!r}"
-        require_aggregate(name, aggregate)
         columns = tuple(input_column_of(frame, name, column) for column in aggregate.columns)
         resolved[name] = replace(aggregate, columns=columns)
     read = [column for aggregate in resolved.values() for column in aggregate.columns]

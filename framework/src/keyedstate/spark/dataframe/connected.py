@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from keyedstate.durations import Duration
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.errors import ConnectedFramesError, EventTimeError, MissingUidError
-from keyedstate.joins import IntervalJoin, IntervalJoinFunction, JoinOutput
+from keyedstate.joins import IntervalJoin, IntervalJoinFunction
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
 from keyedstate.runtime.function_checks import check_function
 from keyedstate.runtime.two_inputs import (
@@ -177,10 +177,10 @@ class ConnectedFrame:
         InvalidJoinError, InvalidDurationError
         """
 
-        def finish(function: IntervalJoinFunction, output: JoinOutput) -> DataFrame:
+        def finish(function: IntervalJoinFunction, declared: object) -> DataFrame:
             inputs = self._inputs()
             left, right = (frame.rows.df for frame in self._frames)
-            schema = join_output_type(left, right, inputs, output, by_itself=function.joins_by_itself)
+            schema = join_output_type(left, right, inputs, declared, by_itself=function.joins_by_itself)
             bound, frame = self._together(function)
             return frame.run(bound, schema, self._schemas)
 

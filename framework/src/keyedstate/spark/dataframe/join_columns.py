@@ -7,16 +7,13 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from keyedstate.joins import (
-    JoinOutput,
-    joined_columns,
-)
+from keyedstate.joins import joined_columns
 from keyedstate.runtime.two_inputs import ConnectedInputs
 from keyedstate.spark.schema import distinct, folded, parse_output
 
 
 def join_output_type(
-    left: DataFrame, right: DataFrame, inputs: ConnectedInputs, output: JoinOutput, *, by_itself: bool
+    left: DataFrame, right: DataFrame, inputs: ConnectedInputs, declared: object, *, by_itself: bool
 ) -> StructType:
     """Return the columns of the rows that a join puts out.
 
@@ -25,7 +22,8 @@ def join_output_type(
     left, right : DataFrame
     inputs : ConnectedInputs
         The same two, as Arrow has their columns.
-    output : JoinOutput
+    declared : object
+        The columns that the user declared for the rows of a function.
     by_itself : bool
         Whether the join makes the rows, and no function does.
 
@@ -40,8 +38,8 @@ def join_output_type(
             [_named(right if each.of_right else left, each.place, each.name) for each in columns]
         )
         return distinct(left, main)
-    declared, _ = parse_output(left.sparkSession, output.schema)  # type: ignore[arg-type] # it checks what it is given
-    return declared
+    main, _ = parse_output(left.sparkSession, declared)  # type: ignore[arg-type] # it checks what it is given
+    return main
 
 
 def _named(frame: DataFrame, place: int, name: str) -> StructField:

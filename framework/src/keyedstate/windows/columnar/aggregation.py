@@ -1,13 +1,14 @@
 """Declared aggregates of tumbling and sliding event-time windows, by columns.
 
-Rows are assigned with NumPy, reduced to one value for each key and window, and brought into state with one
-bulk call for each window; so are the timers.  What comes out is what the window operator gives with an
+Rows are assigned to windows with NumPy and reduced to one value for each key and window.  The state of a
+window takes one bulk call, and so do its timers.  The results are those of the window operator with an
 `EventTimeTrigger`, row by row, but for late rows: those of one batch make one late firing of their window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.aggregates import Aggregate
-from keyedstate.aggregates.declaration import Part
 from keyedstate.aggregates.function import Aggregation
 from keyedstate.backend import ColumnTable
 from keyedstate.errors import InvalidAggregateError, MissingTimestampError
@@ -26,42 +26,30 @@ from keyedstate.runtime.vectorized import KeyedBatch
 from keyedstate.state import ValueState
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.types import TIME_WINDOW, TimeWindow, infer, nullable
-from keyedstate.windows.columnar.late_rows import ColumnarWindows, Times
+from keyedstate.windows.columnar.function import ColumnarWindowFunction, Integers
 from keyedstate.windows.columnar.session_aggregation import SessionAggregation
 from keyedstate.windows.declaration.assigners import Sliding, Tumbling
 from keyedstate.windows.declaration.contents import CONTENTS, AllRows
 from keyedstate.windows.declaration.definition import WindowDefinition
-from keyedstate.windows.declaration.function import ProcessWindowFunction, WindowContext
 from keyedstate.windows.declaration.sessions import Session
+from keyedstate.windows.declaration.skipped_rows import SkippedRows
 from keyedstate.windows.declaration.triggers import EventTimeTrigger
-from keyedstate.windows.row.process_function import (
-    WINDOW_END,
-    WINDOW_START,
-    WindowedFunction,
-    has_bounds,
-    window_bounds,
-)
+from keyedstate.windows.row.process_function import WINDOW_END, WINDOW_START, WindowedFunction, WindowRow
 
-#: So many more windows between the first and the last than rows are looked for one by one.
+#: Windows are numbered by a table up to so many windows more than rows.
 _FEW_WINDOWS = 1024
 
 
 class DeclaredAggregation(KeyedFunction):
-    """Declared aggregates of windows, before the columns are known: `for_rows` gives what runs."""
+    """Declared aggregates of windows before the columns are known; `for_rows` returns the function to run."""
 
     def __init__(
-        self,
-        definition: WindowDefinition,
-        aggregates: Mapping[str, Aggregate],
-        side_outputs: Mapping[str, Any],
-        late: str | None,
-        missing: str,
+        self, definition: WindowDefinition, aggregates: Mapping[str, Aggregate], skipped: SkippedRows
     ) -> None:
         self._definition = definition
         self._aggregates = dict(aggregates)
-        self.side_outputs = side_outputs
-        self._late = late
-        self._missing = missing
+        self._skipped = skipped
+        self.side_outputs = skipped.side_outputs
 
     def for_rows(
         self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
@@ -72,21 +60,21 @@ class DeclaredAggregation(KeyedFunction):
         ------
         InvalidAggregateError
         """
-        bounds = (WINDOW_START, WINDOW_END) if has_bounds(self._definition) else ()
+        definition, skipped = self._definition, self._skipped
+        bounds = (WINDOW_START, WINDOW_END) if definition.has_bounds else ()
         for name in self._aggregates:
             if name in bounds:
                 raise InvalidAggregateError(name, "the window's bounds are named so; give it another name")
-        aggregation = self.bound_to(schema, key_columns)
-        sides: Any = {"side_outputs": self.side_outputs, "late": self._late, "missing": self._missing}
-        if by_columns(self._definition):
-            if time_column is None:
-                raise MissingTimestampError(self._definition.assigner.name)
-            sessions = isinstance(self._definition.assigner, Session)
-            made_of: type[ColumnarWindows] = SessionAggregation if sessions else WindowedAggregation
-            return made_of(self._definition, aggregation, schema, time_column, **sides)
-        function = _AggregatedWindow(self._definition, aggregation, schema)
-        made = WindowedFunction(self._definition, AllRows(), function, **sides)
-        return made.for_rows(schema, key_columns, time_column)
+        aggregation = self._aggregation(schema, key_columns)
+        if not by_columns(definition):
+            function = _AggregatedRow(definition, aggregation, schema)
+            windowed = WindowedFunction(definition, AllRows(), function, skipped)
+            return windowed.for_rows(schema, key_columns, time_column)
+        if time_column is None:
+            raise MissingTimestampError(definition.assigner.name)
+        if isinstance(definition.assigner, Session):
+            return SessionAggregation(definition, aggregation, time_column, skipped)
+        return WindowedAggregation(definition, aggregation, time_column, skipped)
 
     def result_fields(self, schema: pa.Schema, key_columns: Sequence[str]) -> list[pa.Field]:
         """Return the columns of the results.
@@ -95,18 +83,12 @@ class DeclaredAggregation(KeyedFunction):
         ------
         InvalidAggregateError
         """
-        return list(self.bound_to(schema, key_columns).output)[len(key_columns) :]
+        return list(self._aggregation(schema, key_columns).output)[len(key_columns) :]
 
-    def bound_to(self, schema: pa.Schema, key_columns: Sequence[str]) -> Aggregation:
-        """Return the aggregates of columns of these types.
-
-        Raises
-        ------
-        InvalidAggregateError
-        """
+    def _aggregation(self, schema: pa.Schema, key_columns: Sequence[str]) -> Aggregation:
         types = dict(zip(schema.names, schema.types, strict=True))
         for name, aggregate in self._aggregates.items():
-            for column in getattr(aggregate, "columns", ()):
+            for column in aggregate.columns:
                 if column not in types:
                     raise InvalidAggregateError(
                         name, f"there is no column {column!r}, but {', '.join(schema.names)}"
@@ -128,11 +110,11 @@ def by_columns(definition: WindowDefinition) -> bool:
     )
 
 
-class WindowedAggregation(ColumnarWindows):
+class WindowedAggregation(ColumnarWindowFunction):
     """Aggregates of aligned windows in event time; made by `DeclaredAggregation`."""
 
-    def __init__(self, definition: WindowDefinition, *given: Any, **sides: Any) -> None:
-        super().__init__(definition, *given, **sides)
+    def __init__(self, definition: WindowDefinition, *given: Any) -> None:
+        super().__init__(definition, *given)
         assigner = definition.assigner
         assert isinstance(assigner, (Tumbling, Sliding))
         self._size, self._offset = assigner.size, assigner.offset
@@ -145,35 +127,36 @@ class WindowedAggregation(ColumnarWindows):
 
     # -- rows ---------------------------------------------------------------------------------------------
 
-    def _add(self, batch: KeyedBatch, rows: Times, times: Times, ctx: Context) -> Iterator[pa.RecordBatch]:
+    def _add(
+        self, batch: KeyedBatch, rows: Integers, times: Integers, ctx: Context
+    ) -> Iterator[pa.RecordBatch]:
         rows, starts, late = self._assigned(times, rows, ctx.watermark)
-        self._too_late(batch.rows, late, ctx)
+        self._put_late(batch.rows, late, ctx)
         if len(rows):
             yield from self._add_to(batch, rows, starts, ctx)
 
-    def _assigned(self, times: Times, rows: Times, watermark: int) -> tuple[Times, Times, Times]:
-        """Return rows and the starts of their windows, each pair once, and the rows that are too late.
-
-        Windows that are over are left out.
-        """
+    def _assigned(
+        self, times: Integers, rows: Integers, watermark: int
+    ) -> tuple[Integers, Integers, Integers]:
+        """Return rows with the starts of their windows that are not over, and the rows that are too late."""
         lasts = times - np.mod(times - self._offset, self._slide)
         some_rows, some_starts = [], []
-        taken = np.zeros(len(times), np.bool_)
+        assigned = np.zeros(len(times), np.bool_)
         # The latest start of windows that are over.
         over = max(watermark - self._lateness + 1 - self._size, BEFORE_TIME)
         for back in range(-(-self._size // self._slide)):
             starts = lasts[rows] - back * self._slide
             inside = (starts > times[rows] - self._size) & (starts > over)
             chosen = rows[inside]
-            taken[chosen] = True
+            assigned[chosen] = True
             some_rows.append(chosen)
             some_starts.append(starts[inside])
-        skipped = rows[~taken[rows]]
+        skipped = rows[~assigned[rows]]
         late = skipped[times[skipped] <= max(watermark - self._lateness, BEFORE_TIME)]
         return np.concatenate(some_rows), np.concatenate(some_starts), late
 
     def _add_to(
-        self, batch: KeyedBatch, rows: Times, starts: Times, ctx: Context
+        self, batch: KeyedBatch, rows: Integers, starts: Integers, ctx: Context
     ) -> Iterator[pa.RecordBatch]:
         chosen = batch.rows
         if len(rows) != len(batch) or self._slide < self._size:
@@ -188,17 +171,21 @@ class WindowedAggregation(ColumnarWindows):
         keys = keys_of(pairs.key_columns[:-1])
         window_starts = pairs.key_columns[-1].to_numpy()
         order = np.argsort(window_starts, kind="stable")
-        ends = np.flatnonzero(np.diff(window_starts[order], append=window_starts[order[-1]] + 1)) + 1
-        first = 0
-        for end in ends.tolist():
-            some = order[first:end]
-            first = end
+        for run in _runs(window_starts[order]):
+            some = order[run]
             start = int(window_starts[some[0]])
             in_window = [[part[place] for place in some.tolist()] for part in parts]
             some_keys = [keys[place] for place in some.tolist()]
             groups = pairs.key_groups[some]
-            now = self._merged(TimeWindow(start, start + self._size), some_keys, groups, in_window, ctx)
-            if now is not None:
+            window = TimeWindow(start, start + self._size)
+            self._contents.set_namespace(window)
+            now = self._aggregation.merge(some_keys, groups, in_window)
+            end, timers = window.max_timestamp, ctx.timer_service
+            if end > ctx.watermark:
+                timers.register_event_time_timers(some_keys, end, groups)
+            if self._lateness and end + self._lateness < END_OF_TIME:
+                timers.register_event_time_timers(some_keys, end + self._lateness, groups)
+            if end <= ctx.watermark:
                 found = [column.take(pa.array(some)) for column in pairs.key_columns[:-1]]
                 yield from self._ended(start, found, self._aggregation.results(now))
 
@@ -208,10 +195,10 @@ class WindowedAggregation(ColumnarWindows):
         rows: pa.RecordBatch,
         keys: list[pa.Array],
         key_groups: npt.NDArray[np.int32],
-        starts: Times,
+        starts: Integers,
         ctx: Context,
     ) -> Iterator[pa.RecordBatch]:
-        """Bring rows into all their windows at once, in a table of columns."""
+        """Add rows to all their windows at once, in a table of columns."""
         distinct, which = self._numbered(starts)
         windows = [TimeWindow(start, start + self._size) for start in distinct.tolist()]
         entries = table.locate(self._aggregation.keys_for(keys), key_groups, windows, which)
@@ -224,58 +211,39 @@ class WindowedAggregation(ColumnarWindows):
         for window, first, end in zip(windows, bounds, bounds[1:], strict=False):
             some = order[first:end]
             last = window.max_timestamp
-            ended = last <= ctx.watermark
-            if not ended:
-                # The timer of one that was there is there, too.
+            if last > ctx.watermark:
+                # An entry that existed before has its timer already.
                 self._register(pairs, some[new[some]], last, ctx)
             if self._lateness and last + self._lateness < END_OF_TIME:
                 self._register(pairs, some, last + self._lateness, ctx)
-            if ended:
+            if last <= ctx.watermark:
                 found = [column.take(pa.array(some)) for column in pairs.key_columns]
                 results = self._aggregation.results_of([part.take(some) for part in now])
                 yield from self._ended(window.start, found, results)
 
-    def _numbered(self, starts: Times) -> tuple[Times, npt.NDArray[np.int32]]:
-        """Return the distinct starts of windows, ascending, and which of them each one is."""
+    def _numbered(self, starts: Integers) -> tuple[Integers, npt.NDArray[np.int32]]:
+        """Return the distinct starts of windows, ascending, and the number of each start among them."""
         steps = (starts - starts.min()) // self._slide
         length = int(steps.max()) + 1
         if length > len(starts) + _FEW_WINDOWS:
             distinct, which = np.unique(starts, return_inverse=True)
             return distinct, which.reshape(-1).astype(np.int32)
-        there = np.bincount(steps, minlength=length) > 0
-        distinct = starts.min() + np.flatnonzero(there) * self._slide
-        return distinct, (np.cumsum(there) - 1).astype(np.int32)[steps]
+        occurs = np.bincount(steps, minlength=length) > 0
+        distinct = starts.min() + np.flatnonzero(occurs) * self._slide
+        return distinct, (np.cumsum(occurs) - 1).astype(np.int32)[steps]
 
-    def _register(self, pairs: GroupedRows, some: Times, time: int, ctx: Context) -> None:
+    def _register(self, pairs: GroupedRows, some: Integers, time: int, ctx: Context) -> None:
         if len(some):
             keys = keys_of([column.take(pa.array(some)) for column in pairs.key_columns])
             ctx.timer_service.register_event_time_timers(keys, time, pairs.key_groups[some])
 
-    def _merged(
-        self, window: TimeWindow, keys: list[Any], key_groups: Any, new: list[Part], ctx: Context
-    ) -> list[Part] | None:
-        """Bring parts into the state of a window; return what it holds where the window has ended."""
-        self._contents.set_namespace(window)
-        now = self._aggregation.merge(keys, key_groups, new)
-        end, timers = window.max_timestamp, ctx.timer_service
-        ended = end <= ctx.watermark
-        if not ended:
-            timers.register_event_time_timers(keys, end, key_groups)
-        if self._lateness and end + self._lateness < END_OF_TIME:
-            timers.register_event_time_timers(keys, end + self._lateness, key_groups)
-        return now if ended else None
-
     # -- timers -------------------------------------------------------------------------------------------
 
     def on_timers(self, timers: TimerBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
-        times = timers.times
-        ends = np.flatnonzero(np.diff(times, append=times[-1] - 1)) + 1
-        first = 0
-        for end in ends.tolist():
-            # Timers tell no window: at their time one ends, and one that ended before is over.
-            keys, groups = timers.keys[first:end], timers.key_groups[first:end]
-            last = int(times[first])
-            first = end
+        for run in _runs(timers.times):
+            # A timer has no window: at its time one ends, and the lateness of an earlier one may be over.
+            keys, groups = timers.keys[run], timers.key_groups[run]
+            last = int(timers.times[run.start])
             window = TimeWindow(last + 1 - self._size, last + 1)
             if (window.start - self._offset) % self._slide == 0:
                 yield from self._fire(window, keys, groups)
@@ -292,10 +260,9 @@ class WindowedAggregation(ColumnarWindows):
         self._contents.set_namespace(window)
         found: list[Any] = self._contents.get_many(keys, groups)
         if None in found:
-            # A timer may be there for a window that is over alone.
+            # A timer may be for the lateness of an earlier window only.
             there = [place for place, one in enumerate(found) if one is not None]
-            keys, groups = [keys[place] for place in there], [groups[place] for place in there]
-            found = [found[place] for place in there]
+            keys, groups, found = ([column[place] for place in there] for column in (keys, groups, found))
         if keys:
             results = self._aggregation.results(self._aggregation.parts_of(found))
             yield from self._ended(window.start, self._as_columns(keys), results)
@@ -312,34 +279,36 @@ class WindowedAggregation(ColumnarWindows):
         if len(there):
             results = self._aggregation.results_of([part.take(there) for part in entries.read()])
             rows = pa.array(entries.first_rows[there])
-            # The rows leave the table before anybody may come in between.
+            # Before the results are yielded, since the caller may change the table then.
             if not self._lateness:
                 entries.remove()
             yield from self._ended(window.start, [column.take(rows) for column in columns], results)
 
     def _ended(self, start: int, keys: list[pa.Array], results: list[pa.Array]) -> Iterator[pa.RecordBatch]:
         starts = np.full(len(keys[0]), start)
-        return self._fired(keys, starts, starts + self._size, results)
+        return self._results(keys, starts, starts + self._size, results)
 
 
-class _AggregatedWindow(ProcessWindowFunction):
-    """Declared aggregates of the rows of one window, for windows that are not aggregated by columns."""
+class _AggregatedRow(WindowRow):
+    """Yields the declared aggregates of the rows of a window that is not aggregated by columns."""
 
     def __init__(self, definition: WindowDefinition, aggregation: Aggregation, schema: pa.Schema) -> None:
-        self._bounded = has_bounds(definition)
-        self._single_key = len(aggregation.key_columns) == 1
+        super().__init__(definition)
         self._aggregation = aggregation
         self._schema = schema
 
-    def process(self, elements: Any, ctx: WindowContext) -> Iterable[Any]:
+    def _values(self, elements: Any) -> list[Any]:
         columns = [
             nullable(infer(field.type)).to_arrow([row[place] for row in elements])
             for place, field in enumerate(self._schema)
         ]
         batch = pa.RecordBatch.from_arrays(columns, names=self._schema.names)
         one_key = GroupedRows([pa.repeat(0, len(elements))], np.zeros(len(elements), np.int32))
-        parts = self._aggregation.reduce(batch, one_key)
-        values = [column.to_pylist()[0] for column in self._aggregation.results(parts)]
-        key = (ctx.key,) if self._single_key else ctx.key
-        bounds = window_bounds(ctx.window) if self._bounded else ()
-        return ((*key, *bounds, *values),)
+        results = self._aggregation.results(self._aggregation.reduce(batch, one_key))
+        return [column.to_pylist()[0] for column in results]
+
+
+def _runs(values: npt.NDArray[Any]) -> Iterator[slice]:
+    """Yield where consecutive values are equal; there is at least one value."""
+    ends = (np.flatnonzero(np.diff(values)) + 1).tolist()
+    return starmap(slice, pairwise([0, *ends, len(values)]))

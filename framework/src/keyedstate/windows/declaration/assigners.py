@@ -1,14 +1,12 @@
-"""Window assigners: which windows a row belongs to (Flink's ``WindowAssigner`` and its built-in kinds).
-
-A user's own derives from `WindowAssigner`, or from `MergingWindowAssigner` where windows may become one.
-"""
+"""Window assigners: which windows a row belongs to (Flink's ``WindowAssigner`` and its built-in kinds)."""
 
 from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from keyedstate.durations import Duration, milliseconds
 from keyedstate.errors import InvalidWindowError, MissingTimestampError
@@ -22,6 +20,7 @@ from keyedstate.types import (
 )
 from keyedstate.windows.declaration.checks import positive, whole
 from keyedstate.windows.declaration.combined_triggers import PurgingTrigger
+from keyedstate.windows.declaration.contexts import AssignerContext
 from keyedstate.windows.declaration.evictors import CountEvictor, Evictor
 from keyedstate.windows.declaration.triggers import (
     CountTrigger,
@@ -34,45 +33,29 @@ from keyedstate.windows.declaration.triggers import (
 
 
 class Window(Protocol):
-    """What every window has: a hash, equality, no change, and a last moment."""
+    """An immutable, hashable value with equality and a last moment."""
 
     @property
     def max_timestamp(self) -> int:
-        """The last event time, or processing time, that belongs to it, in milliseconds since 1970 UTC."""
+        """The last event time, or processing time, of the window in milliseconds since 1970 UTC."""
         ...
 
 
 W = TypeVar("W", bound=Window)
 
 
-class AssignerContext(Protocol):
-    """What an assigner is told beside the row."""
-
-    @property
-    def current_processing_time(self) -> int:
-        """In milliseconds since 1970 UTC."""
-        ...
-
-    @property
-    def key_group(self) -> int:
-        """The key group of the current key."""
-        ...
-
-    @property
-    def first_processing_time(self) -> int:
-        """The processing time when it was first asked for, for this key; kept in state."""
-        ...
-
-
 class WindowAssigner(ABC, Generic[W]):
-    """Gives rows their windows.
+    """Assigns rows to windows; derive from it for an assigner of your own.
+
+    Methods `of` raise `InvalidWindowError` for arguments that cannot be used, `InvalidDurationError` for text
+    that is no duration.
 
     Attributes
     ----------
     is_event_time : bool
         Whether its windows end when the watermark passes their end; else when the clock does.
     window_serializer : TypeSerializer
-        Of its windows: the namespace of their state and timers.
+        The type of its windows, which are the namespaces of their state and timers.
     """
 
     is_event_time: bool
@@ -80,7 +63,7 @@ class WindowAssigner(ABC, Generic[W]):
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int | None, context: AssignerContext) -> Collection[W]:
-        """Return the windows of a row; none is possible.
+        """Return the windows of a row; there may be none.
 
         Parameters
         ----------
@@ -93,15 +76,15 @@ class WindowAssigner(ABC, Generic[W]):
 
     @abstractmethod
     def default_trigger(self) -> Trigger[W]:
-        """Return the trigger where the user names none."""
+        """Return the trigger for users that name none."""
 
     def default_evictor(self) -> Evictor[W] | None:
-        """Return the evictor where the user names none."""
+        """Return the evictor for users that name none."""
         return None
 
     @property
     def name(self) -> str:
-        """What it is called in errors."""
+        """The name in errors."""
         return type(self).__name__
 
 
@@ -110,16 +93,13 @@ class MergingWindowAssigner(WindowAssigner[W]):
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[W]) -> Sequence[tuple[W, list[W]]]:
-        """Return each window that several become, and these; windows that stay alone are left out."""
+        """Return each merged window with its parts; windows that stay alone are left out."""
 
 
 class TimeAssigner(WindowAssigner[TimeWindow]):
-    """What the assigners of time windows share: a time line, and the trigger at the end of the window."""
+    """An assigner of time windows, which fire at their end by default."""
 
     window_serializer = TIME_WINDOW
-
-    def __init__(self, is_event_time: bool) -> None:
-        self.is_event_time = is_event_time
 
     def default_trigger(self) -> Trigger[Any]:
         return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
@@ -145,32 +125,32 @@ class WindowStagger(enum.Enum):
     """
 
     ALIGNED = "aligned"
-    #: By a time below the size that depends on the key group, and on nothing else.
+    #: By a part of the size that depends on the key group only.
     RANDOM = "random"
-    #: So that a key's windows begin with its first row; the time is kept in state.
+    #: A key's windows begin with its first row; the time is kept in state.
     NATURAL = "natural"
 
     def offset(self, context: AssignerContext, size: int) -> int:
         """Return by how many milliseconds the windows of the current key are shifted."""
         if self is WindowStagger.RANDOM:
-            # The golden ratio's multiples lie evenly, however many key groups there are (Knuth, 6.4).
+            # Multiples of the golden ratio are spread evenly for any number of key groups (Knuth, 6.4).
             return int(context.key_group * 0.6180339887498949 % 1 * size)
         if self is WindowStagger.NATURAL:
             return context.first_processing_time % size
         return 0
 
 
+@dataclass(frozen=True, repr=False)
 class Tumbling(TimeAssigner):
-    """Windows of one size behind each other; each row is in one (``Tumbling{Event,Processing}TimeWindows``).
+    """Consecutive windows of one size; each row is in one (``Tumbling{Event,Processing}TimeWindows``).
 
     Use `of`.
     """
 
-    def __init__(self, size: int, offset: int, stagger: WindowStagger, is_event_time: bool) -> None:
-        super().__init__(is_event_time)
-        self.size = size
-        self.offset = offset
-        self.stagger = stagger
+    size: int
+    offset: int
+    stagger: WindowStagger
+    is_event_time: bool
 
     @classmethod
     def of(
@@ -186,18 +166,12 @@ class Tumbling(TimeAssigner):
         Parameters
         ----------
         size, offset : str, timedelta or int
-            Windows begin wherever the time since 1970 UTC is the offset plus a multiple of the size: with
+            Windows begin where the time since 1970 UTC is the offset plus a multiple of the size: with
             ``timedelta(hours=-8)`` days begin at midnight in China.
         stagger : WindowStagger, optional
-            Another one than ``ALIGNED`` in processing time only.
+            In event time always ``ALIGNED``.
         processing_time : bool, default False
             Whether rows are assigned by the clock and not by their event time.
-
-        Raises
-        ------
-        InvalidWindowError
-            For a size that is not positive, and an offset as large as it.
-        InvalidDurationError
         """
         size_ms = positive(cls.__name__, "the size", size)
         offset_ms = _offset(cls.__name__, offset, "the size", size, size_ms)
@@ -216,24 +190,23 @@ class Tumbling(TimeAssigner):
     ) -> tuple[TimeWindow, ...]:
         time = self.time_of(timestamp, context)
         shift = self.stagger.offset(context, self.size)
-        start = window_start(time, self.offset + shift, self.size)
-        return (TimeWindow.starting(start, self.size),)
+        return (TimeWindow.starting(window_start(time, self.offset + shift, self.size), self.size),)
 
     def __repr__(self) -> str:
         return f"Tumbling.of({self.size}{_rest(self.offset, self.is_event_time)})"
 
 
+@dataclass(frozen=True, repr=False)
 class Sliding(TimeAssigner):
-    """Windows of one size that begin every slide, so that a row is in several (``Sliding*TimeWindows``).
+    """Windows of one size that begin at every slide (``Sliding*TimeWindows``).
 
-    Where the slide is the longer one, some rows are in none.  Use `of`.
+    A row is in several of them, or in none where the slide is longer than the size.  Use `of`.
     """
 
-    def __init__(self, size: int, slide: int, offset: int, is_event_time: bool) -> None:
-        super().__init__(is_event_time)
-        self.size = size
-        self.slide = slide
-        self.offset = offset
+    size: int
+    slide: int
+    offset: int
+    is_event_time: bool
 
     @classmethod
     def of(
@@ -246,10 +219,6 @@ class Sliding(TimeAssigner):
         size, slide, offset : str, timedelta or int
             As in `Tumbling.of`; the absolute offset is below the slide.
         processing_time : bool, default False
-
-        Raises
-        ------
-        InvalidWindowError, InvalidDurationError
         """
         size_ms, slide_ms = (
             positive(cls.__name__, what, given) for what, given in (("the size", size), ("the slide", slide))
@@ -269,14 +238,13 @@ class Sliding(TimeAssigner):
 
 
 class Global(WindowAssigner[GlobalWindow]):
-    """One window for all rows of a key; it never ends (``GlobalWindows``).
+    """One endless window for all rows of a key, which never fires without a trigger (``GlobalWindows``).
 
-    Without a trigger it never fires.  Use `of` or `at_end_of_stream`.
+    Use `of` or `at_end_of_stream`.
     """
 
     is_event_time: bool = True
     window_serializer = GLOBAL_WINDOW_TYPE
-    _windows: ClassVar[tuple[GlobalWindow, ...]] = (GLOBAL_WINDOW,)
 
     def __init__(self, at_end: bool = False) -> None:
         self._at_end = at_end
@@ -294,7 +262,7 @@ class Global(WindowAssigner[GlobalWindow]):
     def assign_windows(
         self, element: Any, timestamp: int | None, context: AssignerContext
     ) -> tuple[GlobalWindow, ...]:
-        return self._windows
+        return (GLOBAL_WINDOW,)
 
     def default_trigger(self) -> Trigger[Any]:
         return EndOfStreamTrigger() if self._at_end else NeverTrigger()
@@ -304,9 +272,9 @@ class Global(WindowAssigner[GlobalWindow]):
 
 
 class Count(Global):
-    """Windows of so many rows of a key (Flink's ``KeyedStream#countWindow``).
+    """Windows of a number of rows of a key (Flink's ``KeyedStream#countWindow``); use `of`.
 
-    They are the global window with a trigger, and for sliding ones an evictor.  Use `of`.
+    They are the global window with a trigger, and for sliding ones an evictor.
     """
 
     def __init__(self, size: int, slide: int | None) -> None:
@@ -316,20 +284,15 @@ class Count(Global):
 
     @classmethod
     def of(cls, size: int | None = None, slide: int | None = None) -> Count:
-        """Return windows of `size` rows: behind each other, or a new one after every `slide` rows.
+        """Return windows of `size` rows: consecutive ones, or one after every `slide` rows.
 
         A sliding window has the last `size` rows, fewer at first.
-
-        Raises
-        ------
-        InvalidWindowError
-            For a number below 1.
         """
         rows = whole(cls.__name__, "the size", size)
         return cls(rows, None if slide is None else whole(cls.__name__, "the slide", slide))
 
     def default_trigger(self) -> Trigger[Any]:
-        """Return one that fires after `size` rows and lets them go, or after every `slide` rows."""
+        """Return one that fires and purges after `size` rows, or fires after every `slide` rows."""
         counting = CountTrigger.of(self.size if self.slide is None else self.slide)
         return PurgingTrigger.of(counting) if self.slide is None else counting
 
@@ -342,12 +305,12 @@ class Count(Global):
 
 
 def window_start(timestamp: int, offset: int, size: int) -> int:
-    """Return the start of the tumbling window that holds a time (``getWindowStartWithOffset``)."""
+    """Return the start of the tumbling window that a time is in (``getWindowStartWithOffset``)."""
     return timestamp - (timestamp - offset) % size
 
 
 def _offset(part: str, offset: Duration, what: str, given: Duration, most_ms: int) -> int:
-    """Return an offset in milliseconds, or refuse one that is as large as what it is an offset in."""
+    """Return an offset in milliseconds, or refuse one that is as large as the size or the slide."""
     offset_ms = milliseconds(offset)
     if abs(offset_ms) >= most_ms:
         raise InvalidWindowError(

@@ -7,22 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from keyedstate.durations import Duration
-from keyedstate.errors import InvalidWindowError, forgotten_call
+from keyedstate.errors import InvalidWindowError
 from keyedstate.state import ReducingState, StateAccessor, StateDescriptor, ValueState
 from keyedstate.types import INT64, TypeSerializer
-from keyedstate.windows.declaration.checks import check_delta, positive
-from keyedstate.windows.declaration.triggers import (
-    H,
-    OnMergeContext,
-    Trigger,
-    TriggerContext,
-    TriggerResult,
-    named_within,
-)
+from keyedstate.windows.declaration.checks import check_delta, check_instance, positive
+from keyedstate.windows.declaration.contexts import H, OnMergeContext, TriggerContext
+from keyedstate.windows.declaration.triggers import Trigger, TriggerResult, named_within
 
 
 class PurgingTrigger(Trigger[Any]):
-    """Lets the contents go whenever another trigger fires; use `of`."""
+    """Removes the contents of a window whenever another trigger fires; use `of`."""
 
     def __init__(self, nested: Trigger[Any]) -> None:
         self.nested = nested
@@ -31,7 +25,8 @@ class PurgingTrigger(Trigger[Any]):
     @classmethod
     def of(cls, nested: Trigger[Any]) -> PurgingTrigger:
         """Return the trigger around another one."""
-        return cls(_trigger(cls.__name__, nested))
+        _check_trigger(cls.__name__, nested)
+        return cls(nested)
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
@@ -58,7 +53,7 @@ class PurgingTrigger(Trigger[Any]):
 
 
 class ProcessingTimeoutTrigger(Trigger[Any]):
-    """Fires when another trigger does, or when the clock has gone on for a while; use `of`."""
+    """Fires when another trigger does, or after a timeout by the clock; use `of`."""
 
     def __init__(
         self,
@@ -91,18 +86,11 @@ class ProcessingTimeoutTrigger(Trigger[Any]):
         reset_timer_on_new_record : bool, default False
             Whether the timeout counts from the last row and not from the first one.
         should_clear_on_timeout : bool, default True
-            Whether the other trigger begins anew after a timeout.
-
-        Raises
-        ------
-        InvalidWindowError, InvalidDurationError
+            Whether the other trigger is cleared after a timeout.
         """
-        return cls(
-            _trigger(cls.__name__, nested),
-            positive(cls.__name__, "the timeout", timeout),
-            reset_timer_on_new_record,
-            should_clear_on_timeout,
-        )
+        _check_trigger(cls.__name__, nested)
+        timeout_ms = positive(cls.__name__, "the timeout", timeout)
+        return cls(nested, timeout_ms, reset_timer_on_new_record, should_clear_on_timeout)
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
@@ -112,8 +100,7 @@ class ProcessingTimeoutTrigger(Trigger[Any]):
             self.clear(window, ctx)
             return result
         state = ctx.state(self._due)
-        # The timer that was waited for stays: the other trigger may have one of the same time.  Nobody
-        # answers to it when it fires.
+        # The old timer stays, since the other trigger may have one of the same time; this one ignores it.
         if self._resets or state.value() is None:
             due = ctx.current_processing_time + self.timeout
             state.update(due)
@@ -121,18 +108,18 @@ class ProcessingTimeoutTrigger(Trigger[Any]):
         return result
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        return self._told(self.nested.on_event_time(time, window, ctx), window, ctx)
+        return self._clear_if_fired(self.nested.on_event_time(time, window, ctx), window, ctx)
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         result = self.nested.on_processing_time(time, window, ctx)
         if ctx.state(self._due).value() != time:
-            return self._told(result, window, ctx)
+            return self._clear_if_fired(result, window, ctx)
         ctx.state(self._due).clear()
         if self._clears:
             self.nested.clear(window, ctx)
         return TriggerResult.of(True, result.purges)
 
-    def _told(self, result: TriggerResult, window: Any, ctx: TriggerContext) -> TriggerResult:
+    def _clear_if_fired(self, result: TriggerResult, window: Any, ctx: TriggerContext) -> TriggerResult:
         if result.fires and self._clears:
             self.clear(window, ctx)
         return result
@@ -171,10 +158,6 @@ class DeltaTrigger(Trigger[Any]):
         """Return a trigger that fires where ``delta_function(last, row)`` is above the threshold.
 
         The first row of a window is the first to compare with.
-
-        Raises
-        ------
-        InvalidWindowError
         """
         check_delta(cls.__name__, threshold, delta_function)
         return cls(threshold, delta_function)
@@ -205,7 +188,7 @@ class DeltaTrigger(Trigger[Any]):
 
 
 class _Combined(Trigger[Any]):
-    """Several triggers, each with state of its own, told of every row and timer in their order."""
+    """Several triggers, each with state of its own, called for every row and timer in their order."""
 
     def __init__(self, triggers: tuple[Trigger[Any], ...]) -> None:
         self.triggers = triggers
@@ -219,35 +202,37 @@ class _Combined(Trigger[Any]):
                 f"it has {len(triggers)} trigger(s)",
                 "Give two at least, or use the one itself.",
             )
-        return tuple(_trigger(cls.__name__, trigger) for trigger in triggers)
+        for trigger in triggers:
+            _check_trigger(cls.__name__, trigger)
+        return triggers
 
-    def _decided(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
+    def _combine(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
         raise NotImplementedError
 
-    def _asked(
-        self, ctx: TriggerContext, ask: Callable[[Trigger[Any], TriggerContext], TriggerResult]
+    def _call_all(
+        self, ctx: TriggerContext, call: Callable[[Trigger[Any], TriggerContext], TriggerResult]
     ) -> TriggerResult:
-        results = [ask(trigger, _Own(ctx, number)) for number, trigger in enumerate(self.triggers)]
-        return self._decided(results, ctx)
+        results = [call(trigger, _OwnContext(ctx, number)) for number, trigger in enumerate(self.triggers)]
+        return self._combine(results, ctx)
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        return self._asked(ctx, lambda trigger, own: trigger.on_element(element, timestamp, window, own))
+        return self._call_all(ctx, lambda trigger, own: trigger.on_element(element, timestamp, window, own))
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        return self._asked(ctx, lambda trigger, own: trigger.on_event_time(time, window, own))
+        return self._call_all(ctx, lambda trigger, own: trigger.on_event_time(time, window, own))
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        return self._asked(ctx, lambda trigger, own: trigger.on_processing_time(time, window, own))
+        return self._call_all(ctx, lambda trigger, own: trigger.on_processing_time(time, window, own))
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
         for number, trigger in enumerate(self.triggers):
-            trigger.on_merge(window, _OwnOnMerge(ctx, number))
+            trigger.on_merge(window, _OwnOnMergeContext(ctx, number))
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
         for number, trigger in enumerate(self.triggers):
-            trigger.clear(window, _Own(ctx, number, clearing=True))
+            trigger.clear(window, _OwnContext(ctx, number, clearing=True))
 
     def for_elements(self, element_type: TypeSerializer[Any]) -> Trigger[Any]:
         return type(self)(tuple(trigger.for_elements(element_type) for trigger in self.triggers))
@@ -257,21 +242,20 @@ class _Combined(Trigger[Any]):
 
 
 class AnyTrigger(_Combined):
-    """Fires when one of several triggers does; use `of`.  What the others remember stays."""
+    """Fires when one of several triggers does; the others keep their state.  Use `of`."""
 
     @classmethod
     def of(cls, *triggers: Trigger[Any]) -> AnyTrigger:
         """Return the trigger of several."""
         return cls(cls._checked(triggers))
 
-    def _decided(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
-        return TriggerResult.of(
-            any(result.fires for result in results), any(result.purges for result in results)
-        )
+    def _combine(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
+        fires = any(result.fires for result in results)
+        return TriggerResult.of(fires, any(result.purges for result in results))
 
 
 class AllTrigger(_Combined):
-    """Fires when each of several triggers has fired since it fired last itself; use `of`.
+    """Fires when each of several triggers has fired since its own last firing; use `of`.
 
     It purges where one of them does, but not before it fires.
     """
@@ -290,7 +274,7 @@ class AllTrigger(_Combined):
             )
         return cls(cls._checked(triggers))
 
-    def _decided(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
+    def _combine(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
         fired = purging = 0
         for number, result in enumerate(results):
             fired |= result.fires << number
@@ -309,7 +293,7 @@ class AllTrigger(_Combined):
         return TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Let all merge; a trigger that fired for one of the windows has fired."""
+        """Merge all; a trigger that fired for one of the windows has fired for the merged one."""
         ctx.merge_state(self._fired)
         super().on_merge(window, ctx)
 
@@ -318,11 +302,11 @@ class AllTrigger(_Combined):
         super().clear(window, ctx)
 
 
-#: Two bits for each in a number of 64 with a sign.
+#: Two bits for each trigger in a signed 64-bit number.
 _MOST = 31
 
 
-class _Own(TriggerContext):
+class _OwnContext(TriggerContext):
     """The context of one of several triggers of a window."""
 
     def __init__(self, ctx: TriggerContext, number: int, *, clearing: bool = False) -> None:
@@ -344,7 +328,7 @@ class _Own(TriggerContext):
     def register_processing_time_timer(self, time: int) -> None:
         self._ctx.register_processing_time_timer(time)
 
-    # A timer of the same time may be another trigger's as well: only the end of the window deletes it.
+    # Another trigger may have a timer of the same time, so timers are deleted with the window only.
 
     def delete_event_time_timer(self, time: int) -> None:
         if self._clearing:
@@ -358,23 +342,15 @@ class _Own(TriggerContext):
         return self._ctx.state(named_within(self._prefix, descriptor))
 
 
-class _OwnOnMerge(_Own, OnMergeContext):
-    """The same where windows have merged."""
-
+class _OwnOnMergeContext(_OwnContext, OnMergeContext):
     _ctx: OnMergeContext
 
     def merge_state(self, descriptor: StateDescriptor[Any] | StateAccessor) -> None:
         self._ctx.merge_state(named_within(self._prefix, descriptor))
 
 
-def _trigger(part: str, given: object) -> Trigger[Any]:
-    if not isinstance(given, Trigger):
-        raise InvalidWindowError(
-            part,
-            f"it is given {given!r}, which is no trigger{forgotten_call(given)}",
-            "Give one such as CountTrigger.of(100).",
-        )
-    return given
+def _check_trigger(part: str, given: object) -> None:
+    check_instance(Trigger, part, given, "trigger", "CountTrigger.of(100)")
 
 
 def _purging(result: TriggerResult) -> TriggerResult:

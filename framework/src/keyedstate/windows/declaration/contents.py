@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from keyedstate.errors import InvalidWindowError, forgotten_call
 from keyedstate.state import AggregateFunction, AggregatingState, ListState, ReducingState, StateDescriptor
 from keyedstate.types import TypeSerializer
-from keyedstate.windows.declaration.checks import function as check_function
+from keyedstate.windows.declaration.checks import check_function
 
 #: The name of the state with the contents of windows (Flink's ``WindowOperatorBuilder.WINDOW_STATE_NAME``).
 CONTENTS = "window-contents"
 
 
 class WindowContents(ABC):
-    """How the rows of a window are kept, and what its function is given.
+    """How the rows of a window are kept, and what its function is called with.
 
     Attributes
     ----------
@@ -32,15 +33,15 @@ class WindowContents(ABC):
 
     @abstractmethod
     def of_rows(self, rows: list[Any]) -> Any:
-        """Return what the function is given of some rows, at least one, that were kept for an evictor."""
+        """Return what the function is called with for the rows, at least one, that an evictor has left."""
 
-    def shown(self, state: Any) -> Any:
-        """Return what the function is given of the window that the state's handle is at; None for nothing."""
+    def read(self, state: Any) -> Any:
+        """Return what the function is called with for the window of the state's accessor; None if empty."""
         return state.get()
 
 
 class AllRows(WindowContents):
-    """Every row; the function is given a list in the order in which they came."""
+    """Every row; the function is called with a list in the order in which they came."""
 
     def descriptor(self, element_type: TypeSerializer[Any]) -> StateDescriptor[Any]:
         return ListState(CONTENTS, element_type)
@@ -48,7 +49,7 @@ class AllRows(WindowContents):
     def of_rows(self, rows: list[Any]) -> list[Any]:
         return rows
 
-    def shown(self, state: Any) -> list[Any] | None:
+    def read(self, state: Any) -> list[Any] | None:
         return state.get() or None
 
 
@@ -61,22 +62,19 @@ class ReducedRows(WindowContents):
         For what is no function.
     """
 
-    def __init__(self, reduce: Callable[[Any, Any], Any]) -> None:
-        check_function("reduce()", "its function", reduce)
-        self._reduce = reduce
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        check_function("reduce()", "its function", function)
+        self._function = function
 
     def descriptor(self, element_type: TypeSerializer[Any]) -> StateDescriptor[Any]:
-        return ReducingState(CONTENTS, self._reduce, element_type)
+        return ReducingState(CONTENTS, self._function, element_type)
 
     def of_rows(self, rows: list[Any]) -> Any:
-        reduced = rows[0]
-        for row in rows[1:]:
-            reduced = self._reduce(reduced, row)
-        return reduced
+        return reduce(self._function, rows)
 
 
 class AggregatedRows(WindowContents):
-    """The rows in an accumulator; the function is given its result.
+    """The rows in an accumulator; the function is called with its result.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Triggers that fire again and again while a window is open, by the watermark or by the clock."""
+"""Triggers that fire at every interval while a window is open, by the watermark or by the clock."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from keyedstate.durations import Duration
 from keyedstate.state import ReducingState
 from keyedstate.types import INT64
 from keyedstate.windows.declaration.checks import positive
-from keyedstate.windows.declaration.triggers import OnMergeContext, Trigger, TriggerContext, TriggerResult
+from keyedstate.windows.declaration.contexts import OnMergeContext, TriggerContext
+from keyedstate.windows.declaration.triggers import Trigger, TriggerResult
 
 T = TypeVar("T", bound="_ContinuousTrigger")
 
 
 class _ContinuousTrigger(Trigger[Any]):
-    """What both share: the next time at which a window fires, kept in state; the earliest of merged ones."""
+    """Keeps the next time at which a window fires in state; for merged windows the earliest one."""
 
     can_merge = True
 
@@ -25,12 +26,7 @@ class _ContinuousTrigger(Trigger[Any]):
 
     @classmethod
     def of(cls: type[T], interval: Duration) -> T:
-        """Return the trigger of an interval: ``"10 min"``, a timedelta or milliseconds.
-
-        Raises
-        ------
-        InvalidWindowError, InvalidDurationError
-        """
+        """Return the trigger of an interval: ``"10 min"``, a timedelta or milliseconds."""
         return cls(positive(cls.__name__, "the interval", interval))
 
     @abstractmethod
@@ -40,14 +36,14 @@ class _ContinuousTrigger(Trigger[Any]):
     def _delete(self, time: int, ctx: TriggerContext) -> None: ...
 
     def _begin(self, now: int, window: Any, ctx: TriggerContext) -> None:
-        """Wait for the first multiple of the interval after a time, unless something is waited for."""
+        """Wait for the first multiple of the interval after a time, unless the window waits already."""
         if ctx.state(self._next).get() is None:
             self._wait(now - now % self.interval, window, ctx)
 
     def _wait(self, time: int, window: Any, ctx: TriggerContext) -> None:
         """Wait for an interval after a time, or for the window's end where that comes first."""
         following, end = time + self.interval, window.max_timestamp
-        # An event-time window may have ended long before by the clock; then it has no end to wait for.
+        # By the clock an event-time window may have ended long before; then it has no end to wait for.
         following = min(following, end) if time < end else following
         ctx.state(self._next).add(following)
         self._register(following, ctx)
@@ -80,8 +76,8 @@ class _ContinuousTrigger(Trigger[Any]):
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """Fires when the watermark passes a multiple of an interval, and at the end of the window; use `of`.
 
-    At the end of bounded input a window fires at the multiple that it waits for and at its end: in between
-    nothing would come to its contents, and timers are not registered any more then.
+    At the end of bounded input a window fires at the multiple that it waits for and at its end.  No timers
+    are registered then, and no rows come in between.
     """
 
     def on_element(

@@ -1,4 +1,4 @@
-"""Windows as they are declared: an assigner and what belongs to it, checked together."""
+"""Windows as they are declared: an assigner, a trigger, an evictor and a lateness, checked together."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from keyedstate.durations import Duration, milliseconds
-from keyedstate.errors import InvalidWindowError, forgotten_call
+from keyedstate.errors import InvalidWindowError
+from keyedstate.types import TIME_WINDOW
 from keyedstate.windows.declaration.assigners import MergingWindowAssigner, WindowAssigner
+from keyedstate.windows.declaration.checks import check_instance
 from keyedstate.windows.declaration.contents import WindowContents
 from keyedstate.windows.declaration.evictors import Evictor
 from keyedstate.windows.declaration.triggers import Trigger
@@ -17,13 +19,15 @@ from keyedstate.windows.declaration.triggers import Trigger
 class WindowDefinition:
     """Which windows rows belong to, when these fire, and what they keep (Flink's ``WindowedStream``).
 
+    Every method that is given something unusable raises `InvalidWindowError`.
+
     Attributes
     ----------
     assigner : WindowAssigner
     trigger : Trigger
     evictor : Evictor or None
     allowed_lateness : int
-        How long a window stays after its end, in milliseconds of event time.
+        How long a window is kept after its end, in milliseconds of event time.
     """
 
     assigner: WindowAssigner[Any]
@@ -33,19 +37,8 @@ class WindowDefinition:
 
     @classmethod
     def of(cls, assigner: WindowAssigner[Any]) -> WindowDefinition:
-        """Return the windows of an assigner, with the trigger and the evictor that are its own.
-
-        Raises
-        ------
-        InvalidWindowError
-            For what is no assigner.
-        """
-        if not isinstance(assigner, WindowAssigner):
-            raise InvalidWindowError(
-                "the window",
-                f"it is {assigner!r}, which is no assigner{forgotten_call(assigner)}",
-                "Give one as Tumbling.of('1 hour').",
-            )
+        """Return the windows of an assigner, with its default trigger and evictor."""
+        check_instance(WindowAssigner, "the window", assigner, "assigner", "Tumbling.of('1 hour')")
         return cls(assigner, assigner.default_trigger(), assigner.default_evictor())
 
     @property
@@ -53,20 +46,14 @@ class WindowDefinition:
         """Whether windows may become one."""
         return isinstance(self.assigner, MergingWindowAssigner)
 
-    def with_trigger(self, trigger: Trigger[Any]) -> WindowDefinition:
-        """Return the same with another trigger.
+    @property
+    def has_bounds(self) -> bool:
+        """Whether windows have a start and an end, so that their results have columns for these."""
+        return bool(self.assigner.window_serializer == TIME_WINDOW)
 
-        Raises
-        ------
-        InvalidWindowError
-            For what is no trigger, and for one that cannot merge where windows do.
-        """
-        if not isinstance(trigger, Trigger):
-            raise InvalidWindowError(
-                "the trigger",
-                f"it is {trigger!r}, which is no trigger{forgotten_call(trigger)}",
-                "Give one as CountTrigger.of(100).",
-            )
+    def with_trigger(self, trigger: Trigger[Any]) -> WindowDefinition:
+        """Return the same windows with another trigger, which must merge where the windows do."""
+        check_instance(Trigger, "the trigger", trigger, "trigger", "CountTrigger.of(100)")
         if self.merges and not trigger.can_merge:
             raise InvalidWindowError(
                 repr(trigger),
@@ -76,30 +63,12 @@ class WindowDefinition:
         return replace(self, trigger=trigger)
 
     def with_evictor(self, evictor: Evictor[Any]) -> WindowDefinition:
-        """Return the same with an evictor; all rows of a window are kept then.
-
-        Raises
-        ------
-        InvalidWindowError
-            For what is no evictor.
-        """
-        if not isinstance(evictor, Evictor):
-            raise InvalidWindowError(
-                "the evictor",
-                f"it is {evictor!r}, which is no evictor{forgotten_call(evictor)}",
-                "Give one as CountEvictor.of(100).",
-            )
+        """Return the same windows with an evictor; they keep all of their rows then."""
+        check_instance(Evictor, "the evictor", evictor, "evictor", "CountEvictor.of(100)")
         return replace(self, evictor=evictor)
 
     def with_allowed_lateness(self, lateness: Duration) -> WindowDefinition:
-        """Return the same with windows that stay for a while after their end, and fire again for late rows.
-
-        Raises
-        ------
-        InvalidWindowError
-            For a negative one, and in processing time, where no row is late.
-        InvalidDurationError
-        """
+        """Return the same windows, kept for a while after their end and fired again for late rows."""
         ms = milliseconds(lateness)
         if ms < 0:
             raise InvalidWindowError("the allowed lateness", f"it is {lateness!r}", "Give 0 or more.")
@@ -116,7 +85,7 @@ class WindowDefinition:
             )
 
     def check_contents(self, contents: WindowContents) -> None:
-        """Raise `InvalidWindowError` where windows merge and what they keep cannot."""
+        """Raise `InvalidWindowError` where windows merge and their contents cannot."""
         if self.merges and self.evictor is None and not contents.can_merge:
             raise InvalidWindowError(
                 "aggregate()",

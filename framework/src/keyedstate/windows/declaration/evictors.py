@@ -1,18 +1,20 @@
 """Evictors: which rows of a window are left out when it fires (Flink's ``Evictor`` and its built-in ones).
 
-An evictor needs all rows of the window, so a window that has one keeps them, also where a function would
-reduce them.  What it leaves out is gone from the window.
+A window with an evictor keeps all of its rows, also where a function would reduce them.  Evicted rows are
+removed from the window.
 """
 
 from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from keyedstate.durations import Duration
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.windows.declaration.checks import check_delta, positive, whole
+from keyedstate.windows.declaration.contexts import EvictorContext
 
 W = TypeVar("W")
 
@@ -32,41 +34,29 @@ class TimestampedValue(NamedTuple):
     timestamp: int | None
 
 
-class EvictorContext(Protocol):
-    """What an evictor is told beside the rows."""
-
-    @property
-    def current_watermark(self) -> int:
-        """In milliseconds since 1970 UTC; -2**63 where none is known."""
-        ...
-
-    @property
-    def current_processing_time(self) -> int:
-        """In milliseconds since 1970 UTC."""
-        ...
-
-
 class Evictor(ABC, Generic[W]):
-    """Leaves rows of a window out before or after its function; derive from it for one of your own."""
+    """Leaves rows of a window out before or after its function; derive from it for one of your own.
+
+    Methods `of` raise `InvalidWindowError` for arguments that cannot be used.
+    """
 
     def evict_before(
         self, elements: Sequence[TimestampedValue], window: W, ctx: EvictorContext
     ) -> Sequence[TimestampedValue]:
-        """Return the rows that the window's function is to see; in the order in which they came."""
+        """Return the rows for the window's function, in the order in which they came."""
         return elements
 
     def evict_after(
         self, elements: Sequence[TimestampedValue], window: W, ctx: EvictorContext
     ) -> Sequence[TimestampedValue]:
-        """Return the rows, of those that the function saw, that the window keeps."""
+        """Return those of the function's rows that the window keeps."""
         return elements
 
 
 class _OnceEvictor(Evictor[Any]):
     """Leaves rows out before the function or, instead, after it."""
 
-    def __init__(self, do_evict_after: bool) -> None:
-        self._after = do_evict_after
+    do_evict_after: bool
 
     def _kept(self, elements: Sequence[TimestampedValue]) -> Sequence[TimestampedValue]:
         raise NotImplementedError
@@ -74,52 +64,42 @@ class _OnceEvictor(Evictor[Any]):
     def evict_before(
         self, elements: Sequence[TimestampedValue], window: Any, ctx: EvictorContext
     ) -> Sequence[TimestampedValue]:
-        return elements if self._after else self._kept(elements)
+        return elements if self.do_evict_after else self._kept(elements)
 
     def evict_after(
         self, elements: Sequence[TimestampedValue], window: Any, ctx: EvictorContext
     ) -> Sequence[TimestampedValue]:
-        return self._kept(elements) if self._after else elements
+        return self._kept(elements) if self.do_evict_after else elements
 
 
+@dataclass(frozen=True)
 class CountEvictor(_OnceEvictor):
     """Keeps the last n rows; use `of`."""
 
-    def __init__(self, count: int, do_evict_after: bool) -> None:
-        super().__init__(do_evict_after)
-        self.count = count
+    count: int
+    do_evict_after: bool
 
     @classmethod
     def of(cls, count: int, *, do_evict_after: bool = False) -> CountEvictor:
-        """Return an evictor that keeps the last `count` rows.
-
-        Raises
-        ------
-        InvalidWindowError
-            For a number below 1.
-        """
+        """Return an evictor that keeps the last `count` rows."""
         return cls(whole(cls.__name__, "the count", count), do_evict_after)
 
     def _kept(self, elements: Sequence[TimestampedValue]) -> Sequence[TimestampedValue]:
         return elements[-self.count :]
 
 
+@dataclass(frozen=True)
 class TimeEvictor(_OnceEvictor):
-    """Keeps the rows of the last while before the latest row; use `of`."""
+    """Keeps the rows of a time before the latest row; use `of`."""
 
-    def __init__(self, size: int, do_evict_after: bool) -> None:
-        super().__init__(do_evict_after)
-        self.size = size
+    size: int
+    do_evict_after: bool
 
     @classmethod
     def of(cls, size: Duration, *, do_evict_after: bool = False) -> TimeEvictor:
         """Return an evictor that keeps rows less than `size` older than the latest one.
 
-        Where the first row has no event time, all are kept.
-
-        Raises
-        ------
-        InvalidWindowError, InvalidDurationError
+        It keeps all rows where the first one has no event time.
         """
         return cls(positive(cls.__name__, "the size", size), do_evict_after)
 
@@ -131,15 +111,13 @@ class TimeEvictor(_OnceEvictor):
         return [element for element, time in zip(elements, times, strict=True) if time > cutoff]
 
 
+@dataclass(frozen=True)
 class DeltaEvictor(_OnceEvictor):
     """Keeps the rows that are near the last one; use `of`."""
 
-    def __init__(
-        self, threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool
-    ) -> None:
-        super().__init__(do_evict_after)
-        self.threshold = threshold
-        self.delta_function = delta_function
+    threshold: float
+    delta_function: Callable[[Any, Any], float]
+    do_evict_after: bool
 
     @classmethod
     def of(
@@ -149,12 +127,7 @@ class DeltaEvictor(_OnceEvictor):
         *,
         do_evict_after: bool = False,
     ) -> DeltaEvictor:
-        """Return an evictor that keeps rows with ``delta_function(row, last row)`` below the threshold.
-
-        Raises
-        ------
-        InvalidWindowError
-        """
+        """Return an evictor that keeps rows with ``delta_function(row, last row)`` below the threshold."""
         check_delta(cls.__name__, threshold, delta_function)
         return cls(threshold, delta_function, do_evict_after)
 

@@ -8,40 +8,31 @@ from typing import Any
 from keyedstate.durations import Duration, milliseconds
 from keyedstate.errors import InvalidDurationError, InvalidWindowError
 from keyedstate.types import TimeWindow
-from keyedstate.windows.declaration.assigners import AssignerContext, MergingWindowAssigner, TimeAssigner
-from keyedstate.windows.declaration.checks import function, positive
+from keyedstate.windows.declaration.assigners import MergingWindowAssigner, TimeAssigner
+from keyedstate.windows.declaration.checks import check_function, positive
+from keyedstate.windows.declaration.contexts import AssignerContext
 
 
 class Session(TimeAssigner, MergingWindowAssigner[TimeWindow]):
-    """Windows that grow with their rows: they end a gap after the last one.
+    """Windows that grow with their rows and end a gap after the last one.
 
-    Each row begins with a window of its own, from its time to a gap later, and windows that intersect or
-    touch become one.  Use `with_gap` or `with_dynamic_gap`.
+    A row starts with a window of its own, from its time to a gap later.  Windows that intersect or touch
+    become one.  Use `with_gap` or `with_dynamic_gap`.
     """
 
     def __init__(self, gap: int | Callable[[Any], Duration], is_event_time: bool) -> None:
-        super().__init__(is_event_time)
         self._gap = gap
+        self.is_event_time = is_event_time
 
     @classmethod
     def with_gap(cls, gap: Duration, *, processing_time: bool = False) -> Session:
-        """Return sessions that end after a gap without rows: ``Session.with_gap("30 min")``.
-
-        Raises
-        ------
-        InvalidWindowError, InvalidDurationError
-        """
+        """Return sessions that end after a gap without rows: ``Session.with_gap("30 min")``."""
         return cls(positive(cls.__name__, "the gap", gap), not processing_time)
 
     @classmethod
     def with_dynamic_gap(cls, gap: Callable[[Any], Duration], *, processing_time: bool = False) -> Session:
-        """Return sessions whose gap a function takes from each row (``SessionWindowTimeGapExtractor``).
-
-        Raises
-        ------
-        InvalidWindowError
-        """
-        function(cls.__name__, "the gap", gap)
+        """Return sessions whose gap a function takes from each row (``SessionWindowTimeGapExtractor``)."""
+        check_function(cls.__name__, "the gap", gap)
         return cls(gap, not processing_time)
 
     @property
@@ -64,7 +55,7 @@ class Session(TimeAssigner, MergingWindowAssigner[TimeWindow]):
         return (TimeWindow.starting(self.time_of(timestamp, context), length),)
 
     def merge_windows(self, windows: Iterable[TimeWindow]) -> Sequence[tuple[TimeWindow, list[TimeWindow]]]:
-        """Return what windows that intersect or touch become (``TimeWindow#mergeWindows``)."""
+        """Merge windows that intersect or touch (``TimeWindow#mergeWindows``)."""
         merged: list[tuple[TimeWindow, list[TimeWindow]]] = []
         for window in sorted(windows):
             if merged and merged[-1][0].intersects(window):

@@ -1,8 +1,8 @@
 """Triggers: when a window's function is called (Flink's ``Trigger``, ``TriggerResult`` and simple triggers).
 
-A trigger object serves every key and window, so what it remembers of one goes into state, which
-`TriggerContext.state` keeps for the window.  It is asked at every row and at the timers of the window, its
-own and those of the operator: it decides by the time whether a timer is one of its own.
+One trigger object serves all keys and windows, so it keeps what it remembers in `TriggerContext.state`.  It
+is called at every row and at all timers of the window, its own and those of the operator, which it tells
+apart by their time.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from keyedstate.errors import InvalidWindowError
-from keyedstate.state import ReducingState, StateAccessor, StateDescriptor
+from keyedstate.state import ReducingState, StateDescriptor
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.types import INT64, TypeSerializer
 from keyedstate.windows.declaration.checks import whole
+from keyedstate.windows.declaration.contexts import H, OnMergeContext, TriggerContext
 
 W = TypeVar("W")
-H = TypeVar("H", bound=StateAccessor)
 
 
 class TriggerResult(enum.Enum):
@@ -31,7 +31,7 @@ class TriggerResult(enum.Enum):
     fires : bool
         Whether its function is called with its contents.
     purges : bool
-        Whether the contents are removed, after that; the trigger's state and the window stay.
+        Whether the contents are removed after that; the trigger's state and the window stay.
     """
 
     CONTINUE = (False, False)
@@ -45,71 +45,22 @@ class TriggerResult(enum.Enum):
 
     @classmethod
     def of(cls, fires: bool, purges: bool) -> TriggerResult:
-        """Return the one with these attributes."""
+        """Return the result with these attributes."""
         return _RESULTS[fires, purges]
 
 
 _RESULTS = {result.value: result for result in TriggerResult}
 
 
-class TriggerContext(ABC):
-    """What a trigger may use for the current key and window."""
-
-    @property
-    @abstractmethod
-    def current_watermark(self) -> int:
-        """In milliseconds since 1970 UTC; -2**63 where none is known."""
-
-    @property
-    @abstractmethod
-    def current_processing_time(self) -> int:
-        """In milliseconds since 1970 UTC."""
-
-    @abstractmethod
-    def register_event_time_timer(self, time: int) -> None:
-        """Call `Trigger.on_event_time` when the watermark reaches a time; once, however often registered."""
-
-    @abstractmethod
-    def register_processing_time_timer(self, time: int) -> None:
-        """Call `Trigger.on_processing_time` when the clock reaches a time."""
-
-    @abstractmethod
-    def delete_event_time_timer(self, time: int) -> None:
-        """Delete a timer; nothing where there is none."""
-
-    @abstractmethod
-    def delete_processing_time_timer(self, time: int) -> None:
-        """Delete a timer; nothing where there is none."""
-
-    @abstractmethod
-    def state(self, descriptor: StateDescriptor[H] | H) -> H:
-        """Return state of the current key and window (Flink's ``getPartitionedState``).
-
-        Parameters
-        ----------
-        descriptor : StateDescriptor
-            A class attribute of the trigger, ``ctx.state(self.count)``, or one that it keeps elsewhere.
-
-        In checkpoints its name begins with ``trigger.``, so that it is no other state's.
-        """
-
-
-class OnMergeContext(TriggerContext):
-    """A `TriggerContext` of a window that others have become."""
-
-    @abstractmethod
-    def merge_state(self, descriptor: StateDescriptor[Any] | StateAccessor) -> None:
-        """Add the state of the windows that were merged to that of the present one.
-
-        Only for list, reducing and aggregating state.
-        """
-
-
 class Trigger(ABC, Generic[W]):
-    """Decides when a window fires and when it lets its contents go.
+    """Decides when a window fires and when its contents are removed; derive from it for one of your own.
 
-    Derive from it for a trigger of your own.  What it raises stops the epoch, as a function's error does.
+    Methods `of` raise `InvalidWindowError` for arguments that cannot be used.  Other errors of a trigger stop
+    the epoch, as a function's error does.
     """
+
+    #: Whether the trigger can be used with windows that merge; `on_merge` is called then.
+    can_merge: bool = False
 
     @abstractmethod
     def on_element(
@@ -133,19 +84,16 @@ class Trigger(ABC, Generic[W]):
         """Decide when the clock has passed a timer of the window."""
         return TriggerResult.CONTINUE
 
-    #: Whether the trigger can be used with windows that merge; `on_merge` is called then.
-    can_merge: bool = False
-
     def on_merge(self, window: W, ctx: OnMergeContext) -> None:
-        """Bring over what the trigger remembers of windows that have become one.
+        """Merge the state of windows that have become one, and register the timers that it needs.
 
-        Timers of the merged windows are those of windows that are gone: register what is still needed.
+        The timers of the merged windows are ignored from now on.
         """
         raise NotImplementedError(f"{type(self).__name__} has can_merge and no on_merge()")
 
     @abstractmethod
     def clear(self, window: W, ctx: TriggerContext) -> None:
-        """Remove the state and the timers of a window that is gone."""
+        """Remove the state and the timers of a window that is removed."""
 
     def for_elements(self, element_type: TypeSerializer[Any]) -> Trigger[W]:
         """Return the trigger for rows of a type, where it keeps some of them."""
@@ -173,7 +121,7 @@ class EventTimeTrigger(Trigger[Any]):
         return TriggerResult.FIRE if time == window.max_timestamp else TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Wait for the end of the merged window, where that is not past: late rows fire it then."""
+        """Wait for the end of the merged window; where that has passed, late rows fire it."""
         if window.max_timestamp > ctx.current_watermark:
             ctx.register_event_time_timer(window.max_timestamp)
 
@@ -214,13 +162,7 @@ class CountTrigger(Trigger[Any]):
 
     @classmethod
     def of(cls, count: int) -> CountTrigger:
-        """Return a trigger that fires at every `count` rows.
-
-        Raises
-        ------
-        InvalidWindowError
-            For a number below 1.
-        """
+        """Return a trigger that fires at every `count` rows."""
         return cls(whole(cls.__name__, "the count", count))
 
     def on_element(
@@ -235,7 +177,7 @@ class CountTrigger(Trigger[Any]):
         return TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Add the counts; the next row sees whether they are enough."""
+        """Add the counts; the next row may fire the window."""
         ctx.merge_state(self._rows)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
@@ -284,7 +226,7 @@ class EndOfStreamTrigger(Trigger[Any]):
 
 
 def named_within(prefix: str, descriptor: StateDescriptor[H] | H) -> StateDescriptor[H]:
-    """Return the same state under a name that begins with a prefix.
+    """Return the same state under a name with a prefix.
 
     Raises
     ------

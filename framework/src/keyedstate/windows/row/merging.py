@@ -1,7 +1,7 @@
 """The merging window set: which state belongs to which window of a key, while windows become one.
 
-Each window names a *state window*, under which its contents are kept.  When windows merge, the merged one
-takes over the state window of one of them, so that a session that grows row by row never moves its contents.
+Each window has a *state window*, the namespace of its contents.  When windows merge, the merged one takes
+over the state window of one of them, so that a session that grows row by row never moves its contents.
 Flink's ``MergingWindowSet``.
 """
 
@@ -14,8 +14,8 @@ from keyedstate.windows.declaration.assigners import MergingWindowAssigner
 
 W = TypeVar("W")
 
-#: Is told of a merge: the window that was made, the windows that became it, the state window that it takes
-#: over, and those whose contents are to be added to that one.
+#: Called for a merge with the merged window, its parts, the state window that it takes over, and the state
+#: windows whose contents are to be added to that one.
 MergeFunction = Callable[[W, list[W], W, list[W]], None]
 
 
@@ -36,12 +36,12 @@ class MergingWindowSet(Generic[W]):
 
     @property
     def changed(self) -> bool:
-        """Whether `entries` are others than those that the set was made with."""
+        """Whether `entries` differ from those that the set was made with."""
         return self._mapping != self._initial
 
     @property
     def entries(self) -> list[tuple[W, W]]:
-        """Each window and its state window; to be kept where `changed`."""
+        """Each window and its state window; to be stored where `changed`."""
         return list(self._mapping.items())
 
     def state_window(self, window: W) -> W | None:
@@ -49,33 +49,33 @@ class MergingWindowSet(Generic[W]):
         return self._mapping.get(window)
 
     def retire(self, window: W) -> None:
-        """Take a window out of the set; nothing where it is not in it."""
+        """Remove a window from the set if it is in it."""
         self._mapping.pop(window, None)
 
     def add(self, new: W, merge: MergeFunction[W]) -> W:
-        """Add a window and return the one that it has become: itself, or what it was merged into.
+        """Add a window and return it, or the window that it was merged into.
 
         Parameters
         ----------
         new : window
         merge : callable
-            Called for each merge of windows that were in the set before.  Where a window only goes into one
-            that holds it already, there is none.
+            Called for each merge that changes a window of the set, so not where one covers the new window
+            already.
         """
         mapping = self._mapping
         result, absorbed = new, False
-        for made, parts in self._assigner.merge_windows([*mapping, new] if new not in mapping else mapping):
+        for merged, parts in self._assigner.merge_windows([*mapping, new] if new not in mapping else mapping):
             before = [window for window in parts if window in mapping]
             if new in parts:
-                result, absorbed = made, True
+                result, absorbed = merged, True
             if not before:
-                # The new window alone, which the assigner wants to be another one.
-                mapping[made] = made
+                # The new window alone, which the assigner has replaced by another one.
+                mapping[merged] = merged
                 continue
             state_windows = [mapping.pop(window) for window in before]
-            mapping[made] = state_windows[0]
-            if before != [made]:
-                merge(made, before, state_windows[0], state_windows[1:])
+            mapping[merged] = state_windows[0]
+            if before != [merged]:
+                merge(merged, before, state_windows[0], state_windows[1:])
         if not absorbed:
             mapping.setdefault(new, new)
         return result

@@ -1,4 +1,4 @@
-"""The window operator: rows into windows, and windows to their function when their trigger says so.
+"""The window operator: adds rows to windows, and calls the function of those that their trigger fires.
 
 Flink's ``WindowOperator`` and ``EvictingWindowOperator``, rule by rule, over the keyed state and the timers
 of one task.  It works on the backend's current key.
@@ -7,7 +7,7 @@ of one task.  It works on the backend's current key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from keyedstate.errors import InvalidWindowError
 from keyedstate.state import ListState, StateAccessor, StateDescriptor, ValueState
@@ -18,13 +18,12 @@ from keyedstate.time import Timer, TimerService, TimerServices
 from keyedstate.types import INT64, TypeSerializer, nullable, tuple_of
 from keyedstate.windows.declaration.assigners import MergingWindowAssigner
 from keyedstate.windows.declaration.contents import CONTENTS, WindowContents
+from keyedstate.windows.declaration.contexts import H, OnMergeContext, WindowContext
 from keyedstate.windows.declaration.definition import WindowDefinition
 from keyedstate.windows.declaration.evictors import TimestampedValue
-from keyedstate.windows.declaration.function import ProcessWindowFunction, WindowContext
-from keyedstate.windows.declaration.triggers import OnMergeContext, Trigger, TriggerResult, named_within
+from keyedstate.windows.declaration.function import ProcessWindowFunction
+from keyedstate.windows.declaration.triggers import Trigger, TriggerResult, named_within
 from keyedstate.windows.row.merging import MergingWindowSet
-
-H = TypeVar("H", bound=StateAccessor)
 
 #: The names of timers and states in checkpoints, Flink's where it has them.
 TIMERS = "window-timers"
@@ -34,12 +33,7 @@ TRIGGER_STATE = "trigger."
 
 
 def check_state_name(name: str) -> None:
-    """Refuse a state of a window's function that has the name of one that windows keep themselves.
-
-    Raises
-    ------
-    InvalidWindowError
-    """
+    """Raise `InvalidWindowError` for a function's state under a name that windows use themselves."""
     if name in (CONTENTS, MERGING_SET, FIRST_TIME) or name.startswith(TRIGGER_STATE):
         raise InvalidWindowError(f"the state {name!r}", "windows use that name", "Give it another name.")
 
@@ -54,15 +48,20 @@ class WindowOperator:
     function : ProcessWindowFunction
         Called when a window fires.
     element_type : TypeSerializer
-        Of rows.
+        The type of rows.
     backend : KeyedStateBackend
     timers : TimerServices
     emit : callable
-        Takes the rows that a firing makes.
+        Called with the rows of a firing.
     output : callable
-        Takes the name of a side output and a row for it.
+        Called with the name of a side output and a row for it.
     late : callable
-        Takes a row that came too late for every window that it would belong to.
+        Called with a row that is too late for all of its windows.
+
+    Attributes
+    ----------
+    merging : MergingWindowAssigner or None
+        The assigner, where windows may become one.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class WindowOperator:
         definition.check_contents(contents)
         assigner = definition.assigner
         self._assigner = assigner
-        self._merging = assigner if isinstance(assigner, MergingWindowAssigner) else None
+        self.merging = assigner if isinstance(assigner, MergingWindowAssigner) else None
         self._in_event_time = assigner.is_event_time
         self._lateness = definition.allowed_lateness
         self._trigger: Trigger[Any] = definition.trigger.for_elements(element_type)
@@ -91,6 +90,11 @@ class WindowOperator:
         self._emit = emit
         self._late = late
         self._service = timers.service(TIMERS, self, assigner.window_serializer)
+        self._register_cleanup, self._delete_cleanup = (
+            (self._service.register_event_time_timer, self._service.delete_event_time_timer)
+            if self._in_event_time
+            else (self._service.register_processing_time_timer, self._service.delete_processing_time_timer)
+        )
         self._ctx = _OperatorContext(self, backend, self._service, assigner.window_serializer, output)
         self._descriptor: StateDescriptor[Any]
         if self._evictor is None:
@@ -98,34 +102,28 @@ class WindowOperator:
         else:
             self._descriptor = ListState(CONTENTS, tuple_of(element_type, nullable(INT64)))
         self._mapping: Any = None
-        if self._merging is not None:
+        if self.merging is not None:
             window = assigner.window_serializer
             self._mapping = backend.get_state(ListState(MERGING_SET, tuple_of(window, window)))
 
     # -- rows ---------------------------------------------------------------------------------------------
 
     def process(self, row: Any, timestamp: int | None) -> None:
-        """Put a row of the current key into its windows.
-
-        Parameters
-        ----------
-        row : tuple
-        timestamp : int or None
-            Its event time in milliseconds since 1970 UTC.
+        """Add a row of the current key, with its event time in milliseconds, to its windows.
 
         Raises
         ------
         MissingTimestampError, InvalidWindowError
         """
         windows = self._assigner.assign_windows(row, timestamp, self._ctx)
-        if self._merging is None:
+        if self.merging is None:
             skipped = True
             for window in windows:
                 if not self._is_late(window):
                     skipped = False
                     self._add(row, timestamp, window, window)
         else:
-            skipped = self._process_merging(self._merging, row, timestamp, windows)
+            skipped = self._process_merging(self.merging, row, timestamp, windows)
         # A row that is in no window at all is not late, unless it is late itself.
         if skipped and self._in_event_time and timestamp is not None:
             skipped = timestamp + self._lateness <= self._service.current_watermark
@@ -147,18 +145,18 @@ class WindowOperator:
         self._keep(merging)
         return skipped
 
-    def _merge(self, made: Any, merged: list[Any], target: Any, others: list[Any]) -> None:
-        """Let a window take over what those that became it have: trigger, timers, contents."""
-        if self._is_over(made):
+    def _merge(self, merged: Any, parts: list[Any], target: Any, others: list[Any]) -> None:
+        """Merge the trigger's state, the timers and the contents of windows that have become one."""
+        if self._is_over(merged):
             raise InvalidWindowError(
-                repr(made),
+                repr(merged),
                 f"it was merged of others, and it ended before the present time {self._now} of its time line",
                 "Make merge_windows() of the assigner give windows that end no earlier than their parts.",
             )
         ctx = self._ctx
-        ctx.window, ctx.merged = made, merged
-        self._trigger.on_merge(made, ctx)
-        for window in merged:
+        ctx.window, ctx.merged = merged, parts
+        self._trigger.on_merge(merged, ctx)
+        for window in parts:
             self._clear_trigger(window)
         self._contents_at(target).merge_namespaces(target, others)
 
@@ -168,35 +166,31 @@ class WindowOperator:
         ctx.window = window
         self._act(self._trigger.on_element(row, timestamp, window, ctx), window, namespace)
         cleanup = self._cleanup_time(window)
-        if cleanup == END_OF_TIME:
-            return  # nothing comes after the end of time that would miss what the window keeps
-        if self._in_event_time:
-            self._service.register_event_time_timer(window, cleanup)
-        else:
-            self._service.register_processing_time_timer(window, cleanup)
+        if cleanup != END_OF_TIME:
+            self._register_cleanup(window, cleanup)
 
     # -- timers -------------------------------------------------------------------------------------------
 
     def on_event_time(self, timer: Timer) -> None:
-        """Ask the trigger, and let the window go where its time is over."""
+        """Call the trigger, and remove the window if this is its cleanup time."""
         self._on_timer(timer, self._trigger.on_event_time, in_event_time=True)
 
     def on_processing_time(self, timer: Timer) -> None:
-        """Ask the trigger, and let the window go where its time is over."""
+        """Call the trigger, and remove the window if this is its cleanup time."""
         self._on_timer(timer, self._trigger.on_processing_time, in_event_time=False)
 
     def _on_timer(
-        self, timer: Timer, ask: Callable[[int, Any, Any], TriggerResult], *, in_event_time: bool
+        self, timer: Timer, trigger: Callable[[int, Any, Any], TriggerResult], *, in_event_time: bool
     ) -> None:
         window = namespace = timer.namespace
         merging = None
-        if self._merging is not None:
-            merging = MergingWindowSet(self._merging, self._mapping.get())
+        if self.merging is not None:
+            merging = MergingWindowSet(self.merging, self._mapping.get())
             namespace = merging.state_window(window)
             if namespace is None:
-                return  # a trigger's timer of a window that is gone or has become another one
+                return  # a trigger's timer of a window that was removed or merged into another one
         self._ctx.window = window
-        self._act(ask(timer.time, window, self._ctx), window, namespace)
+        self._act(trigger(timer.time, window, self._ctx), window, namespace)
         if self.is_cleanup_time(window, timer.time, in_event_time=in_event_time):
             self._contents_at(namespace).clear()
             self._clear_trigger(window)
@@ -212,7 +206,7 @@ class WindowOperator:
         if result.fires:
             self._ctx.window = window
             if self._evictor is None:
-                contents = self._contents.shown(self._contents_at(namespace))
+                contents = self._contents.read(self._contents_at(namespace))
                 if contents is not None:
                     self._call(contents)
             else:
@@ -223,28 +217,23 @@ class WindowOperator:
     def _fire_evicting(self, window: Any, namespace: Any) -> None:
         evictor, ctx = self._evictor, self._ctx
         assert evictor is not None
-        held = [TimestampedValue(*element) for element in self._contents_at(namespace).get()]
-        if not held:
+        stored = [TimestampedValue(*element) for element in self._contents_at(namespace).get()]
+        if not stored:
             return
-        # A copy: an evictor may as well delete from the list that it is given.
-        elements = evictor.evict_before(held.copy(), window, ctx)
+        # A copy, because an evictor may change the list.
+        elements = evictor.evict_before(stored.copy(), window, ctx)
         if elements:
             self._call(self._contents.of_rows([element.value for element in elements]))
         elements = evictor.evict_after(elements, window, ctx)
-        if elements != held:
+        if elements != stored:
             self._contents_at(namespace).update([tuple(element) for element in elements])
 
     def _call(self, contents: Any) -> None:
-        made = self._function.process(contents, self._ctx)
-        if made is not None:
-            self._emit(made)
+        rows = self._function.process(contents, self._ctx)
+        if rows is not None:
+            self._emit(rows)
 
     # -- the life of a window -----------------------------------------------------------------------------
-
-    @property
-    def merges(self) -> bool:
-        """Whether windows may become one."""
-        return self._merging is not None
 
     def _contents_at(self, namespace: Any) -> Any:
         return self._ctx.at(self._descriptor, namespace)
@@ -259,28 +248,24 @@ class WindowOperator:
         return service.current_watermark if self._in_event_time else service.current_processing_time
 
     def _is_over(self, window: Any) -> bool:
-        """Return whether the time has come at which a window goes."""
+        """Return whether the cleanup time of a window has come."""
         return self._cleanup_time(window) <= self._now
 
     def _is_late(self, window: Any) -> bool:
         return self._in_event_time and self._is_over(window)
 
     def _clear_trigger(self, window: Any) -> None:
-        """Remove what the trigger and the operator keep of a window beside its contents."""
+        """Remove the trigger's state of a window, its timers and those of the operator."""
         ctx = self._ctx
         ctx.window, ctx.clearing = window, True
         try:
             self._trigger.clear(window, ctx)
         finally:
             ctx.clearing = False
-        cleanup = self._cleanup_time(window)
-        if self._in_event_time:
-            self._service.delete_event_time_timer(window, cleanup)
-        else:
-            self._service.delete_processing_time_timer(window, cleanup)
+        self._delete_cleanup(window, self._cleanup_time(window))
 
     def is_cleanup_time(self, window: Any, time: int, *, in_event_time: bool) -> bool:
-        """Return whether a timer of a window is the one at which it goes."""
+        """Return whether a timer of a window is its cleanup timer."""
         return in_event_time is self._in_event_time and time == self._cleanup_time(window)
 
     def _keep(self, merging: MergingWindowSet[Any]) -> None:
@@ -289,12 +274,12 @@ class WindowOperator:
 
 
 class _OperatorContext(OnMergeContext, WindowContext):
-    """What assigner, trigger, evictor and function are told of the current key and the window at hand."""
+    """The context of assigner, trigger, evictor and function, for the current key and window."""
 
     window: Any = None
-    #: The windows that have become it, while it merges.
+    #: While windows merge, the parts of the present one.
     merged: Sequence[Any] = ()
-    #: Whether the window is going, so that a timer at its end may go too.
+    #: Whether the window is being removed, so that its cleanup timer may be deleted.
     clearing = False
 
     def __init__(
@@ -310,8 +295,8 @@ class _OperatorContext(OnMergeContext, WindowContext):
         self._current = backend.current
         self._service = service
         self._serializer = serializer
-        #: Handles of states with the window as namespace, by the names that they have here.
-        self._handles: dict[str, Any] = {}
+        #: Accessors of states with the window as namespace, by the names in checkpoints.
+        self._accessors: dict[str, Any] = {}
         self._first_time = ValueState(FIRST_TIME, INT64)
         self._output = output
 
@@ -349,7 +334,7 @@ class _OperatorContext(OnMergeContext, WindowContext):
     def register_processing_time_timer(self, time: int) -> None:
         self._service.register_processing_time_timer(self.window, time)
 
-    # A trigger's timer may be at the time at which the operator has its own, which a window must not lose.
+    # A trigger must not delete the operator's cleanup timer, which may be at the same time as its own.
 
     def delete_event_time_timer(self, time: int) -> None:
         if self.clearing or not self._operator.is_cleanup_time(self.window, time, in_event_time=True):
@@ -362,31 +347,31 @@ class _OperatorContext(OnMergeContext, WindowContext):
     # -- states -------------------------------------------------------------------------------------------
 
     def at(self, descriptor: StateDescriptor[H], namespace: Any) -> H:
-        """Return the handle of a state at a window."""
-        handle: H | None = self._handles.get(descriptor.name)
-        if handle is None:
-            handle = self._backend.get_state(descriptor, namespace, self._serializer)
-            self._handles[descriptor.name] = handle
+        """Return the accessor of a state at a window."""
+        accessor: H | None = self._accessors.get(descriptor.name)
+        if accessor is None:
+            accessor = self._backend.get_state(descriptor, namespace, self._serializer)
+            self._accessors[descriptor.name] = accessor
         else:
-            handle.set_namespace(namespace)
-        return handle
+            accessor.set_namespace(namespace)
+        return accessor
 
     def state(self, descriptor: StateDescriptor[H] | H) -> H:
-        handle: H | None = self._handles.get(TRIGGER_STATE + descriptor.name)
-        if handle is None:
+        accessor: H | None = self._accessors.get(TRIGGER_STATE + descriptor.name)
+        if accessor is None:
             return self.at(named_within(TRIGGER_STATE, descriptor), self.window)
-        handle.set_namespace(self.window)
-        return handle
+        accessor.set_namespace(self.window)
+        return accessor
 
     def merge_state(self, descriptor: StateDescriptor[Any] | StateAccessor) -> None:
-        handle = self.state(descriptor)
-        if not isinstance(handle, MergingStateAccessor):
+        accessor = self.state(descriptor)
+        if not isinstance(accessor, MergingStateAccessor):
             raise InvalidWindowError(
                 f"the trigger's state {descriptor.name!r}",
                 "its kind does not merge",
                 "Use list, reducing or aggregating state.",
             )
-        handle.merge_namespaces(self.window, self.merged)
+        accessor.merge_namespaces(self.window, self.merged)
 
     def window_state(self, descriptor: StateDescriptor[H]) -> H:
         check_state_name(descriptor.name)
@@ -396,7 +381,7 @@ class _OperatorContext(OnMergeContext, WindowContext):
                 "as a class attribute of the function it belongs to the key",
                 "Declare state of a window elsewhere, as in ctx.window_state(ValueState(...)).",
             )
-        if self._operator.merges:
+        if self._operator.merging is not None:
             raise InvalidWindowError(
                 f"the state {descriptor.name!r} of one window",
                 "these windows merge",

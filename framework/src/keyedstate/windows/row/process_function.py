@@ -1,24 +1,26 @@
-"""Windows as a process function: rows go into windows, and what these give comes out as rows."""
+"""Windows as a process function: it adds each row to its windows, and returns the rows that these yield."""
 
 from __future__ import annotations
 
 import copy
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from keyedstate.errors import InvalidFunctionError, MissingTimestampError
-from keyedstate.runtime.event_time import DROP, FAIL, LATE, MISSING, TIMELESS
 from keyedstate.runtime.function import Context, KeyedProcessFunction
 from keyedstate.state import StateDescriptor
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer
-from keyedstate.types import TIME_WINDOW, TimeWindow, infer
+from keyedstate.types import TimeWindow, infer
 from keyedstate.windows.declaration.contents import ReducedRows, WindowContents
+from keyedstate.windows.declaration.contexts import WindowContext
 from keyedstate.windows.declaration.definition import WindowDefinition
-from keyedstate.windows.declaration.function import ProcessWindowFunction, WindowContext
+from keyedstate.windows.declaration.function import ProcessWindowFunction
+from keyedstate.windows.declaration.skipped_rows import SkippedRows
 from keyedstate.windows.row.operator import TIMERS, WindowOperator, check_state_name
 
 #: The columns of a window's start and end.
@@ -35,20 +37,16 @@ class WindowedFunction(KeyedProcessFunction):
         definition: WindowDefinition,
         contents: WindowContents,
         function: ProcessWindowFunction,
-        *,
-        side_outputs: Mapping[str, Any],
-        late: str | None,
-        missing: str,
+        skipped: SkippedRows,
     ) -> None:
         definition.check_contents(contents)
         for state in declared_states(function):
             check_state_name(state.name)
-        self.definition = definition
-        self.side_outputs = side_outputs
+        self.side_outputs = skipped.side_outputs
+        self._definition = definition
         self._contents = contents
         self._function = function
-        self._late_output = late
-        self._missing = missing
+        self._skipped = skipped
         self._schema: pa.Schema | None = None
         self._out: list[Any] = []
 
@@ -78,9 +76,8 @@ class WindowedFunction(KeyedProcessFunction):
             descriptor.bind(function, ctx.state(descriptor))
         function.open()
         self._out = []
-        self._set_aside = ctx._set_aside
         self._operator = WindowOperator(
-            self.definition,
+            self._definition,
             self._contents,
             function,
             infer(self._schema),
@@ -88,61 +85,49 @@ class WindowedFunction(KeyedProcessFunction):
             timers=ctx._timers,
             emit=self._emit,
             output=ctx.output,
-            late=self._late,
+            late=partial(self._skipped.put_late, ctx),
         )
-        # What the timers of windows give is to be put out.
-        ctx._timers.service(TIMERS, self, self.definition.assigner.window_serializer)
+        # The target of the timers is the function and not the operator, so that it can return rows.
+        ctx._timers.service(TIMERS, self, self._definition.assigner.window_serializer)
 
     def process(self, row: Any, ctx: Context) -> Iterable[Any]:
         try:
             self._operator.process(row, ctx.timestamp)
-        except MissingTimestampError:
-            if self._missing == FAIL:
-                raise
-            self._set_aside(None if self._missing == DROP else MISSING, TIMELESS, row)
-        return self._taken()
+        except MissingTimestampError as error:
+            self._skipped.put_timeless(ctx, row, error)
+        return self._drain()
 
     def on_event_time(self, timer: Timer) -> Iterable[Any]:
-        """Return what a window gives at a time of event time."""
+        """Handle a timer of event time, and return the rows that its window yields."""
         self._operator.on_event_time(timer)
-        return self._taken()
+        return self._drain()
 
     def on_processing_time(self, timer: Timer) -> Iterable[Any]:
-        """Return what a window gives at a time of the clock."""
+        """Handle a timer of processing time, and return the rows that its window yields."""
         self._operator.on_processing_time(timer)
-        return self._taken()
+        return self._drain()
 
     def close(self) -> None:
         self._function.close()
 
-    # -- output -------------------------------------------------------------------------------------------
-
-    def _taken(self) -> list[Any]:
-        taken, self._out = self._out, []
-        return taken
-
     def _emit(self, rows: Iterable[Any]) -> None:
         self._out.extend(rows)
 
-    def _late(self, row: Any) -> None:
-        self._set_aside(self._late_output, LATE, row)
+    def _drain(self) -> list[Any]:
+        rows, self._out = self._out, []
+        return rows
 
 
 class WindowRow(ProcessWindowFunction):
-    """Gives one row of a window: the key, the window's bounds, and what has become of its rows.
-
-    Parameters
-    ----------
-    definition : WindowDefinition
-    """
+    """Yields one row of a window: the key, the window's bounds, and its reduced or aggregated rows."""
 
     def __init__(self, definition: WindowDefinition) -> None:
-        self._bounded = has_bounds(definition)
+        self._has_bounds = definition.has_bounds
         self._single_key = True
         self._places: list[int] | None = None
 
     def bound_to(self, schema: pa.Schema, key_columns: Sequence[str], *, reduced: bool) -> WindowRow:
-        """Return the function for rows of these columns; a reduced one gives its columns beside the key's."""
+        """Return the function for rows of these columns; of a reduced row it leaves the key columns out."""
         bound = copy.copy(self)
         bound._single_key = len(key_columns) == 1
         if reduced:
@@ -151,20 +136,16 @@ class WindowRow(ProcessWindowFunction):
 
     def process(self, elements: Any, ctx: WindowContext) -> Iterable[Any]:
         key = (ctx.key,) if self._single_key else ctx.key
-        bounds = window_bounds(ctx.window) if self._bounded else ()
+        bounds = _bounds(ctx.window) if self._has_bounds else ()
+        return ((*key, *bounds, *self._values(elements)),)
+
+    def _values(self, elements: Any) -> Iterable[Any]:
         if self._places is not None:
-            values: tuple[Any, ...] = tuple([elements[place] for place in self._places])
-        else:
-            values = tuple(elements) if isinstance(elements, (tuple, list)) else (elements,)
-        return ((*key, *bounds, *values),)
+            return [elements[place] for place in self._places]
+        return elements if isinstance(elements, (tuple, list)) else (elements,)
 
 
-def has_bounds(definition: WindowDefinition) -> bool:
-    """Return whether windows have a start and an end, so that there are columns of these."""
-    return bool(definition.assigner.window_serializer == TIME_WINDOW)
-
-
-def window_bounds(window: TimeWindow) -> tuple[dt.datetime | None, dt.datetime | None]:
+def _bounds(window: TimeWindow) -> tuple[dt.datetime | None, dt.datetime | None]:
     """Return a window's start and end in UTC; None for what is outside the years 1 to 9999."""
     return _datetime(window.start), _datetime(window.end)
 

@@ -1,0 +1,40 @@
+"""Rows that no window takes: late ones, and those without event time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keyedstate.errors import MissingTimestampError
+from keyedstate.runtime.event_time import DROP, FAIL, LATE, MISSING, TIMELESS
+from keyedstate.runtime.function import Context
+
+
+@dataclass(frozen=True)
+class SkippedRows:
+    """What is done with rows that no window takes.
+
+    Attributes
+    ----------
+    side_outputs : mapping
+        All declared side outputs by name.
+    late : str or None
+        The side output of late rows; None to drop them.
+    missing : {FAIL, DROP, MISSING}
+        What is done with a row without event time; constants of `keyedstate.runtime.event_time`.
+    """
+
+    side_outputs: Mapping[str, Any]
+    late: str | None
+    missing: str
+
+    def put_late(self, ctx: Context, rows: Any, count: int = 1) -> None:
+        """Emit a late row, or a batch of `count`, to the side output, or count it as dropped."""
+        ctx._set_aside(self.late, LATE, rows, count)
+
+    def put_timeless(self, ctx: Context, rows: Any, error: MissingTimestampError, count: int = 1) -> None:
+        """Emit or drop a row without event time, or a batch, or raise the error."""
+        if self.missing == FAIL:
+            raise error
+        ctx._set_aside(None if self.missing == DROP else MISSING, TIMELESS, rows, count)
