@@ -92,8 +92,8 @@ class CountingOperator:
             entries = backend.entries_by_state()
         manifest = AttemptManifest(
             identity, own, self.backend, "1", states, saved.segments, entries, len(keys), 0, None,
-            0.0, 0.0, 0.0, 0.0, saved.bytes, deltas=saved.deltas, bases=saved.bases,
-            operator_state=saved.operator_state,
+            0.0, 0.0, 0.0, 0.0, saved.bytes, deltas=saved.deltas,
+            full_snapshots=saved.full_snapshots, operator_state=saved.operator_state,
         )  # fmt: skip
         same = restore_point is not None and restore_point.parallelism == self.parallelism
         shared = restore_point.parts[partition].kept_files if restore_point is not None and same else ()
