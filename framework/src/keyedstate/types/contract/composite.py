@@ -124,12 +124,12 @@ class CompositeSerializer(ColumnarSerializer[T], Generic[T]):
         return partial(self.convert, conversions) if any(conversions) else None
 
     def convert(self, conversions: Sequence[Conversion], value: Any) -> T:
-        """Return a value made of the parts of `value`, each converted where its conversion is not None."""
+        """Return a value of the converted parts of `value`."""
         raise NotImplementedError(f"{type(self).__name__}.convert, which values of {self!r} need")
 
 
 def converted(conversion: Conversion, value: Any) -> Any:
-    """Return a value, converted where that is needed."""
+    """Return a value, converted where there is a conversion."""
     return value if conversion is None else conversion(value)
 
 
@@ -176,7 +176,7 @@ class ContainerSerializer(CompositeSerializer[T], Generic[T]):
 
 
 def write_inner(inner: TypeSerializer[Any], values: Sequence[Any]) -> pa.Array:
-    """Return the column of a part, in which None is refused unless the part is nullable."""
+    """Return the column of a part, and refuse None unless the part is nullable."""
     column = inner.to_arrow(values)
     if column.null_count and not inner.null_is_value:
         inner.check(None)
@@ -184,14 +184,14 @@ def write_inner(inner: TypeSerializer[Any], values: Sequence[Any]) -> pa.Array:
 
 
 def read_inner(inner: TypeSerializer[Any], column: pa.Array, name: str) -> list[Any]:
-    """Return the values of a part, in whose column nulls are refused unless the part is nullable."""
+    """Return the values of a part, and refuse nulls in its column unless the part is nullable."""
     if column.null_count and not inner.null_is_value:
         raise CorruptDataError(f"nulls in the column of the {name}, which is {inner!r}", 0)
     return inner.from_arrow(column)
 
 
 def slots_of(array: pa.Array) -> tuple[pa.Array, list[int]]:
-    """Return the child values that a list or map array without nulls uses, and its slots' bounds in them."""
+    """Return the child values of a list or map array without nulls, and the bounds of its slots in them."""
     if len(array) == 0:
         return array.values.slice(0, 0), [0]
     offsets = array.offsets.to_numpy()
@@ -200,7 +200,7 @@ def slots_of(array: pa.Array) -> tuple[pa.Array, list[int]]:
 
 
 def require_immutable(inner: TypeSerializer[Any], role: str) -> None:
-    """Refuse parts that Python cannot hash, or that could change inside a hash table."""
+    """Refuse parts that have no hash, or could change inside a hash table."""
     if not inner.immutable:
         raise UnsupportedTypeError(
             f"{inner!r} as {role}", "its values can change in place and have no hash", "Use a tuple_of(...)."

@@ -12,7 +12,7 @@ import sys
 import types as python_types
 import typing
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Union, cast, get_args, get_origin
 
 import numpy as np
@@ -100,9 +100,9 @@ def from_annotation(annotation: Any, where: str = "", within: tuple[type, ...] =
         ``int``, ``list[str]``, ``Optional[float]``, a dataclass, an enum ...; ``Annotated[...]`` with a type
         of this package is that type.
     where : str, optional
-        What the annotation belongs to, for errors.
+        For errors: the owner of the annotation.
     within : tuple of type, optional
-        The dataclasses whose fields are being looked at.
+        The dataclasses around the field of the annotation.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def from_annotation(annotation: Any, where: str = "", within: tuple[type, ...] =
 
 def _of_part(annotation: Any, where: str, within: tuple[type, ...]) -> TypeSerializer[Any]:
     found = from_annotation(annotation, where, within)
-    # None is one of the objects that Any means, and a part can be None where a whole value cannot.
+    # None is one of the objects of Any, and a part can be None where a whole value cannot.
     return nullable(found) if annotation is Any or annotation is object else found
 
 
@@ -188,20 +188,20 @@ def record_of(
     ----------
     cls : type
     fields : mapping, optional
-        Types of fields whose annotations do not say enough; ``Annotated`` in the class does the same.
+        Types of fields whose annotations are not enough; ``Annotated`` in the class does the same.
     subclasses : iterable of type, optional
-        Dataclasses derived from `cls` whose instances are values too; they are written with their names.  One
-        that needs arguments of its own is given as ``record_of(...)``.
+        Dataclasses derived from `cls` whose instances are values, too, written with their names.  Give
+        ``record_of(...)`` for one that needs arguments of its own.
     tagged : iterable of type, optional
         The same, written with a byte instead of the name: the position in this list, which checkpoints keep.
     name : str, optional
-        What the class is called in snapshots; by default its module and name.  Give the old name where the
-        class has moved.
+        The name of the class in snapshots, by default its module and name.  Give the old one of a class that
+        has moved.
 
     Raises
     ------
     UnsupportedTypeError
-        For what is no dataclass, and for fields without a type; the field is named.
+        For anything but a dataclass, and for fields without a type, which are named.
     """
     base = _record(cls, fields or {}, name, "", ())
     tagged_records = [_subclass(cls, declared) for declared in tagged]
@@ -278,7 +278,7 @@ def _of_class(cls: type, where: str, within: tuple[type, ...]) -> TypeSerializer
         return enum_of(cls)
     if dataclasses.is_dataclass(cls):
         return _record(cls, {}, None, where, within)
-    if issubclass(cls, np.generic) and cls in _numpy_numbers():
+    if cls in _ARRAY_ELEMENTS or cls in (np.uint8, np.uint16, np.uint32, np.uint64):
         return numpy_scalar(cls)
     if cls.__name__ == "Timestamp" and cls.__module__.partition(".")[0] == "pandas":
         return pandas_timestamp()
@@ -294,13 +294,8 @@ def _of_class(cls: type, where: str, within: tuple[type, ...]) -> TypeSerializer
     return None
 
 
-def _numpy_numbers() -> Sequence[type]:
-    unsigned = (np.uint8, np.uint16, np.uint32, np.uint64)
-    return (*cast("dict[type, Any]", _ARRAY_ELEMENTS), *unsigned)
-
-
 def _looked_up(table: Mapping[object, Any], annotation: Any) -> Any:
-    """Return what a table holds, None also for an annotation without a hash: ``Annotated[int, []]``."""
+    """Return the entry of a table; None also for an annotation without a hash: ``Annotated[int, []]``."""
     try:
         return table.get(annotation)
     except TypeError:
@@ -308,7 +303,7 @@ def _looked_up(table: Mapping[object, Any], annotation: Any) -> Any:
 
 
 def _made(where: str, make: Any, *parts: TypeSerializer[Any]) -> TypeSerializer[Any]:
-    """Make a composite; its refusal names the place that asked for it."""
+    """Return a composite; its refusal names the owner of the annotation."""
     try:
         return cast("TypeSerializer[Any]", make(*parts))
     except UnsupportedTypeError as error:
@@ -324,8 +319,5 @@ def _named(where: str, given: str, reason: str, way_out: str) -> UnsupportedType
 
 
 def _shown(annotation: Any) -> str:
-    return (
-        class_name(annotation)
-        if isinstance(annotation, type) and not get_args(annotation)
-        else str(annotation)
-    )
+    plain = isinstance(annotation, type) and not get_args(annotation)
+    return class_name(annotation) if plain else str(annotation)

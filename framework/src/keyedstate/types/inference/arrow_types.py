@@ -1,4 +1,4 @@
-"""The serializer that a column, a schema or an annotation asks for."""
+"""Types from Arrow's own, and from any other description of a type."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EXACT: dict[pa.DataType, TypeSerializer[Any]] = {
 def infer(declared: Any) -> TypeSerializer[Any]:
     """Return the type that a Python annotation, a Spark type or an Arrow type or schema describes.
 
-    ``Any`` and ``object`` give the generic type; no other annotation does so by itself.
+    Only ``Any`` and ``object`` give the generic type.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def infer(declared: Any) -> TypeSerializer[Any]:
     Raises
     ------
     UnsupportedTypeError
-        For what has no type; the message names the field and the way out.
+        The message names the field and the way out.
     """
     if isinstance(declared, TypeSerializer):
         return declared
@@ -66,17 +66,12 @@ def infer(declared: Any) -> TypeSerializer[Any]:
 
 
 def from_arrow_type(arrow_type: pa.DataType) -> TypeSerializer[Any]:
-    """Return the serializer for a key column, as Spark hands it over.
+    """Return the serializer of one of Spark's key columns.
 
-    All types by which Spark can group and whose values Python can hash are supported: booleans, signed
+    It supports all types by which Spark can group and whose values Python can hash: booleans, signed
     integers, floats, strings, binary, dates, times of day, both timestamps, day-time intervals, decimals, and
     structs of these, which become tuples with a nullable field for every nullable one.  Dictionary-encoded
-    columns have their values' type.
-
-    Parameters
-    ----------
-    arrow_type : pyarrow.DataType
-        Its own nullability is not part of it: wrap the result in `nullable` where the column may hold nulls.
+    columns have their values' type.  Wrap the result in `nullable` where the column may have nulls.
 
     Raises
     ------
@@ -94,7 +89,7 @@ def from_arrow_type(arrow_type: pa.DataType) -> TypeSerializer[Any]:
 
 
 def _any_arrow_type(arrow_type: pa.DataType) -> TypeSerializer[Any]:
-    """Return the type of values, which unlike keys may be lists and maps, and have named fields."""
+    """Return the type of values; unlike keys they may be lists and maps, and have named fields."""
     types = pa.types
     if types.is_dictionary(arrow_type):
         return _any_arrow_type(arrow_type.value_type)
@@ -113,12 +108,10 @@ def _any_arrow_type(arrow_type: pa.DataType) -> TypeSerializer[Any]:
                 f"the Arrow type {arrow_type}", "two of its fields have one name", "Rename one."
             )
         return row_of(found_fields)
-    reason = "its values have no type here"
+    refusal = "its values have no type here", "Cast the column, for example to a string."
     if types.is_unsigned_integer(arrow_type) or types.is_timestamp(arrow_type):
-        raise UnsupportedTypeError(f"the Arrow type {arrow_type}", *_refusal(arrow_type))
-    raise UnsupportedTypeError(
-        f"the Arrow type {arrow_type}", reason, "Cast the column, for example to a string."
-    )
+        refusal = _refusal(arrow_type)
+    raise UnsupportedTypeError(f"the Arrow type {arrow_type}", *refusal)
 
 
 def _scalar(arrow_type: pa.DataType) -> TypeSerializer[Any] | None:

@@ -1,4 +1,4 @@
-"""Types from Spark's own, by their JSON face, so that PySpark need not be imported."""
+"""Types from Spark's own, by their JSON representation, without importing PySpark."""
 
 from __future__ import annotations
 

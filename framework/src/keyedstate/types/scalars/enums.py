@@ -155,15 +155,15 @@ def enum_of(cls: Any, *, name: str | None = None) -> EnumSerializer:
     Parameters
     ----------
     cls : type
-        The enum.  Of a ``Flag`` the single constants are values, their combinations are not.
+        The enum.  The single constants of a ``Flag`` are values, their combinations are not.
     name : str, optional
-        What the enum is called in snapshots; by default its module and name.  Give the old name where the
-        class has moved.
+        The name of the enum in snapshots, by default its module and name.  Give the old one of a class that
+        has moved.
 
     Raises
     ------
     UnsupportedTypeError
-        For what is no enum, or one without constants.
+        For anything but an enum, or one without constants.
     """
     if not (isinstance(cls, type) and issubclass(cls, enum.Enum)):
         raise UnsupportedTypeError(

@@ -22,10 +22,10 @@ from keyedstate.types.contract.arrow_columns import inferred, plain_numbers, put
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot
 from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
 
-#: The NaN that stands for all others in keys: dicts find a NaN by identity only.
+#: The only NaN in keys: dicts find a NaN by identity.
 CANONICAL_NAN = math.nan
 
-#: Numbers of this size and above round to infinity in 32 bits (half a unit above the largest float32).
+#: Numbers from here on round to infinity in 32 bits (half a unit above the largest float32).
 _FLOAT32_LIMIT = 3.4028235677973366e38
 
 
@@ -71,7 +71,7 @@ class IntegerSerializer(SingletonSerializer[int]):
     def __init__(self, bits: int, arrow_type: pa.DataType, code: str) -> None:
         self.type_name = f"int{bits}"
         self.arrow_type = arrow_type
-        #: Also the array module's name of signed integers of this width.
+        #: The array module has the same code.
         self.fixed_code = code
         self._struct = struct.Struct(f">{code}")
         self._low, self._high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
@@ -95,7 +95,7 @@ class IntegerSerializer(SingletonSerializer[int]):
         if not {int}.issuperset(map(type, values)):
             return False
         try:
-            # A machine array refuses what does not fit; faster than min and max.
+            # A machine array refuses numbers that do not fit, and is faster than min and max.
             machine_array(self.fixed_code, list(values))
         except OverflowError:
             return False
@@ -153,7 +153,7 @@ class IntegerSerializer(SingletonSerializer[int]):
 class _FloatSerializer(SingletonSerializer[float]):
     """IEEE 754 numbers; every NaN is written as Java's one NaN, -0.0 stays -0.0.
 
-    `canonical` makes keys: one NaN object, 0.0 for -0.0, as Spark normalises floats before it groups them.
+    `canonical` returns one NaN object, and 0.0 for -0.0, as Spark normalises floats before it groups them.
     """
 
     python_type = float
@@ -170,8 +170,8 @@ class _FloatSerializer(SingletonSerializer[float]):
 class Float32Serializer(_FloatSerializer):
     """Floats in four bytes.
 
-    A Python float is rounded to 32 bits by the binary and the columnar face and by `canonical`, so 0.1 comes
-    back as 0.10000000149011612; numbers that would round to infinity are refused.
+    Bytes, columns and `canonical` round a Python float to 32 bits, so 0.1 is restored as 0.10000000149011612;
+    numbers that would round to infinity are refused.
     """
 
     type_name = "float32"

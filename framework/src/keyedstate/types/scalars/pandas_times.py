@@ -1,6 +1,6 @@
 """pandas timestamps with nanoseconds, in the layout of Flink's ``TimestampDataSerializer`` of precision 9.
 
-pandas is imported when the first value is read, and not before.
+The first read of a value imports pandas.
 """
 
 from __future__ import annotations

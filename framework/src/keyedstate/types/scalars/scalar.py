@@ -26,11 +26,11 @@ class ScalarSerializer(ColumnarSerializer[T], Generic[T]):
     ----------
     python_type : type
     constraint : str
-        What else a value must fulfil, as the end of "expected INT8 (an int ...".
+        For errors: the end of "expected INT8 (an int ...".
     advice : mapping of type to str
-        What to do with values of other classes.
+        The way out for values of other classes.
     advice_within : str
-        What to do with a value of the class itself that does not fulfil the constraint.
+        The way out for a value of the class itself that does not fulfil the constraint.
     """
 
     immutable = True
@@ -51,7 +51,7 @@ class ScalarSerializer(ColumnarSerializer[T], Generic[T]):
         return ValueTypeError.of(f"{self!r} ({self.constraint})", value, self.way_out(value))
 
     def way_out(self, value: object) -> str:
-        """Return the advice for a value that is not of the type."""
+        """Return what to do with a value that is not of the type."""
         name = self.python_type.__name__
         if self.advice_within and value.__class__ is self.python_type:
             return self.advice_within
@@ -70,7 +70,7 @@ class ScalarSerializer(ColumnarSerializer[T], Generic[T]):
         return bool(arrow_type == self.arrow_type)
 
     def read_column(self, array: pa.Array) -> list[T | None]:
-        # Through NumPy objects: as fast as today's to_pylist, and far faster than that of older pyarrow.
+        # As fast as to_pylist, and far faster than that of older pyarrow.
         return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
     def write_column(self, values: Sequence[T | None]) -> pa.Array:
@@ -86,7 +86,7 @@ class SingletonSerializer(ScalarSerializer[T], Generic[T]):
 
 
 class ClassSerializer(SingletonSerializer[T], Generic[T]):
-    """A serializer that has every object of its class."""
+    """A serializer of all objects of its class."""
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is self.python_type
@@ -101,12 +101,7 @@ class ClassSerializer(SingletonSerializer[T], Generic[T]):
 
 
 class ConstantSerializer(SingletonSerializer[T], Generic[T]):
-    """A serializer of one object: a byte 0, and a null in columns.
-
-    Attributes
-    ----------
-    constant : object
-    """
+    """A serializer of one object, `constant`: a byte 0, and a null in columns."""
 
     constant: T
     null_is_value = True

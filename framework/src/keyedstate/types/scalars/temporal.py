@@ -1,10 +1,9 @@
 """Dates, instants, times of day and durations.
 
-The layouts of Flink's types are used, which hold what Python's and Spark's types hold: a date is the
-milliseconds of its midnight in UTC (``SqlDateSerializer``), a timestamp the milliseconds since 1970 and the
-nanoseconds within the millisecond (``TimestampDataSerializer`` of precision 6), a time of day its hour,
-minute, second and nanoseconds (``LocalTimeSerializer``).  A duration is Spark's day-time interval: a 64-bit
-number of microseconds.
+The layouts are Flink's: a date is the milliseconds of its midnight in UTC (``SqlDateSerializer``), a
+timestamp the milliseconds since 1970 and the nanoseconds within the millisecond (``TimestampDataSerializer``
+of precision 6), a time of day its hour, minute, second and nanoseconds (``LocalTimeSerializer``).  A duration
+is Spark's day-time interval: a 64-bit number of microseconds.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _DURATION_LIMIT = dt.timedelta(microseconds=2**63)
 
 
 def _require_years(numbers: np.ndarray, low: int, high: int, expected: str) -> None:
-    """Refuse days or microseconds outside the years 1 to 9999, which NumPy would return as ints."""
+    """Refuse days or microseconds outside the years 1 to 9999, which NumPy returns as ints."""
     if len(numbers) and (numbers.min() < low or numbers.max() > high):
         stranger = numbers[(numbers < low) | (numbers > high)][0]
         raise ValueTypeError.of(
@@ -113,11 +112,10 @@ class _InstantSerializer(SingletonSerializer[dt.datetime]):
     def read_column(self, array: pa.Array) -> list[dt.datetime | None]:
         factor = _MICROS[array.type.unit]
         numbers = plain_numbers(array.cast(pa.int64()), 0)
-        # Before they are multiplied: seconds beyond these years may be beyond 64 bits of microseconds.
+        # Before the multiplication: seconds beyond these years may exceed 64 bits of microseconds.
         _require_years(numbers, _FIRST_US // factor, _LAST_US // factor, repr(self))
         micros = numbers * factor
-        # Adding NumPy's timedeltas to the epoch takes a thirtieth of the time of to_pylist, which looks up
-        # the zone for every value, and a seventh of that of datetime.replace.
+        # A thirtieth of the time of to_pylist, which looks up the zone for every value.
         return put_nones(list(map(self._epoch.__add__, micros.astype("timedelta64[us]").tolist())), array)
 
     def write_column(self, values: Sequence[dt.datetime | None]) -> pa.Array:
@@ -131,8 +129,7 @@ class _InstantSerializer(SingletonSerializer[dt.datetime]):
 class TimestampSerializer(_InstantSerializer):
     """Instants: ``datetime.datetime`` in UTC with microseconds; what is read has ``datetime.timezone.utc``.
 
-    Another zone is refused although it can name the same instant: its wall clock would be gone after a
-    restart.
+    Another zone is refused although it can name the same instant: a restart would lose its wall clock.
     """
 
     type_name = "timestamp"
@@ -156,7 +153,7 @@ class TimestampSerializer(_InstantSerializer):
         return super().way_out(value)
 
     def reads(self, arrow_type: pa.DataType) -> bool:
-        # Arrow keeps instants in UTC; the zone of the type is for display, Spark puts the session's there.
+        # Arrow keeps instants in UTC; the zone of the type is for display, and Spark sets the session's.
         return _has_microseconds(arrow_type) and arrow_type.tz is not None
 
 
@@ -274,7 +271,8 @@ class DurationSerializer(SingletonSerializer[dt.timedelta]):
                 stranger,
                 f"So many {unit} are more: filter these rows, or cast the column to a number.",
             )
-        return put_nones(list(map(_timedelta, (numbers * factor).tolist())), array)
+        micros = (numbers * factor).tolist()
+        return put_nones([dt.timedelta(0, 0, number) for number in micros], array)
 
     def write_column(self, values: Sequence[dt.timedelta | None]) -> pa.Array:
         require_types(values, frozenset((dt.timedelta, type(None))))
@@ -284,10 +282,6 @@ class DurationSerializer(SingletonSerializer[dt.timedelta]):
             pass  # pyarrow refuses durations near the ends of 64 bits
         micros = [None if value is None else value // _MICROSECOND for value in values]
         return pa.array(micros, pa.int64()).cast(pa.duration("us"))
-
-
-def _timedelta(micros: int) -> dt.timedelta:
-    return dt.timedelta(0, 0, micros)
 
 
 DATE = DateSerializer()

@@ -20,9 +20,9 @@ from keyedstate.types.contract.arrow_columns import inferred
 from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
 _UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
-#: How a string begins whose length takes one byte.
+#: The first byte of a string by its length, where the length takes one byte.
 _SHORT_HEADS = [bytes((length + 1,)) for length in range(0x7F)]
-#: The same as text of which each character is a byte, for those who put more around many strings.
+#: The same as text with a character per byte, to build the bytes of many strings at once.
 SHORT_HEADS = [head.decode("latin-1") for head in _SHORT_HEADS]
 #: A UTF-16 unit of 16 bits takes up to three groups of seven bits.
 _UNIT_BYTES = 3
@@ -30,10 +30,10 @@ _FIRST = itemgetter(0)
 
 
 def write_string(value: str | None, out: DataOutputView) -> None:
-    """Append a string, or the mark of none, as ``StringValue.writeString`` does (SER-05).
+    """Append a string or None as ``StringValue.writeString`` does (SER-05).
 
-    The number of UTF-16 units plus one, 0 meaning None, then each unit; all in groups of seven bits, the
-    lowest first.
+    The number of UTF-16 units plus one, 0 for None, then each unit; all in groups of seven bits, the lowest
+    first.
 
     Raises
     ------
@@ -102,16 +102,12 @@ def read_string(source: DataInputView) -> str | None:
 
 
 def are_short(values: Collection[str]) -> bool:
-    """Return whether the bytes of each string are its characters behind one of `SHORT_HEADS`."""
+    """Return whether the bytes of each string are one of `SHORT_HEADS` and its characters."""
     return max(map(len, values), default=0) < len(SHORT_HEADS) and "".join(values).isascii()
 
 
 class StringSerializer(SingletonSerializer[str]):
-    """Strings of any length.
-
-    A lone surrogate is refused: Arrow columns are UTF-8, which has none, and a string that lives in a heap
-    backend must also survive a checkpoint.
-    """
+    """Strings of any length, without lone surrogates: Arrow columns are UTF-8, which has none."""
 
     type_name = "string"
     python_type = str
@@ -135,7 +131,7 @@ class StringSerializer(SingletonSerializer[str]):
         return super().to_bytes_many(values)
 
     def from_bytes_many(self, data: Sequence[bytes]) -> list[str]:
-        # Of a short string the first byte is the length of all its bytes.
+        # The first byte of a short string is the number of all its bytes.
         ends = list(accumulate(map(len, data)))
         joined = b"".join(data)
         if not joined.isascii() or not all(data) or list(map(_FIRST, data)) != list(map(len, data)):

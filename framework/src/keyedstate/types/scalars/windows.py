@@ -1,6 +1,6 @@
 """Windows as values: the namespaces of the state that `keyedstate.windows` keeps for each of them.
 
-They are types of their own so that whoever reads a checkpoint knows them, also where no window runs.
+They are types of their own, so that any reader of a checkpoint knows them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRST, _LAST = -(2**63), 2**63 - 1
 
 
 class TimeWindow(NamedTuple):
-    """The times from a start to an end, which does not belong to it (Flink's ``TimeWindow``).
+    """The times from a start to an end, which is not included (Flink's ``TimeWindow``).
 
     Attributes
     ----------
@@ -33,20 +33,20 @@ class TimeWindow(NamedTuple):
 
     @property
     def max_timestamp(self) -> int:
-        """The last millisecond that belongs to it."""
+        """The last millisecond of the window."""
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Return whether both have a time in common, or one ends where the other begins."""
+        """Return whether both share a time, or one ends where the other begins."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """Return the smallest window that holds both."""
+        """Return the smallest window that contains both."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
     @classmethod
     def starting(cls, start: int, size: int) -> TimeWindow:
-        """Return a window of some size; where times end, so does the window."""
+        """Return a window of some size, cut off where 64-bit times end."""
         return cls(max(start, _FIRST), min(start + size, _LAST))
 
 
