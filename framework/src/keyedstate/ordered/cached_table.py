@@ -26,7 +26,7 @@ from keyedstate.ordered.object_cache import (
 from keyedstate.ordered.table import ValueTable
 from keyedstate.ordered.touched_addresses import PRESENT, TouchedKeys
 from keyedstate.ordered.write_buffer import WriteBuffer
-from keyedstate.types.scalars.void import VoidSerializer
+from keyedstate.types.scalars.namespaces import VoidSerializer
 
 K = TypeVar("K")
 N = TypeVar("N")

@@ -18,8 +18,7 @@ from keyedstate.types import TypeSerializer
 from keyedstate.types.collections.nullable import NullableSerializer
 from keyedstate.types.collections.ttl import TtlSerializer
 from keyedstate.types.collections.tuples import TupleSerializer
-from keyedstate.types.records.accumulators import AccumulatorsSerializer
-from keyedstate.types.records.rows import RowSerializer
+from keyedstate.types.records.rows import AccumulatorsSerializer, RowSerializer
 
 #: A key, or a namespace and a key.
 CacheKey: TypeAlias = Any

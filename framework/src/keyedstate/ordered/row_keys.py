@@ -23,8 +23,8 @@ from keyedstate.memory import DataInputView
 from keyedstate.types import STRING, VOID_NAMESPACE
 from keyedstate.types.collections.nullable import NullableSerializer
 from keyedstate.types.collections.tuples import TupleSerializer
+from keyedstate.types.scalars.namespaces import VoidSerializer
 from keyedstate.types.scalars.text import SHORT_HEADS, are_short
-from keyedstate.types.scalars.void import VoidSerializer
 
 #: Up to so many key groups take one byte (Flink's ``CompositeKeySerializationUtils``).
 _ONE_BYTE_GROUPS = 128

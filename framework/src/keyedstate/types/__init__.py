@@ -17,28 +17,34 @@ from keyedstate.types.contract.record_code import value_checker
 from keyedstate.types.contract.registry import register_serializer_type
 from keyedstate.types.contract.serializer import Compatibility, Outcome, SerializerSnapshot, TypeSerializer
 from keyedstate.types.inference.annotations import record_of
-from keyedstate.types.inference.arrow_types import from_arrow_type, infer
-from keyedstate.types.records.accumulators import AccumulatorsSerializer, accumulators_of
+from keyedstate.types.inference.schemas import from_arrow_type, infer
 from keyedstate.types.records.hierarchies import HierarchySerializer
 from keyedstate.types.records.records import DataclassSerializer, RecordSerializer
-from keyedstate.types.records.rows import RowSerializer, row_of, row_type
+from keyedstate.types.records.rows import (
+    AccumulatorsSerializer,
+    RowSerializer,
+    accumulators_of,
+    row_of,
+    row_type,
+)
 from keyedstate.types.scalars.decimals import DecimalSerializer, decimal
 from keyedstate.types.scalars.enums import EnumSerializer, enum_of
 from keyedstate.types.scalars.generic import PickledSerializer, generic_parts, pickled, refuse_generic
+from keyedstate.types.scalars.namespaces import (
+    GLOBAL_WINDOW,
+    GLOBAL_WINDOW_TYPE,
+    TIME_WINDOW,
+    VOID,
+    VOID_NAMESPACE,
+    GlobalWindow,
+    TimeWindow,
+    VoidNamespace,
+)
 from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
 from keyedstate.types.scalars.numpy_scalars import NumpyScalarSerializer, numpy_scalar
 from keyedstate.types.scalars.pandas_times import PandasTimestampSerializer, pandas_timestamp
 from keyedstate.types.scalars.temporal import DATE, DURATION, TIME, TIMESTAMP, TIMESTAMP_NTZ
-from keyedstate.types.scalars.text import BYTES, STRING
-from keyedstate.types.scalars.uuids import UUID
-from keyedstate.types.scalars.void import VOID, VOID_NAMESPACE, VoidNamespace
-from keyedstate.types.scalars.windows import (
-    GLOBAL_WINDOW,
-    GLOBAL_WINDOW_TYPE,
-    TIME_WINDOW,
-    GlobalWindow,
-    TimeWindow,
-)
+from keyedstate.types.scalars.text import BYTES, STRING, UUID
 
 __all__ = [
     "BOOLEAN",

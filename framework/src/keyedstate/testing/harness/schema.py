@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from keyedstate.errors import HarnessSchemaError, UnsupportedTypeError
 from keyedstate.types import TypeSerializer, infer
-from keyedstate.types.inference.spark_types import is_spark_type
+from keyedstate.types.inference.schemas import is_spark_type
 
 _SIMPLE: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),

@@ -16,7 +16,8 @@ from keyedstate.errors import CorruptDataError, UnsupportedTypeError, ValueTypeE
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import offsets_of
 from keyedstate.types.contract.composite import ContainerSerializer, slots_of
-from keyedstate.types.contract.serializer import TypeSerializer, restorable
+from keyedstate.types.contract.registry import restorable
+from keyedstate.types.contract.serializer import TypeSerializer
 from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -22,8 +22,9 @@ from keyedstate.types.contract.composite import (
     slots_of,
     write_inner,
 )
-from keyedstate.types.contract.serializer import TypeSerializer, restorable
-from keyedstate.types.scalars.void import VoidSerializer
+from keyedstate.types.contract.registry import restorable
+from keyedstate.types.contract.serializer import TypeSerializer
+from keyedstate.types.scalars.namespaces import VoidSerializer
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -10,12 +10,8 @@ import pyarrow as pa
 from keyedstate.errors import UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.composite import CompositeSerializer, compose
-from keyedstate.types.contract.serializer import (
-    Compatibility,
-    SerializerSnapshot,
-    TypeSerializer,
-    restorable,
-)
+from keyedstate.types.contract.registry import restorable
+from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 
 T = TypeVar("T")
 

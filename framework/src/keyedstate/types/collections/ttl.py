@@ -28,7 +28,8 @@ from keyedstate.types.contract.composite import (
     slots_of,
     write_inner,
 )
-from keyedstate.types.contract.serializer import TypeSerializer, restorable
+from keyedstate.types.contract.registry import restorable
+from keyedstate.types.contract.serializer import TypeSerializer
 
 T = TypeVar("T")
 C = TypeVar("C", bound="TimedSerializer[Any]")

@@ -19,7 +19,8 @@ from keyedstate.types.contract.composite import (
     write_inner,
 )
 from keyedstate.types.contract.record_code import all_of, value_checker
-from keyedstate.types.contract.serializer import SerializerSnapshot, TypeSerializer, restorable
+from keyedstate.types.contract.registry import restorable
+from keyedstate.types.contract.serializer import SerializerSnapshot, TypeSerializer
 
 
 @restorable

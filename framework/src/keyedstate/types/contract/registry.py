@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from keyedstate.errors import DuplicateSerializerError, InvalidSnapshotError, UnknownSerializerError
+
+C = TypeVar("C")
 
 #: Makes a `TypeSerializer`, whose module imports this one, from a snapshot's JSON representation.
 SerializerFactory: TypeAlias = Callable[[Mapping[str, Any]], Any]
@@ -51,6 +53,13 @@ def register_serializer_type(
     if known is not None and _identity(known.factory) != _identity(factory):
         raise DuplicateSerializerError(name, _identity(known.factory), _identity(factory))
     _registrations[name] = Registration(factory, newest_version)
+
+
+def restorable(cls: type[C]) -> type[C]:
+    """Register a class of serializers with its `TypeSerializer.restore` as the factory; a decorator."""
+    serializer: Any = cls
+    register_serializer_type(serializer.type_name, serializer.restore, serializer.snapshot_version)
+    return cls
 
 
 def find_unknown_types_with(finder: Callable[[], Iterable[str]]) -> None:

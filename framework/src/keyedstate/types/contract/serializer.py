@@ -25,10 +25,9 @@ from keyedstate.errors import (
     ValueTypeError,
 )
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.registry import check_document, register_serializer_type, registration_of
+from keyedstate.types.contract.registry import check_document, registration_of
 
 T = TypeVar("T")
-C = TypeVar("C", bound="TypeSerializer[Any]")
 
 #: What code that reads a snapshot's content may raise where the content is not of its form.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, UnsupportedTypeError)
@@ -438,9 +437,3 @@ class SerializerSnapshot:
             return repr(self.restore_serializer())
         except (UnknownSerializerError, InvalidSnapshotError):
             return self._canonical_json()
-
-
-def restorable(cls: type[C]) -> type[C]:
-    """Register a class of serializers with its `TypeSerializer.restore` as the factory; a decorator."""
-    register_serializer_type(cls.type_name, cls.restore, cls.snapshot_version)
-    return cls

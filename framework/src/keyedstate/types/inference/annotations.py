@@ -28,13 +28,12 @@ from keyedstate.types.records.hierarchies import HierarchySerializer
 from keyedstate.types.records.records import RecordSerializer, dataclass_record
 from keyedstate.types.scalars.enums import class_name, enum_of
 from keyedstate.types.scalars.generic import pickled
+from keyedstate.types.scalars.namespaces import VOID, VoidNamespace
 from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
 from keyedstate.types.scalars.numpy_scalars import numpy_scalar
 from keyedstate.types.scalars.pandas_times import pandas_timestamp
 from keyedstate.types.scalars.temporal import DATE, DURATION, TIME, TIMESTAMP
-from keyedstate.types.scalars.text import BYTES, STRING
-from keyedstate.types.scalars.uuids import UUID
-from keyedstate.types.scalars.void import VOID, VoidNamespace
+from keyedstate.types.scalars.text import BYTES, STRING, UUID
 
 _PLAIN: dict[object, TypeSerializer[Any]] = {
     bool: BOOLEAN,

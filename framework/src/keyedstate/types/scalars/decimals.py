@@ -12,7 +12,7 @@ import pyarrow as pa
 from keyedstate.errors import UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import drop_none, require_types, spread_column
-from keyedstate.types.contract.serializer import restorable
+from keyedstate.types.contract.registry import restorable
 from keyedstate.types.scalars.scalar import ScalarSerializer
 
 Decimal = pydecimal.Decimal

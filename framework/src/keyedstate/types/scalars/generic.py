@@ -17,7 +17,8 @@ from keyedstate.errors import GenericTypeForbiddenError, UnreadableGenericValueE
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import ColumnarSerializer
 from keyedstate.types.contract.composite import CompositeSerializer
-from keyedstate.types.contract.serializer import TypeSerializer, restorable
+from keyedstate.types.contract.registry import restorable
+from keyedstate.types.contract.serializer import TypeSerializer
 
 #: Of pickles: what every supported Python reads.
 _PROTOCOL = 5

@@ -11,12 +11,8 @@ import pyarrow as pa
 from keyedstate.errors import UnsupportedTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
-from keyedstate.types.contract.serializer import (
-    Compatibility,
-    SerializerSnapshot,
-    TypeSerializer,
-    restorable,
-)
+from keyedstate.types.contract.registry import restorable
+from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.scalars.scalar import ScalarSerializer
 
 _NAMES = (

@@ -1,11 +1,13 @@
-"""Strings and bytes.
+"""Strings, bytes and UUIDs.
 
-Sources: Flink's ``StringValue.writeString`` and ``BytePrimitiveArraySerializer``.
+Sources: Flink's ``StringValue.writeString`` and ``BytePrimitiveArraySerializer``,
+and ``UuidSerializer`` (sixteen bytes, the most significant first).
 """
 
 from __future__ import annotations
 
 import sys
+import uuid
 from array import array as machine_array
 from collections.abc import Collection, Sequence
 from itertools import accumulate
@@ -16,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import inferred
+from keyedstate.types.contract.arrow_columns import inferred, require_types
 from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
 _UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
@@ -26,6 +28,7 @@ _SHORT_HEADS = [bytes((length + 1,)) for length in range(0x7F)]
 SHORT_HEADS = [head.decode("latin-1") for head in _SHORT_HEADS]
 #: A UTF-16 unit of 16 bits takes up to three groups of seven bits.
 _UNIT_BYTES = 3
+_UUID_BYTES = 16
 _FIRST = itemgetter(0)
 
 
@@ -215,8 +218,37 @@ class BytesSerializer(ClassSerializer[bytes]):
         return inferred(values, pa.binary(), pa.types.is_binary)
 
 
+class UuidSerializer(ClassSerializer[uuid.UUID]):
+    """``uuid.UUID``; a column of sixteen bytes each.  ``is_safe`` is not kept."""
+
+    type_name = "uuid"
+    python_type = uuid.UUID
+    constraint = "a uuid.UUID"
+
+    arrow_type = pa.binary(_UUID_BYTES)
+
+    advice = MappingProxyType({str: "Convert it with uuid.UUID(), or declare the state as STRING."})
+
+    def serialize(self, value: uuid.UUID, out: DataOutputView) -> None:
+        if value.__class__ is not uuid.UUID:
+            raise self.mismatch(value)
+        out.write(value.bytes)
+
+    def deserialize(self, source: DataInputView) -> uuid.UUID:
+        return uuid.UUID(bytes=source.read(_UUID_BYTES))
+
+    def read_column(self, array: pa.Array) -> list[uuid.UUID | None]:
+        found = array.to_numpy(zero_copy_only=False).tolist()
+        return [None if value is None else uuid.UUID(bytes=value) for value in found]
+
+    def write_column(self, values: Sequence[uuid.UUID | None]) -> pa.Array:
+        require_types(values, frozenset((uuid.UUID, type(None))))
+        return pa.array([None if value is None else value.bytes for value in values], self.arrow_type)
+
+
 STRING = StringSerializer()
 BYTES = BytesSerializer()
+UUID = UuidSerializer()
 
-for _serializer in (STRING, BYTES):
+for _serializer in (STRING, BYTES, UUID):
     register_singleton(_serializer)

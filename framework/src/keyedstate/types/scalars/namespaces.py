@@ -1,6 +1,6 @@
-"""Windows as values: the namespaces of the state that `keyedstate.windows` keeps for each of them.
+"""Namespaces: that of state that has none (Flink's ``VoidNamespace``), and windows.
 
-They are types of their own, so that any reader of a checkpoint knows them.
+Windows are types of their own, so that any reader of a checkpoint knows them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,41 @@ import pyarrow as pa
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import put_nones, require_types
 from keyedstate.types.scalars.scalar import ConstantSerializer, SingletonSerializer, register_singleton
+
+
+class VoidNamespace:
+    """The class of `VOID_NAMESPACE`, its only instance; copies and pickles are the instance itself."""
+
+    __slots__ = ()
+    _instance: VoidNamespace | None = None
+
+    def __new__(cls) -> VoidNamespace:
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+        return cls._instance
+
+    def __reduce__(self) -> str:
+        return "VOID_NAMESPACE"
+
+    def __repr__(self) -> str:
+        return "VOID_NAMESPACE"
+
+
+VOID_NAMESPACE: Final = VoidNamespace()
+
+
+class VoidSerializer(ConstantSerializer[VoidNamespace]):
+    """`VOID_NAMESPACE`, as ``VoidNamespaceSerializer`` writes it."""
+
+    type_name = "void"
+    python_type = VoidNamespace
+    constraint = "VOID_NAMESPACE"
+    constant = VOID_NAMESPACE
+
+
+VOID = VoidSerializer()
+register_singleton(VOID)
+
 
 #: The bounds of time: Flink's ``Long.MIN_VALUE`` and ``Long.MAX_VALUE``.
 _FIRST, _LAST = -(2**63), 2**63 - 1
