@@ -427,7 +427,7 @@ def test_entries_are_counted_once_per_key(backend):
     assert backend.num_entries() == 0
 
 
-# -- snapshots while the owner goes on ------------------------------------------------------------------
+# -- snapshots while the owner continues ------------------------------------------------------------------
 
 
 class BlockingSink(SnapshotSink):

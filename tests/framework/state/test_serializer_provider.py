@@ -1,4 +1,4 @@
-"""Which serializer a part of a state goes on with, whichever of the two is known first."""
+"""Which serializer a part of a state continues with, whichever of the two is known first."""
 
 from __future__ import annotations
 

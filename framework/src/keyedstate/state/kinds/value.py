@@ -108,24 +108,23 @@ class ValueStateAccessor(StateAccessor, Generic[T]):
         function: Callable[[slice, list[T]], Iterable[T | None]],
         key_groups: Sequence[int] | None = None,
     ) -> None:
-        """Replace the values of several distinct keys by what a function makes of them, a stretch at a time.
+        """Replace the values of several distinct keys by what a function makes of them, chunk by chunk.
 
         Parameters
         ----------
         keys : iterable
             Each at most once.
         function : callable
-            Takes the places of a stretch of the keys, as a slice, and what `value` returns for each of them;
+            Takes the positions of a chunk of the keys, as a slice, and what `value` returns for each of them;
             returns their new values, None for a key to be cleared.
         key_groups : sequence of int, optional
-            See `KeyContext.locate`.
 
         Raises
         ------
         ValueError
-            Where a key comes twice; no state is changed.
+            Where a key is repeated; no state is changed.
         StateValueError
-            Where a new value is not of the declared type; chunks before it are changed.
+            Where a new value is not of the declared type; earlier chunks are changed.
         """
         keys, groups = self._context.locate(keys, key_groups)
         if len(set(keys)) < len(keys):

@@ -50,8 +50,8 @@ def _widest(name: str, metas: list[StateMeta]) -> StateMeta:
         if all(_reads(meta, other) and _fields(other) <= _fields(meta) for other in metas):
             return meta
     reason = (
-        "its tasks have written it with both types, of which none holds all that the other does, and with "
-        "another parallelism a task gets both; let all tasks use it once with the parallelism as it was"
+        "its tasks have written it with both types, of which neither can replace the other, and with another "
+        "parallelism a task gets both; let all tasks use it once with the parallelism as it was"
     )
     raise StateMigrationError(name, "value", metas[0].value_serializer, metas[1].value_serializer, reason)
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.collections.maps import map_of
+from keyedstate.types.collections.maps import MapSerializer, map_of
 from keyedstate.types.collections.nullable import nullable
-from keyedstate.types.collections.sequences import list_of
+from keyedstate.types.collections.sequences import ListSerializer, list_of
 from keyedstate.types.contract.arrow_columns import offsets_of
 from keyedstate.types.contract.composite import (
     CompositeSerializer,
@@ -260,6 +260,7 @@ class _TimedCollectionSerializer(TimedSerializer[T], Generic[T]):
 class TtlListSerializer(_TimedCollectionSerializer[TimedList[T]], Generic[T]):
     """Lists whose elements have timestamps."""
 
+    plain_type: ListSerializer[T]
     type_name = "ttl-list"
     inner_names = ("element",)
     python_type = TimedList
@@ -302,11 +303,7 @@ class TtlListSerializer(_TimedCollectionSerializer[TimedList[T]], Generic[T]):
     def check(self, value: object) -> None:
         if not isinstance(value, TimedList) or len(value.stamps) != len(value):
             raise self.mismatch(value)
-        for index, element in enumerate(value):
-            try:
-                self.element_serializer.check(element)
-            except ValueTypeError as error:
-                raise error.within(f"[{index}]") from None
+        self.plain_type.check(list(value))
 
     def copy(self, value: TimedList[T]) -> TimedList[T]:
         element = self.element_serializer
@@ -315,10 +312,10 @@ class TtlListSerializer(_TimedCollectionSerializer[TimedList[T]], Generic[T]):
     def canonical(self, value: TimedList[T]) -> TimedList[T]:
         if not self.needs_canonical:
             return value
-        return TimedList.of(map(self.element_serializer.canonical, value), value.stamps)
+        return TimedList.of(self.plain_type.canonical(value), value.stamps)
 
     def convert(self, conversions: Sequence[Conversion], value: Any) -> TimedList[T]:
-        return TimedList.of([converted(conversions[0], element) for element in value], value.stamps)
+        return TimedList.of(self.plain_type.convert(conversions, value), value.stamps)
 
 
 @restorable
@@ -328,6 +325,7 @@ class TtlMapSerializer(_TimedCollectionSerializer[TimedDict[K, "V | None"]], Gen
     Values may be None.  The null flag of the map marks a missing pair, so as bytes the values are nullable.
     """
 
+    plain_type: MapSerializer[K, V]
     type_name = "ttl-map"
     inner_names = ("key", "value")
     python_type = TimedDict
@@ -386,36 +384,24 @@ class TtlMapSerializer(_TimedCollectionSerializer[TimedDict[K, "V | None"]], Gen
     def copy(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
         if self.value_serializer.immutable:
             return TimedDict.of(value, value.stamps.copy())
-        copy = self.value_serializer.copy
-        entries = {key: None if item is None else copy(item) for key, item in value.items()}
-        return TimedDict.of(entries, value.stamps.copy())
+        return TimedDict.of(self.plain_type.copy(value), value.stamps.copy())
 
     def canonical(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
         if not self.needs_canonical:
             return value
-        key_of, value_of = self.key_serializer.canonical, self.value_serializer.canonical
-        return TimedDict.of(
-            {key_of(key): None if item is None else value_of(item) for key, item in value.items()},
-            {key_of(key): stamp for key, stamp in value.stamps.items()},
-        )
+        key_of = self.key_serializer.canonical
+        stamps = {key_of(key): stamp for key, stamp in value.stamps.items()}
+        return TimedDict.of(self.plain_type.canonical(value), stamps)
 
     def with_canonical_keys(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
         """Return a map whose keys are in the form by which they are looked up."""
         key_of = self.key_serializer.canonical
-        return TimedDict.of(
-            {key_of(key): item for key, item in value.items()},
-            {key_of(key): stamp for key, stamp in value.stamps.items()},
-        )
+        stamps = {key_of(key): stamp for key, stamp in value.stamps.items()}
+        return TimedDict.of(self.plain_type.with_canonical_keys(value), stamps)
 
     def convert(self, conversions: Sequence[Conversion], value: Any) -> TimedDict[K, V | None]:
-        key_of, value_of = conversions
-        return TimedDict.of(
-            {
-                converted(key_of, key): None if item is None else converted(value_of, item)
-                for key, item in value.items()
-            },
-            {converted(key_of, key): stamp for key, stamp in value.stamps.items()},
-        )
+        stamps = {converted(conversions[0], key): stamp for key, stamp in value.stamps.items()}
+        return TimedDict.of(self.plain_type.convert(conversions, value), stamps)
 
 
 def plain_type(serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
