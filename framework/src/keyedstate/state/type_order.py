@@ -31,8 +31,4 @@ def sort_key(serializer: TypeSerializer[Any]) -> SortKey | None:
     compares = any("__lt__" in vars(cls) for cls in python_type.__mro__[:-1])
     if not compares or python_type in (set, frozenset):
         return None
-    return _itself
-
-
-def _itself(value: Any) -> Any:
-    return value
+    return lambda value: value

@@ -254,9 +254,7 @@ def _resolved(
     state: str, part: str, written: TypeSerializer[Any], requested: TypeSerializer[Any]
 ) -> tuple[TypeSerializer[Any], Conversion]:
     """Return the serializer with which a part continues, and the conversion to it, or refuse it."""
-    provider = SerializerProvider(state, part, restored=written)
-    provider.register(requested)
-    serializer = provider.current
+    serializer = SerializerProvider(state, part, restored=written, registered=requested).current
     return serializer, serializer.conversion_from(written)
 
 

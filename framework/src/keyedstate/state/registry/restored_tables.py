@@ -37,9 +37,9 @@ def adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
     def resolved(
         part: str, written: TypeSerializer[Any], declared: TypeSerializer[Any], may_migrate: bool = False
     ) -> TypeSerializer[Any]:
-        provider = SerializerProvider(name, part, restored=written, may_migrate=may_migrate)
-        provider.register(declared)
-        return provider.current
+        return SerializerProvider(
+            name, part, restored=written, registered=declared, may_migrate=may_migrate
+        ).current
 
     key = resolved("key", restored.key_serializer, requested.key_serializer)
     namespace = resolved("namespace", restored.namespace_serializer, requested.namespace_serializer)
@@ -63,9 +63,10 @@ def check_keys(restored: StateMeta, key_serializer: TypeSerializer[Any]) -> Type
     ------
     StateMigrationError
     """
-    provider = SerializerProvider(restored.name, "key", registered=key_serializer, may_migrate=False)
-    provider.restore(restored.key_serializer)
-    return provider.current
+    written = restored.key_serializer
+    return SerializerProvider(
+        restored.name, "key", restored=written, registered=key_serializer, may_migrate=False
+    ).current
 
 
 def adopt(

@@ -5,7 +5,6 @@ What has a timestamp up to a limit is expired.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import compress
 from operator import itemgetter
@@ -24,51 +23,30 @@ from keyedstate.types import (
 from keyedstate.types.collections.ttl import TimedSerializer, plain_type
 
 
-class TtlLayout(ABC):
-    """The stored form of one kind of state with a time to live, in contrast to its plain form."""
+class TtlLayout:
+    """The stored form of a state with a time to live: that of one value; lists and maps have their own."""
 
-    @abstractmethod
     def timed_type(self, plain: Any, clock: str) -> TimedSerializer[Any]:
         """Return the serializer of the stored form."""
-
-    @abstractmethod
-    def timed(self, plain: Any, stamp: int) -> Any:
-        """Return the stored form of a plain value, everything in it written at one time."""
-
-    @abstractmethod
-    def plain(self, stored: Any) -> Any:
-        """Return the plain form, expired parts included; a new object where it can change in place."""
-
-    @abstractmethod
-    def live(self, stored: Any, limit: int) -> Any:
-        """Return what lives of a stored form: itself where all does, None where nothing does."""
-
-    @abstractmethod
-    def oldest(self, stored: Any) -> int:
-        """Return the earliest timestamp."""
-
-    @abstractmethod
-    def dated(self, stored: Any, stamp: int) -> Any:
-        """Return the stored form with a time for what was written at an unknown one; itself without such."""
-
-
-class _TimedValue(TtlLayout):
-    def timed_type(self, plain: Any, clock: str) -> TimedSerializer[Any]:
         return TtlSerializer(plain, clock)
 
     def timed(self, plain: Any, stamp: int) -> Any:
+        """Return the stored form of a plain value, everything in it written at one time."""
         return stamp, plain
 
     def plain(self, stored: Any) -> Any:
+        """Return the plain form, expired parts included; a new object where it can change in place."""
         return stored[1]
 
     def live(self, stored: Any, limit: int) -> Any:
+        """Return what lives of a stored form: itself where all does, None where nothing does."""
         return stored if stored[0] > limit else None
 
-    #: No method: the clean-up calls it for every entry that it visits.
-    oldest = staticmethod(itemgetter(0))  # type: ignore[assignment]
+    #: Returns the earliest timestamp; no method, since the clean-up calls it for every entry that it visits.
+    oldest: Callable[[Any], int] = staticmethod(itemgetter(0))
 
     def dated(self, stored: Any, stamp: int) -> Any:
+        """Return the stored form with a time for what was written at an unknown one; itself without such."""
         return (stamp, stored[1]) if stored[0] == UNKNOWN_TIME else stored
 
 
@@ -89,8 +67,8 @@ class _TimedList(TtlLayout):
         kept = [stamp > limit for stamp in stamps]
         return TimedList.of(compress(stored, kept), compress(stamps, kept)) if any(kept) else None
 
-    def oldest(self, stored: Any) -> Any:
-        return min(stored.stamps)
+    def oldest(self, stored: Any) -> int:
+        return min(stored.stamps)  # type: ignore[no-any-return]
 
     def dated(self, stored: Any, stamp: int) -> Any:
         if UNKNOWN_TIME not in stored.stamps:
@@ -116,8 +94,8 @@ class _TimedMap(TtlLayout):
         kept = {key: stamp for key, stamp in stamps.items() if stamp > limit}
         return TimedDict.of({key: stored[key] for key in kept}, kept) if kept else None
 
-    def oldest(self, stored: Any) -> Any:
-        return min(stored.stamps.values())
+    def oldest(self, stored: Any) -> int:
+        return min(stored.stamps.values())  # type: ignore[no-any-return]
 
     def dated(self, stored: Any, stamp: int) -> Any:
         if UNKNOWN_TIME not in stored.stamps.values():
@@ -128,7 +106,7 @@ class _TimedMap(TtlLayout):
         return TimedDict.of(stored, stamps)
 
 
-_VALUE = _TimedValue()
+_VALUE = TtlLayout()
 _LAYOUTS: dict[StateKind, TtlLayout] = {
     StateKind.VALUE: _VALUE,
     StateKind.LIST: _TimedList(),
