@@ -35,7 +35,7 @@ endif
 
 # The editable installation compiles the copy-on-write map beside its source, where a C compiler is.
 $(COMPILED): $(ENVIRONMENT) $(addprefix plugins/heap-cow/,pyproject.toml setup.py) \
-             $(wildcard $(addprefix plugins/heap-cow/src/keyedstate_heap_cow/,cowmap.p* keyindex.p*))
+             $(wildcard $(addprefix plugins/heap-cow/src/keyedstate_heap_cow/,state_map/*.py *.pyx))
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable plugins/heap-cow
 	@$(BIN)/python -c 'from keyedstate_heap_cow.compiled_form import build, build_problem; \
 	    print("keyedstate: heap-cow is", build(), build_problem())'

@@ -19,8 +19,9 @@ from setuptools.command.build_ext import build_ext
 PACKAGE = Path("src", "keyedstate_heap_cow")
 REASONS = "not_compiled.json"
 
-#: The sources; the map is plain Python too, the index of tables in columns exists compiled or not at all.
-SOURCES = (PACKAGE / "cowmap.py", PACKAGE / "keyindex.pyx")
+#: What each extension is compiled from, by its main source.  The map includes its modules, which run as plain
+#: Python too; the index of tables in columns exists compiled or not at all.
+SOURCES = {PACKAGE / "cowmap.pyx": sorted((PACKAGE / "state_map").glob("*.py")), PACKAGE / "keyindex.pyx": []}
 
 
 def say(text: str) -> None:
@@ -90,8 +91,14 @@ def extensions() -> list[Extension]:
     arguments = ["-O3"] if os.name == "posix" else []
     return [
         # Optional: an editable installation copies what is not, whether it was compiled or not.
-        Extension(f"{PACKAGE.name}.{source.stem}", [str(source)], extra_compile_args=arguments, optional=True)
-        for source in SOURCES
+        Extension(
+            f"{PACKAGE.name}.{source.stem}",
+            [str(source)],
+            depends=[str(path) for path in included],
+            extra_compile_args=arguments,
+            optional=True,
+        )
+        for source, included in SOURCES.items()
     ]
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from importlib.resources import files
+from types import ModuleType
+from typing import Any
 
-from keyedstate_heap_cow import cowmap
+from keyedstate_heap_cow import state_map
 
 #: Where ``setup.py`` writes why it did not compile something.
 _REASONS = "not_compiled.json"
@@ -19,19 +21,30 @@ _WAY_OUT = (
     "--force-reinstall --no-deps --no-cache-dir keyedstate-heap-cow`."
 )
 
-#: What is compiled, by the name of its module.
-_MODULES = {"cowmap": "the map", "keyindex": "the index of tables in columns"}
+#: What is compiled, by the name of its extension module.
+_EXTENSIONS = {"cowmap": "the map", "keyindex": "the index of tables in columns"}
 
 
-def _has_index() -> bool:
+def _extension(name: str) -> ModuleType | None:
     try:
-        import_module(f"{__package__}.keyindex")
-    except ImportError:  # it exists compiled or not at all
-        return False
-    return True
+        return import_module(f"{__package__}.{name}")
+    except ImportError:  # it was not compiled
+        return None
 
 
-_COMPILED = {"cowmap": cowmap.COMPILED, "keyindex": _has_index()}
+_COMPILED = {name: _extension(name) for name in _EXTENSIONS}
+_COMPILED_MAP: Any = _COMPILED["cowmap"]
+if _COMPILED_MAP is not None and _COMPILED_MAP.REVISION != state_map.REVISION:
+    raise ImportError(
+        f"{_COMPILED_MAP.__file__} was compiled from another version of state_map than the one "
+        "next to it. Compile it again: run `python setup.py build_ext --inplace` in plugins/heap-cow, "
+        "or `make setup`."
+    )
+
+
+def map_module(*, compiled: bool = True) -> Any:
+    """Return the module of the map: compiled where that is wanted and possible, or else plain Python."""
+    return _COMPILED_MAP if compiled and _COMPILED_MAP is not None else state_map
 
 
 def build() -> str:
@@ -43,10 +56,10 @@ def build() -> str:
 
 def build_problem() -> str:
     """Return what is not compiled, why, and the way out; empty where everything is compiled."""
-    missing = [name for name, compiled in _COMPILED.items() if not compiled]
+    missing = [name for name, module in _COMPILED.items() if module is None]
     if not missing:
         return ""
     file = files(__package__).joinpath(_REASONS)
     reasons = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    parts = [f"{_MODULES[name]} is not compiled ({reasons.get(name, _NO_REASON)})" for name in missing]
+    parts = [f"{_EXTENSIONS[name]} is not compiled ({reasons.get(name, _NO_REASON)})" for name in missing]
     return f"It is several times slower than it could be: {'; '.join(parts)}. {_WAY_OUT}"

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from importlib.machinery import SourceFileLoader
-from pathlib import Path
 from typing import Any, TypeVar
 
 from keyedstate.backend import (
@@ -24,34 +20,12 @@ from keyedstate.backend import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.tables import GatheredChanges, GroupChanges
-from keyedstate_heap_cow import cowmap
-
-#: The revision of the map that this module calls.
-_REVISION = 2
-if getattr(cowmap, "REVISION", 1) != _REVISION:
-    raise ImportError(
-        f"{cowmap.__file__} was compiled from another version of cowmap.py than the one next to it. "
-        "Compile it again: run `python setup.py build_ext --inplace` in plugins/heap-cow, or `make setup`."
-    )
+from keyedstate_heap_cow.compiled_form import map_module
 
 K = TypeVar("K")
 N = TypeVar("N")
 V = TypeVar("V")
 U = TypeVar("U")
-
-
-@lru_cache(maxsize=1)
-def _uncompiled() -> Any:
-    """Load the map's source as plain Python, beside the compiled module."""
-    if not cowmap.COMPILED:
-        return cowmap
-    name = f"{cowmap.__name__}_uncompiled"
-    loader = SourceFileLoader(name, str(Path(cowmap.__file__).with_name("cowmap.py")))
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
 
 
 @contextlib.contextmanager
@@ -83,7 +57,7 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         self._key_groups = key_groups
         self._first = key_groups.start
         #: The form of the map that is used, also for calls over several maps.
-        self._module: Any = cowmap if compiled else _uncompiled()
+        self._module: Any = map_module(compiled=compiled)
         serializer = meta.value_serializer
         #: What a value that a snapshot still shows is copied with before the owner may change it; immutable
         #: values are shared.  Fixed for the table's life: values stay what their first serializer made.
