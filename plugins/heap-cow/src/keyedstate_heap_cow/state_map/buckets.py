@@ -1,9 +1,9 @@
 """Entries in chains, chains in buckets, buckets in pages: what the map and its snapshots share."""
 
-from keyedstate_heap_cow.state_map import uncompiled as cython
+from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
-    from keyedstate_heap_cow.state_map.uncompiled import (
+    from keyedstate_heap_cow.uncompiled import (
         Py_XDECREF,
         Py_XINCREF,
         PyMem_Free,

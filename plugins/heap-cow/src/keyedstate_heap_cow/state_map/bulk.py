@@ -4,7 +4,7 @@ The map of key group g is ``maps[g - first]``.  Without key groups, all keys bel
 an operation raises, the keys before it are done and those after it are not.
 """
 
-from keyedstate_heap_cow.state_map import uncompiled as cython
+from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
     from keyedstate_heap_cow.state_map.buckets import BLOCK, mixed, spread

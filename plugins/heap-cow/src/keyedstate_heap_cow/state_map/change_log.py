@@ -1,11 +1,11 @@
 """The addresses that changed in each epoch: what a delta is made from."""
 
 from keyedstate.tables import check_ascending
-from keyedstate_heap_cow.state_map import uncompiled as cython
+from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
     from keyedstate_heap_cow.state_map.buckets import Entry
-    from keyedstate_heap_cow.state_map.uncompiled import Ref
+    from keyedstate_heap_cow.uncompiled import Ref
 
 #: Addresses of added and removed entries that an epoch keeps before it looks for them.
 _STALE_LIMIT = cython.declare(cython.Py_ssize_t, 4096)

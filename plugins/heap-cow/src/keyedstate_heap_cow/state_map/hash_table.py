@@ -2,7 +2,7 @@
 
 from threading import RLock
 
-from keyedstate_heap_cow.state_map import uncompiled as cython
+from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
     from keyedstate_heap_cow.state_map.buckets import (
@@ -28,7 +28,7 @@ if not cython.compiled:
         threshold_of,
     )
     from keyedstate_heap_cow.state_map.change_log import ChangeLog
-    from keyedstate_heap_cow.state_map.uncompiled import Py_XDECREF, Py_XINCREF, Ref, _Py_REFCNT
+    from keyedstate_heap_cow.uncompiled import Py_XDECREF, Py_XINCREF, Ref, _Py_REFCNT
 
 #: A key whose comparison changes the map is looked up again, this often.
 MAX_RESTARTS = cython.declare(cython.int, 100)

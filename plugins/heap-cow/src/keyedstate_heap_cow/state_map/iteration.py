@@ -4,7 +4,7 @@ A position is a bucket's number at the largest capacity.  It says what was shown
 number of rehashes, because the order of buckets is the order of hashes.
 """
 
-from keyedstate_heap_cow.state_map import uncompiled as cython
+from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
     from keyedstate_heap_cow.state_map.buckets import (
@@ -18,7 +18,7 @@ if not cython.compiled:
         prefetch_page,
     )
     from keyedstate_heap_cow.state_map.hash_table import HashTable
-    from keyedstate_heap_cow.state_map.uncompiled import Ref
+    from keyedstate_heap_cow.uncompiled import Ref
 
 #: Buckets that one step of a visitor passes at most, or a nearly empty map would make it long.
 _VISITED_PER_STEP = cython.declare(cython.int, 1024)

@@ -1,6 +1,6 @@
 """The copy-on-write map: the operations of its owner."""
 
-from keyedstate_heap_cow.state_map import uncompiled as cython
+from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
     from keyedstate_heap_cow.state_map.buckets import (
@@ -23,7 +23,7 @@ if not cython.compiled:
     )
     from keyedstate_heap_cow.state_map.rehash import make_room, move_some
     from keyedstate_heap_cow.state_map.snapshot import CopyOnWriteStateMapSnapshot
-    from keyedstate_heap_cow.state_map.uncompiled import Ref
+    from keyedstate_heap_cow.uncompiled import Ref
 
 
 @cython.final

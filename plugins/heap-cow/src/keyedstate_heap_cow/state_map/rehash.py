@@ -1,6 +1,6 @@
 """The incremental rehash: each access moves a few buckets into the array of twice the capacity."""
 
-from keyedstate_heap_cow.state_map import uncompiled as cython
+from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
     from keyedstate_heap_cow.state_map.buckets import (
@@ -16,7 +16,7 @@ if not cython.compiled:
         threshold_of,
     )
     from keyedstate_heap_cow.state_map.hash_table import HashTable
-    from keyedstate_heap_cow.state_map.uncompiled import Ref
+    from keyedstate_heap_cow.uncompiled import Ref
 
 #: An access during a rehash moves whole buckets until this many entries have moved ...
 _MOVED_PER_ACCESS = cython.declare(cython.int, 4)

@@ -3,7 +3,7 @@
 from threading import get_ident
 from time import perf_counter, sleep
 
-from keyedstate_heap_cow.state_map import uncompiled as cython
+from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
     from keyedstate_heap_cow.state_map.buckets import (
@@ -17,7 +17,7 @@ if not cython.compiled:
         prefetch_page,
     )
     from keyedstate_heap_cow.state_map.hash_table import HashTable
-    from keyedstate_heap_cow.state_map.uncompiled import Ref
+    from keyedstate_heap_cow.uncompiled import Ref
 
 #: Seconds for which a released snapshot is freed before other threads get a turn.
 _FREEING_TURN = cython.declare(cython.double, 0.0005)

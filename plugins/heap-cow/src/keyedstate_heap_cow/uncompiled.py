@@ -1,6 +1,6 @@
 """What the names that only Cython defines mean where the map runs as plain Python.
 
-The modules of this package are written in Cython's pure-Python mode: the compiler reads ``cython.cfunc`` and
+The modules of `state_map` are written in Cython's pure-Python mode: the compiler reads ``cython.cfunc`` and
 its like as declarations.  These stand-ins do nothing, and need no Cython.  ``cowmap.pyx`` says what the
 compiler takes in place of those that are no names of Cython's module.
 """
