@@ -45,10 +45,10 @@ class KeyedStateError(Exception):
             known: Sequence[str]
             message = "there is no state {state!r}.{state:~known}{known:? It has {known}.}"
 
-    In addition to `str.format`, ``{known}`` lists the names of a sequence, with ``{known: or }`` between
-    them; ``{known:...}`` lists the first ten; ``{known:?text}`` is the text where the fact is neither None
-    nor empty nor False, ``{known:|text}`` where it is; ``{state:~known}`` suggests the names in `known` that
-    are near.  A class whose message takes more than that overrides `_message`.
+    In addition to `str.format`, ``{known}`` lists the names of a sequence, ``{known: or }`` with another
+    separator, ``{known:...}`` the first ten; ``{key:repr}`` is a short `repr`; ``{known:?text}`` is the text
+    where the fact is neither None nor empty nor False, ``{known:|text}`` where it is; ``{state:~known}``
+    suggests names of `known` that are near.  A class whose message takes more than that overrides `_message`.
     """
 
     message: ClassVar[str] = ""
@@ -114,6 +114,8 @@ class _Sentences(Formatter):
         return super().convert_field(value, conversion)
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "repr":
+            return shortened(value)
         kind, text = format_spec[:1], format_spec[1:]
         if kind in ("?", "|"):
             absent = value is None or value is False or value in ("", ())

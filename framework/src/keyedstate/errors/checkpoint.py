@@ -88,10 +88,7 @@ class UnsafeNameError(CheckpointError):
     name: str
     allowed: str
 
-    def _message(self) -> str:
-        return (
-            f"the {self.what} {reprlib.repr(self.name)} cannot be part of a file's path. Give {self.allowed}."
-        )
+    message = "the {what} {name:repr} cannot be part of a file's path. Give {allowed}."
 
 
 # -- writing a snapshot ----------------------------------------------------------------------------

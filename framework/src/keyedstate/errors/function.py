@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from keyedstate.errors.base import KeyedStateError, shortened
+from keyedstate.errors.base import KeyedStateError
 
 #: What the last line of a report of a `UserFunctionError` begins with; JSON follows.
 FACTS = "keyedstate-facts: "
@@ -80,10 +80,6 @@ class OutputError(KeyedStateError):
     key: object
 
     @property
-    def _shown_key(self) -> str:
-        return shortened(self.key)
-
-    @property
     def _width(self) -> int:
         return len(getattr(self, "columns", ()))
 
@@ -96,7 +92,7 @@ class OutputRowError(OutputError):
     columns: Sequence[str]
     side: str | None = None
     message = (
-        "the output row {row}{side:? of the side output {side!r}} for the key {_shown_key} {reason}. "
+        "the output row {row}{side:? of the side output {side!r}} for the key {key:repr} {reason}. "
         "Declared are {_width} column(s): {columns}. Yield a tuple or list with one value for each in this "
         "order, or a dict with these names."
     )
@@ -110,7 +106,7 @@ class OutputTypeError(OutputError, TypeError):
     given: str  # The Python type and the value, shortened
     reason: str = ""  # What is wrong where the Python type is right; otherwise empty
     message = (
-        "the output column {column!r} is declared as {expected}, but for the key {_shown_key} the function "
+        "the output column {column!r} is declared as {expected}, but for the key {key:repr} the function "
         "gave {given}{reason:? ({reason})}. Give a value of that type, or declare the column with another."
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keyedstate.errors.base import KeyedStateError, did_you_mean, first_of
+from keyedstate.errors.base import KeyedStateError, first_of
 from keyedstate.errors.checkpoint import CheckpointError
 
 
@@ -150,13 +150,10 @@ class UnknownOperatorError(CheckpointError):
     uid: str | None
     known: Sequence[str]
 
-    def _message(self) -> str:
-        if self.uid is None:
-            problem = f"{self.location} has the state of {len(self.known)} operators"
-        else:
-            hint = did_you_mean(self.uid, self.known)
-            problem = f"{self.location} has no state of the operator {self.uid!r}.{hint} It has"
-        return f"{problem}: {first_of(self.known)}. Give the uid of one of them."
+    message = (
+        "{location} has {uid:?no state of the operator {uid!r}.{uid:~known} It has}{uid:|the state of "
+        "several operators}: {known:...}. Give the uid of one of them."
+    )
 
 
 class UnknownEpochError(CheckpointError):

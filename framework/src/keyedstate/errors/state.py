@@ -186,10 +186,10 @@ class UnknownChangesError(KeyedStateError):
     #: The earliest epoch since which changes are known; None where tracking has not begun.
     known_since: int | None
 
-    def _message(self) -> str:
-        since = self.known_since
-        known = "not known at all yet" if since is None else f"known since epoch {since} only"
-        return f"the changes since epoch {self.epoch} are unknown: they are {known}. Write a full snapshot."
+    message = (
+        "the changes since epoch {epoch} are unknown: they are {known_since:?known since epoch {known_since} "
+        "only}{known_since:|not known at all yet}. Write a full snapshot."
+    )
 
 
 class SnapshotCancelledError(KeyedStateError):

@@ -182,24 +182,17 @@ class CorruptDataError(KeyedStateError):
 # -- hashing --------------------------------------------------------------------------------------
 
 
-SUPPORTED_TYPES = (
-    "bool, int8, int16, int32, int64, float, double, string, binary, date32, timestamp, time64, duration, "
-    "decimal up to precision 38, null, and structs, lists and dictionaries of these"
-)
-"""The Arrow types that have a hash, in words."""
-
-
 class UnsupportedKeyTypeError(KeyedStateError, TypeError):
     """A key column of a type that Spark's ``hash`` or this implementation of it does not take."""
 
     arrow_type: pa.DataType  # The type that has no hash; for a nested column the part at fault
 
-    def _message(self) -> str:
-        reason = " (Spark refuses to hash maps)" if str(self.arrow_type).startswith("map<") else ""
-        return (
-            f"a key of type {self.arrow_type} has no hash{reason}. Supported are {SUPPORTED_TYPES}. "
-            "Cast the key column to one of these."
-        )
+    message = (
+        "a key of type {arrow_type} has no hash. Supported are bool, int8, int16, int32, int64, float, "
+        "double, string, binary, date32, timestamp, time64, duration, decimal up to precision 38, null, and "
+        "structs, lists and dictionaries of these; Spark refuses to hash maps. Cast the key column to one of "
+        "these."
+    )
 
 
 class InvalidKeyValueError(KeyedStateError, ValueError):
@@ -209,13 +202,10 @@ class InvalidKeyValueError(KeyedStateError, ValueError):
     arrow_type: pa.DataType  # The type of the key column
     reason: str
 
-    def _message(self) -> str:
-        shown = repr(self.value)
-        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        return (
-            f"{shown} is no value of a key column of type {self.arrow_type}: {self.reason}. "
-            "Convert the value to the column's type first."
-        )
+    message = (
+        "{value:repr} is no value of a key column of type {arrow_type}: {reason}. Convert the value to the "
+        "column's type first."
+    )
 
 
 class LossyKeyTimeError(KeyedStateError, ValueError):
