@@ -171,7 +171,7 @@ def test_schemes_of_plugins_in_the_environment_are_read_too(
         ({"epoch": "first"}, r"'epoch' has the value 'first'.* give a whole number from 0"),
         ({"epoch": 77}, r"no checkpoint of epoch 77"),
         ({"key_groups": "5-900"}, r"'key-groups' has the value '5-900'"),
-        ({"hold": "long"}, r"'hold' has the value 'long'.*a duration"),
+        ({"lease": "long"}, r"'lease' has the value 'long'.*a duration"),
         ({"allow_generic": "yes"}, r"'allow-generic' has the value 'yes'.*true or false"),
         ({"slice_bytes": 0}, r"'slice-bytes' has the value '0'.* from 1"),
     ],

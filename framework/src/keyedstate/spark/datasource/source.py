@@ -34,7 +34,7 @@ from keyedstate.spark.schema import to_arrow
 from keyedstate.spark.task.failures import told_without_trace
 
 _SOURCE = "options of the data source 'keyedstate'"
-_OPTIONS = ("path", "state", "uid", "epoch", "key-groups", "allow-generic", "hold", "slice-bytes")
+_OPTIONS = ("path", "state", "uid", "epoch", "key-groups", "allow-generic", "lease", "slice-bytes")
 #: How often the newest checkpoint of a running query is looked for.
 _ATTEMPTS = 5
 
@@ -44,7 +44,7 @@ class KeyedStateDataSource(DataSource):
 
     The options are ``path``, of a savepoint or of checkpoints; ``uid``, needed where there are several
     operators; ``epoch``, by default the newest; ``state``, by default the only one or, as JSON, all keyed
-    ones; ``key-groups``, such as ``0-63``; ``allow-generic``, for pickled values; ``hold``, for how long the
+    ones; ``key-groups``, such as ``0-63``; ``allow-generic``, for pickled values; ``lease``, for how long the
     checkpoint is kept from being cleaned up, by default an hour; ``slice-bytes``, what one task reads.
 
     What is read is found when the DataFrame is made, and stays: a checkpoint that is newer then is another
@@ -90,7 +90,7 @@ class _Source:
     reader: StateReader
     key_groups: KeyGroupRange | None
     slice_bytes: int
-    hold_ms: int
+    lease_ms: int
 
     @classmethod
     def of(cls, options: dict[str, str]) -> _Source:
@@ -100,12 +100,12 @@ class _Source:
         if "path" not in options:
             raise MissingOptionError("path", "It says where the state is stored; give it to load().")
         epoch = None if "epoch" not in options else _number("epoch", options["epoch"], 0)
-        hold_ms = _duration(options.get("hold", "1 hour"))
-        stored = _opened(options["path"], options.get("uid"), epoch, hold_ms)
+        lease_ms = _duration(options.get("lease", "1 hour"))
+        stored = _opened(options["path"], options.get("uid"), epoch, lease_ms)
         reader = _reader(stored, options.get("state"), _flag("allow-generic", options.get("allow-generic")))
         key_groups = _key_groups(options.get("key-groups"), stored)
         slice_bytes = _number("slice-bytes", options.get("slice-bytes", str(SLICE_BYTES)), 1)
-        return cls(stored, reader, key_groups, slice_bytes, hold_ms)
+        return cls(stored, reader, key_groups, slice_bytes, lease_ms)
 
 
 class _Piece(InputPartition):
@@ -127,7 +127,7 @@ class _Reader(DataSourceReader):
     def _pieces(self) -> Sequence[InputPartition]:
         source = self._source
         # Once more: between load() and now may lie hours.
-        if _held(source.stored, source.hold_ms) != source.stored.metadata:
+        if _leased(source.stored, source.lease_ms) != source.stored.metadata:
             metadata = source.stored.metadata
             what = "its batch has run again since the DataFrame was made"
             raise CheckpointGoneError(source.stored.location, metadata.uid, metadata.epoch, what)
@@ -144,26 +144,26 @@ class _Reader(DataSourceReader):
                     yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _opened(path: str, uid: str | None, epoch: int | None, hold_ms: int) -> OperatorSnapshot:
+def _opened(path: str, uid: str | None, epoch: int | None, lease_ms: int) -> OperatorSnapshot:
     # No session reaches the processes in which Spark looks for columns and partitions; the environment does.
     storage = CheckpointStorage.open(path, Configuration(environ=os.environ))
     for _ in range(_ATTEMPTS - 1):
         stored = OperatorSnapshot.open(storage, uid, epoch)
         try:
-            return replace(stored, metadata=_held(stored, hold_ms))
+            return replace(stored, metadata=_leased(stored, lease_ms))
         except CheckpointGoneError:
             # The query published a newer one and deleted this one in between.
             if epoch is not None:
                 raise
     stored = OperatorSnapshot.open(storage, uid, epoch)
-    return replace(stored, metadata=_held(stored, hold_ms))
+    return replace(stored, metadata=_leased(stored, lease_ms))
 
 
-def _held(stored: OperatorSnapshot, hold_ms: int) -> CheckpointMetadata:
+def _leased(stored: OperatorSnapshot, lease_ms: int) -> CheckpointMetadata:
     """Keep a checkpoint from being cleaned up while it is read; a savepoint is nobody's to clean up."""
     if stored.folder is None:
         return stored.metadata
-    return lease(stored.folder, stored.metadata.epoch, hold_ms / 1000.0).metadata
+    return lease(stored.folder, stored.metadata.epoch, lease_ms / 1000.0).metadata
 
 
 def _reader(stored: OperatorSnapshot, state: str | None, allow_generic: bool) -> StateReader:
@@ -201,7 +201,7 @@ def _duration(text: str) -> int:
     except InvalidDurationError:
         length = -1
     if length < 0:
-        raise InvalidOptionError("hold", text, "a duration such as '2 hours'", _SOURCE)
+        raise InvalidOptionError("lease", text, "a duration such as '2 hours'", _SOURCE)
     return length
 
 
