@@ -90,5 +90,5 @@ def test_an_unfinished_savepoint_is_not_converted(done: Any, tmp_path: Path) -> 
     writer = SavepointWriter(tmp_path / "savepoint")
     metadata = done.folder.read_metadata(3)
     writer.add_operator(write_canonical(metadata, done.folder.storage, writer.storage("views")))
-    with pytest.raises(NotASavepointError, match="not finished"):
+    with pytest.raises(NotASavepointError, match="did not finish"):
         convert_savepoint(tmp_path / "savepoint", tmp_path / "second")
