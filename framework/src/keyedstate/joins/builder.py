@@ -116,10 +116,6 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
         function : ProcessJoinFunction
         schema : str or StructType
             The columns of its rows; a test harness has its own parameter for them.
-
-        Raises
-        ------
-        InvalidJoinError
         """
         if not isinstance(function, ProcessJoinFunction):
             raise InvalidJoinError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from pyarrow import types
 
 MAX_LONG_DIGITS = 18
 """Decimals up to this precision are hashed as a long, wider ones as bytes (Spark's ``Decimal``)."""
@@ -10,38 +11,30 @@ MAX_LONG_DIGITS = 18
 MAX_DECIMAL_DIGITS = 38
 """The largest precision of a decimal in Spark."""
 
+_TEXT = types.is_string, types.is_large_string, types.is_string_view
+_BINARY = types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
+_LISTS = types.is_list, types.is_large_list, types.is_fixed_size_list
+
 
 def spark_time_type(arrow_type: pa.DataType) -> pa.DataType | None:
     """Return the type of a time in Spark's unit; None if it is no time."""
-    if pa.types.is_timestamp(arrow_type):
+    if types.is_timestamp(arrow_type):
         return pa.timestamp("us", arrow_type.tz)
-    if pa.types.is_duration(arrow_type):
+    if types.is_duration(arrow_type):
         return pa.duration("us")
-    return pa.time64("ns") if pa.types.is_time64(arrow_type) else None
+    return pa.time64("ns") if types.is_time64(arrow_type) else None
 
 
 def is_text(arrow_type: pa.DataType) -> bool:
     """Return whether values are strings, in any of Arrow's layouts."""
-    types = pa.types
-    return bool(
-        types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type)
-    )
+    return any(is_kind(arrow_type) for is_kind in _TEXT)
 
 
 def is_binary(arrow_type: pa.DataType) -> bool:
     """Return whether values are bytes, in any of Arrow's layouts."""
-    types = pa.types
-    return bool(
-        types.is_binary(arrow_type)
-        or types.is_large_binary(arrow_type)
-        or types.is_binary_view(arrow_type)
-        or types.is_fixed_size_binary(arrow_type)
-    )
+    return any(is_kind(arrow_type) for is_kind in _BINARY)
 
 
 def is_list(arrow_type: pa.DataType) -> bool:
     """Return whether values are arrays in Spark's sense."""
-    types = pa.types
-    return bool(
-        types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_fixed_size_list(arrow_type)
-    )
+    return any(is_kind(arrow_type) for is_kind in _LISTS)

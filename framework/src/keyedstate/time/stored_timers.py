@@ -57,7 +57,6 @@ class StoredTimers:
 
     Parameters
     ----------
-    table : TimerTable
     key_groups : iterable of int
         Those of which the table may have timers.
     bare : bool

@@ -172,10 +172,6 @@ class Windowed(FunctionBuilder, Generic[T]):
             As `named`, for names that are no Python identifiers.
         named : Aggregate
             Aggregates of `keyedstate.aggregates` by the names of their output columns.
-
-        Raises
-        ------
-        InvalidAggregateError
         """
         chosen = all_aggregates(aggregates, named)
         aggregation = DeclaredAggregation(self._definition, chosen, self._skipped_rows())
@@ -236,10 +232,6 @@ def windowed(assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowe
     missing : {"fail", "drop", "side output"}, optional
         What is done with a row that has no event time, where its windows need one.  The side output is named
         ``missing``.
-
-    Raises
-    ------
-    InvalidWindowError
     """
     return Windowed(WindowDefinition.of(assigner), missing, lambda function, output: function)
 

@@ -54,12 +54,7 @@ class DeclaredAggregation(KeyedFunction):
     def for_rows(
         self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
     ) -> KeyedFunction:
-        """Return the function for rows of these columns: by columns where that is possible.
-
-        Raises
-        ------
-        InvalidAggregateError
-        """
+        """Return the function for rows of these columns: by columns where that is possible."""
         definition, skipped = self._definition, self._skipped
         bounds = (WINDOW_START, WINDOW_END) if definition.has_bounds else ()
         for name in self._aggregates:
@@ -77,12 +72,7 @@ class DeclaredAggregation(KeyedFunction):
         return WindowedAggregation(definition, aggregation, time_column, skipped)
 
     def result_fields(self, schema: pa.Schema, key_columns: Sequence[str]) -> list[pa.Field]:
-        """Return the columns of the results.
-
-        Raises
-        ------
-        InvalidAggregateError
-        """
+        """Return the columns of the results."""
         return list(self._aggregation(schema, key_columns).output)[len(key_columns) :]
 
     def _aggregation(self, schema: pa.Schema, key_columns: Sequence[str]) -> Aggregation:

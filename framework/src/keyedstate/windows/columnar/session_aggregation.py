@@ -303,15 +303,8 @@ class SessionAggregation(ColumnarWindowFunction):
     ) -> None:
         """Write the sessions of keys, sorted by owner and start, and remove their other ones.
 
-        Parameters
-        ----------
-        keys : list
-        key_groups : sequence of int
-        sessions : _Sessions
-        before : ndarray of int64
-            The number of stored sessions of each key.
-        old_slots : ndarray of int64
-            The namespace under which each session is stored already; -1 where it is new or has changed.
+        Each key had `before` sessions.  A session is stored already under its old slot; -1 where it is new or
+        has changed.
         """
         state = self._sessions
         groups: Any = np.asarray(key_groups)

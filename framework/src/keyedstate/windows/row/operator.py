@@ -43,14 +43,9 @@ class WindowOperator:
 
     Parameters
     ----------
-    definition : WindowDefinition
-    contents : WindowContents
-    function : ProcessWindowFunction
-        Called when a window fires.
+    definition, contents, function, backend, timers
     element_type : TypeSerializer
         The type of rows.
-    backend : KeyedStateBackend
-    timers : TimerServices
     emit : callable
         Called with the rows of a firing.
     output : callable
