@@ -276,7 +276,7 @@ def test_declared_aggregates_come_out_of_every_kind_of_window(harness: Make) -> 
         ),
         (lambda: windowed(Session.with_gap(1)).trigger(DeltaTrigger.of(1, max)), "cannot merge"),
         (lambda: windowed(Tumbling.of(1)).side_output("main", "a long"), "columns of their own"),
-        (lambda: windowed(Tumbling.of(1)).side_output_late_data().side_output("late", ""), "there is one"),
+        (lambda: windowed(Tumbling.of(1)).side_output_late_data().side_output("late", ""), "another output"),
         (lambda: windowed(Tumbling.of(1)).process(Rates), "Give an instance of a ProcessWindowFunction"),
         (
             lambda: windowed(Tumbling.of(1)).reduce(summed, Rates),
