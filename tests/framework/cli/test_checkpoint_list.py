@@ -50,7 +50,7 @@ def test_every_operator_is_listed_with_its_checkpoints_the_newest_first(invoke, 
         "epoch": 1,
         "status": "complete",
         "problem": "",
-        "held_until": None,
+        "leased_until": None,
         "run_id": "run-1",
         "parallelism": 2,
         "max_parallelism": 8,
@@ -149,9 +149,9 @@ def test_a_checkpoint_that_a_reader_holds_says_until_when(invoke, operator, quer
     with lease(query.folder, 0, 3600.0):
         newest, oldest = operator()["checkpoints"]
         people = invoke("checkpoint", "list", str(tmp_path / "state")).stdout
-    assert newest["held_until"] is None and oldest["held_until"] > oldest["published"]
+    assert newest["leased_until"] is None and oldest["leased_until"] > oldest["published"]
     assert "epoch 0: leased by a reader until 20" in people
-    assert [one["held_until"] for one in operator()["checkpoints"]] == [None, None]
+    assert [one["leased_until"] for one in operator()["checkpoints"]] == [None, None]
 
 
 # -- what is wrong ---------------------------------------------------------------------------------

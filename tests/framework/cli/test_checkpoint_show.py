@@ -88,7 +88,7 @@ def test_parts_come_with_key_groups_entries_files_and_durations(shown, query):
         2.5,
     )
     assert (second["rows_in"], second["rows_out"]) == (101, 50)
-    assert [file["holds"] for file in first["files"]] == ["full snapshot", "delta", "operator state"]
+    assert [file["role"] for file in first["files"]] == ["full snapshot", "delta", "operator state"]
     assert [file["key_groups"] for file in first["files"]] == [[0, 3], [0, 3], [0, 0]]
     assert sum(file["bytes"] for file in first["files"]) == first["bytes"]
 

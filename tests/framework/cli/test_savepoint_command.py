@@ -144,7 +144,7 @@ def test_one_checkpoint_of_an_operator_becomes_a_savepoint(invoke, query, tmp_pa
     assert invoke("checkpoint", "diff", checkpoint, out).returncode == 0
     # The chain of a full snapshot and a delta is one file now.
     shown = json.loads(invoke("checkpoint", "show", out, "--format", "json").stdout)
-    assert (shown["deltas"], {file["holds"] for part in shown["parts"] for file in part["files"]}) == (
+    assert (shown["deltas"], {file["role"] for part in shown["parts"] for file in part["files"]}) == (
         0,
         {"full snapshot", "operator state"},
     )

@@ -371,7 +371,7 @@ def test_the_command_line_verifies_and_shows_native_files(job: Job, tmp_path: Pa
     code, shown = command("show", place, "--part", "0")
     (files,) = (part["files"] for part in shown["parts"])
     assert {file["path"] for file in files} == part.data_files
-    assert {file["holds"] for file in files} == {"native full snapshot"}
+    assert {file["role"] for file in files} == {"native full snapshot"}
     victim = tmp_path / "checkpoints" / "job" / sorted(tables_of(part).values())[0]
     victim.write_bytes(victim.read_bytes()[:-1] + b"x")
     code, found = command("verify", place)

@@ -51,7 +51,7 @@ class Checkpoint:
     #: None where it cannot be read.
     metadata: CheckpointMetadata | None
     #: When the last lease on it expires; None where there is none.
-    held_until_ms: int | None = None
+    leased_until_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def survey(operator: StoredOperator) -> Survey:
     found = [_read(operator, epoch) for epoch in reversed(folder.checkpoints())]
     leases = [lease for lease in folder.leases() if lease.expires_ms > time.time() * 1000]
     until = {lease.epoch: lease.expires_ms for lease in sorted(leases, key=lambda one: one.expires_ms)}
-    found = [replace(one, held_until_ms=until.get(one.epoch)) for one in found if one.epoch is not None]
+    found = [replace(one, leased_until_ms=until.get(one.epoch)) for one in found if one.epoch is not None]
     checkpoints = tuple(found)
     complete = [one.epoch for one in checkpoints if one.status is Status.COMPLETE and one.epoch is not None]
     published = {one.epoch for one in checkpoints if one.metadata is not None}

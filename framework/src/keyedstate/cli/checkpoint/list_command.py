@@ -100,7 +100,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "status": checkpoint.status.value,
         "problem": checkpoint.problem,
         "published": time_of(checkpoint.published_ms),
-        "held_until": time_of(checkpoint.held_until_ms),
+        "leased_until": time_of(checkpoint.leased_until_ms),
         "run_id": metadata and metadata.run_id,
         "parallelism": metadata and metadata.parallelism,
         "max_parallelism": metadata and metadata.max_parallelism,
@@ -132,8 +132,8 @@ def _print(out: Console, found: Survey) -> None:
         name = "the savepoint" if checkpoint.epoch is None else f"epoch {checkpoint.epoch}"
         if checkpoint.problem:
             out.print(f"{name}: {checkpoint.problem}")
-        if checkpoint.held_until_ms is not None:
-            until = shown_time(checkpoint.held_until_ms)
+        if checkpoint.leased_until_ms is not None:
+            until = shown_time(checkpoint.leased_until_ms)
             out.print(f"{name}: leased by a reader until {until} at the latest")
     for epoch in found.unpublished:
         out.print(f"epoch {epoch.epoch}: {_words(epoch)}")

@@ -36,7 +36,7 @@ _PARTS = (
 )  # fmt: skip
 _STATES = ("state", "kind", "value", "namespace", "time to live", "entries")
 _OPERATOR_STATES = ("operator state", "kind", "value", "entries")
-_FILES = ("file", "holds", "key groups", "entries", "bytes")
+_FILES = ("file", "role", "key groups", "entries", "bytes")
 
 Part = Annotated[
     int | None, typer.Option("--part", metavar="P", min=0, help="Only this partition, with its files.")
@@ -76,7 +76,7 @@ def _surroundings(storage: CheckpointStorage, stored: OperatorSnapshot) -> dict[
     return {
         "status": "deleted" if checkpoint is None else checkpoint.status.value,
         "published": checkpoint and time_of(checkpoint.published_ms),
-        "held_until": checkpoint and time_of(checkpoint.held_until_ms),
+        "leased_until": checkpoint and time_of(checkpoint.leased_until_ms),
         "owner": None if found.owner is None else to_json(found.owner),
     }
 
@@ -174,7 +174,7 @@ def _part(part: AttemptManifest) -> dict[str, Any]:
         "files": [
             {
                 "path": file.path,
-                "holds": role,
+                "role": role,
                 "key_groups": _key_groups(file.key_groups),
                 "entries": sum(file.entries.values()),
                 "bytes": file.bytes,
@@ -219,7 +219,7 @@ def _print(out: Console, document: Mapping[str, Any], *, with_files: bool) -> No
             rows = [
                 [
                     file["path"],
-                    file["holds"],
+                    file["role"],
                     _shown_groups(file),
                     f"{file['entries']:,}",
                     shown_bytes(file["bytes"]),
@@ -235,8 +235,8 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "epoch", f"{document['epoch']}, published {_moment(document['published'])}"
     if document["status"] != "complete":
         yield "status", document["status"]
-    if document["held_until"]:
-        yield "leased by a reader", f"until {_moment(document['held_until'])} at the latest"
+    if document["leased_until"]:
+        yield "leased by a reader", f"until {_moment(document['leased_until'])} at the latest"
     yield "query", document["query_id"]
     owner = document["owner"]
     order = "" if owner is None else f", {_order_of_run(document['run_id'], owner['runs'])}"
