@@ -62,23 +62,9 @@ class ConnectedInput:
         found.update((names.index(name), column) for name, column in zip(self.key_columns, keys, strict=True))
         return [found[index] for index in range(len(names))]
 
-
-@dataclass(frozen=True)
-class ConnectedRows:
-    """The rows of one input in a batch."""
-
-    input: ConnectedInput
-    columns: list[pa.Array]
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.columns[0])
-
-    @property
-    def times(self) -> pa.Array | None:
-        """The column with the event time of the rows; None if the input has none."""
-        name = self.input.time_column
-        return None if name is None else self.columns[self.input.schema.names.index(name)]
+    def times(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+        """Return the column with the event time of rows, out of their columns; None without event time."""
+        return None if self.time_column is None else columns[self.schema.names.index(self.time_column)]
 
 
 @dataclass(frozen=True)
@@ -101,17 +87,14 @@ class ConnectedInputs:
 
     def separate(
         self, batch: pa.RecordBatch, key_columns: Sequence[str]
-    ) -> tuple[list[bool], tuple[ConnectedRows, ConnectedRows]]:
-        """Return for each row of a batch whether it is of the second input, and the rows of each in order."""
+    ) -> tuple[list[bool], list[list[pa.Array]]]:
+        """Return for each row of a batch whether it is of the second input, and the columns of each input."""
         of_second = batch.column(SECOND_COLUMN).is_valid()
-        columns = [*key_columns, FIRST_COLUMN, SECOND_COLUMN]
-        batch = batch.select(columns)
-        parts = []
-        for number, input_ in enumerate((self.first, self.second)):
-            mine = of_second if number else batch.column(FIRST_COLUMN).is_valid()
-            *keys, first, second = batch.filter(mine).columns
-            parts.append(ConnectedRows(input_, input_.columns(keys, second if number else first)))
-        return of_second.to_pylist(), (parts[0], parts[1])
+        batch = batch.select([*key_columns, FIRST_COLUMN, SECOND_COLUMN])
+        *keys, carried, _ = batch.filter(batch.column(FIRST_COLUMN).is_valid()).columns
+        first = self.first.columns(keys, carried)
+        *keys, _, carried = batch.filter(of_second).columns
+        return of_second.to_pylist(), [first, self.second.columns(keys, carried)]
 
 
 class KeyedCoProcessFunction(KeyedFunction, Generic[R1, R2]):

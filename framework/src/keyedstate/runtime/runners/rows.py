@@ -29,7 +29,7 @@ from keyedstate.runtime.runners.keyed_operator import (
     OperatorSpec,
 )
 from keyedstate.runtime.timers import TimeDomain
-from keyedstate.runtime.two_inputs import INPUTS, ConnectedRows, KeyedCoProcessFunction
+from keyedstate.runtime.two_inputs import INPUTS, ConnectedInput, KeyedCoProcessFunction
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import Timer, TimerTarget
 
@@ -218,12 +218,12 @@ class TwoInputOperator(RowOperator):
 
     def _rows_of(self, some: KeyRuns) -> _Rows:
         """Return the rows, each with a flag that is true for one of the second input."""
-        of_second, parts = self._connected.separate(some.batch, self._key_columns)
+        of_second, columns = self._connected.separate(some.batch, self._key_columns)
+        inputs = list(zip(INPUTS, (self._connected.first, self._connected.second), columns, strict=True))
         rows = [
-            rows_from(self._row_classes.get(name), part.input.schema.names, part.columns)
-            for name, part in zip(INPUTS, parts, strict=True)
+            rows_from(self._row_classes.get(name), input_.schema.names, part) for name, input_, part in inputs
         ]
-        times = [self._event_times_of(name, part) for name, part in zip(INPUTS, parts, strict=True)]
+        times = [self._event_times_of(name, input_, part) for name, input_, part in inputs]
         both_times = None
         if self._connected.have_event_time:
             both_times = _in_order(of_second, *map(iter, times))
@@ -237,12 +237,13 @@ class TwoInputOperator(RowOperator):
     def _step_of(self, row: Any) -> str:
         return "process2" if row[0] else "process1"
 
-    def _event_times_of(self, name: str, part: ConnectedRows) -> list[int | None]:
+    def _event_times_of(self, name: str, input_: ConnectedInput, columns: list[pa.Array]) -> list[int | None]:
         """Count the rows of one of two inputs and return their event times; empty without a time column."""
-        self.rows_by_input[name] = self.rows_by_input.get(name, 0) + len(part)
-        if part.times is None:
+        self.rows_by_input[name] = self.rows_by_input.get(name, 0) + len(columns[0])
+        column = input_.times(columns)
+        if column is None:
             return []
-        times, missing = event_time_array(part.times)
+        times, missing = event_time_array(column)
         self._note_times(times, missing, name)
         found: list[int | None] = pa.array(times, mask=missing).to_pylist()
         return found
