@@ -29,6 +29,7 @@ from keyedstate.checkpoint import (
     handles_for,
 )
 from keyedstate.checkpoint.reading.state_reader import KeyedStateReader, StateReader, reader_of
+from keyedstate.checkpoint.reading.survey import deltas_of
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.errors import CorruptFileError, GenericStateRefusedError, UnknownStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
@@ -217,7 +218,7 @@ def test_deltas_are_laid_over_their_base(writer: Writer) -> None:
     writer.epoch(first, keys)
     writer.epoch(second, keys)
     writer.epoch(third, [*keys, "900"])
-    assert OperatorSnapshot.open(writer.folder.storage.uri).describe()["deltas"] == 2
+    assert deltas_of(OperatorSnapshot.open(writer.folder.storage.uri).metadata) == 2
     expected = {
         key: (key is None or int(key) % 3 == 0) + (key is None or int(key) % 6 == 0)
         for key in keys

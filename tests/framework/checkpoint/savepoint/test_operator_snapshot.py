@@ -139,30 +139,6 @@ def test_damaged_metadata_is_found_under_every_address(checkpointed: Any, tmp_pa
             OperatorSnapshot.open(tmp_path / address)
 
 
-def test_what_is_stored_is_described(checkpointed: Any, tmp_path: Path) -> None:
-    description = OperatorSnapshot.open(tmp_path / "state").describe()
-    size = sum(file.stat().st_size for file in (tmp_path / "state" / "views" / "data").glob("run-1x2x*"))
-    assert description == {
-        "location": str(tmp_path / "state" / "views" / "chk-2"),
-        "kind": "checkpoint",
-        "uid": "views",
-        "epoch": 2,
-        "query_id": "query-1",
-        "run_id": "run-1",
-        "parallelism": 2,
-        "max_parallelism": 8,
-        "backends": ["none 1"],
-        "key_columns": [{"name": "app_id", "type": "string"}],
-        "states": [
-            {"name": "epochs", "kind": "value", "namespace": "VOID", "value": "list_of(INT64)", "entries": 8}
-        ],
-        "operator_states": [],
-        "files": 2,
-        "bytes": size,
-        "deltas": 0,
-    }
-
-
 def test_the_folder_of_a_snapshot_has_the_retries_of_its_storage(checkpointed: Any, tmp_path: Path) -> None:
     """A lease is written through it, and read again and again where a query runs."""
     patient = replace(CheckpointStorage.open(tmp_path / "state" / "views"), retry=RetryPolicy(retries=17))

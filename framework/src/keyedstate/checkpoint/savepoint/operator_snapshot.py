@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -141,48 +140,6 @@ class OperatorSnapshot:
                 with self._readable(name):
                     found.setdefault(name, OperatorStateMeta.from_json(document))
         return dict(sorted(found.items()))
-
-    def describe(self) -> dict[str, Any]:
-        """Return a description as JSON values; types as people write them, sizes in bytes.
-
-        Raises `UnreadableStateError`.
-        """
-        metadata, parts = self.metadata, self.metadata.parts
-        files = {file.path: file.bytes for part in parts for file in part.files}
-        return {
-            "location": self.location,
-            "kind": "savepoint" if self.is_savepoint else "checkpoint",
-            "uid": metadata.uid,
-            "epoch": metadata.epoch,
-            "query_id": metadata.query_id,
-            "run_id": metadata.run_id,
-            "parallelism": metadata.parallelism,
-            "max_parallelism": metadata.max_parallelism,
-            "backends": sorted({f"{part.backend} {part.backend_version}" for part in parts}),
-            "key_columns": [{"name": name, "type": kind} for name, kind in metadata.key_columns],
-            "states": [
-                {
-                    "name": name,
-                    "kind": meta.kind.value,
-                    "namespace": repr(meta.namespace_serializer),
-                    "value": repr(meta.value_serializer),
-                    "entries": sum(part.entries.get(name, 0) for part in parts),
-                }
-                for name, meta in self.states().items()
-            ],
-            "operator_states": [
-                {
-                    "name": name,
-                    "kind": meta.kind.value,
-                    "key": repr(meta.key_serializer),
-                    "value": repr(meta.value_serializer),
-                }
-                for name, meta in self.operator_states().items()
-            ],
-            "files": len(files),
-            "bytes": sum(files.values()),
-            "deltas": max((len(part.deltas) for part in parts), default=0),
-        }
 
     @contextlib.contextmanager
     def _readable(self, state: str) -> Iterator[None]:
