@@ -132,7 +132,7 @@ class StateMachine(RuleBasedStateMachine):
         self.tracking = keyed.implements(TablePart.CHANGE_TRACKING)
         self.model = Model()
         #: Snapshots still to be written, and written ones, with their expected contents.
-        self.held: list[tuple[list[SnapshotTask], Model]] = []
+        self.open_snapshots: list[tuple[list[SnapshotTask], Model]] = []
         self.saved: list[tuple[Callable[[], list[StateHandle]], Model]] = []
         #: Per instance the full snapshot and its deltas, and the epoch that they end with.
         self.chains: list[tuple[SegmentFile, list[SegmentFile]]] = []
@@ -254,33 +254,33 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def take_snapshot(self) -> None:
-        tasks = [instance.snapshot(len(self.held)) for instance in self.instances]
-        self.held.append((tasks, self.model.copy()))
+        tasks = [instance.snapshot(len(self.open_snapshots)) for instance in self.instances]
+        self.open_snapshots.append((tasks, self.model.copy()))
         if not self.asynchronous:
             self.write_snapshot(0)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.open_snapshots)
     @rule(number=_any)
     def write_snapshot(self, number: int) -> None:
-        tasks, model = self.held.pop(number % len(self.held))
+        tasks, model = self.open_snapshots.pop(number % len(self.open_snapshots))
         self._save(tasks, model)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.open_snapshots)
     @rule(number=_any, rows=st.lists(st.tuples(_keys, _namespaces, _numbers), min_size=1, max_size=20))
     def write_snapshot_in_a_thread_while_states_change(
         self, number: int, rows: list[tuple[str | None, str, list[int]]]
     ) -> None:
-        tasks, model = self.held.pop(number % len(self.held))
+        tasks, model = self.open_snapshots.pop(number % len(self.open_snapshots))
         with ThreadPoolExecutor(1) as pool:
             saved = pool.submit(self._save, tasks, model)
             for index, (key, namespace, numbers) in enumerate(rows):
                 self._write(self.operations[(index * 7) % len(self.operations)], key, namespace, numbers)
             saved.result(timeout=60)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.open_snapshots)
     @rule(number=_any)
     def release_snapshot(self, number: int) -> None:
-        for task in self.held.pop(number % len(self.held))[0]:
+        for task in self.open_snapshots.pop(number % len(self.open_snapshots))[0]:
             task.cancel()
 
     @precondition(lambda self: self.saved)
@@ -310,7 +310,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.tracking)
     @rule(number=_any)
-    def apply_changes_to_a_base(self, number: int) -> None:
+    def apply_changes_to_a_full_snapshot(self, number: int) -> None:
         epoch = list(self.full_snapshots)[number % len(self.full_snapshots)]
         found = self.full_snapshots[epoch].copy()
         for instance in self.instances:
@@ -336,7 +336,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.tracking)
     @rule(epochs=st.lists(_writes("operations"), min_size=1, max_size=4), parallelism=st.integers(1, 4))
-    def go_on_from_deltas(self, epochs: list[list[Write]], parallelism: int) -> None:
+    def continue_from_deltas(self, epochs: list[list[Write]], parallelism: int) -> None:
         """Restore from a full snapshot and its deltas, over other instances where that is claimed."""
         for writes in epochs:
             self.write(writes)
@@ -407,7 +407,7 @@ class StateMachine(RuleBasedStateMachine):
         """Continue with instances of a snapshot; snapshots of the old ones are dropped with them."""
         for instance in self.instances:
             instance.close()
-        self.held, self.chains = [], []
+        self.open_snapshots, self.chains = [], []
         self.instances = self.keyed.open_all(
             parallelism,
             handles,

@@ -157,7 +157,7 @@ class ColumnsMachine(RuleBasedStateMachine):
         self.model: dict[Any, Any] = {}
         self.before: dict[Any, Any] = {}
         self.touched: set[Any] = set()
-        self.held: list[tuple[Any, dict[Any, Any]]] = []
+        self.open_snapshots: list[tuple[Any, dict[Any, Any]]] = []
 
     def address(self, key: int, namespace: int) -> tuple[int, Any, int]:
         found = KEYS[self.meta][key % len(KEYS[self.meta])]
@@ -210,15 +210,15 @@ class ColumnsMachine(RuleBasedStateMachine):
 
     @rule()
     def take_a_snapshot(self) -> None:
-        self.held.append((self.table.snapshot(), dict(self.model)))
+        self.open_snapshots.append((self.table.snapshot(), dict(self.model)))
 
     @precondition(lambda machine: machine.held)
     @rule(which=st.integers(0, 9), at_once=st.booleans())
     def read_a_snapshot(self, which: int, at_once: bool) -> None:
-        snapshot, model = self.held[which % len(self.held)]
+        snapshot, model = self.open_snapshots[which % len(self.open_snapshots)]
         self.same(_all_of(snapshot, 100 if at_once else 2), model)
         if at_once:
-            del self.held[which % len(self.held)]
+            del self.open_snapshots[which % len(self.open_snapshots)]
             snapshot.release()
             snapshot.release()
 
@@ -239,18 +239,18 @@ class ColumnsMachine(RuleBasedStateMachine):
 
     @rule()
     def restore(self) -> None:
-        for snapshot, _ in self.held:
+        for snapshot, _ in self.open_snapshots:
             snapshot.release()
         handle = self.instance.write(self.instance.prepare(), self.folder)
         self.instance.close()
         self.instance = self.open_instance(handles=[handle])
         self.table = self.instance.table(self.meta)
-        self.held, self.before, self.touched = [], dict(self.model), set()
+        self.open_snapshots, self.before, self.touched = [], dict(self.model), set()
         if self.tracking:
             self.table.begin_epoch(self.epoch)
 
     @invariant()
-    def holds_what_the_dict_holds(self) -> None:
+    def equals_the_dict(self) -> None:
         assert len(self.table) == len(self.model)
         self.same(content(self.table), self.model)
         some = list(self.model)[:3]
