@@ -73,7 +73,7 @@ def change(random_: random.Random, model: Model, tasks: list[OperatorStateBacken
                 model.rules[key] = [value] if value % 3 == 1 else None
 
 
-def test_tasks_hold_what_lists_and_dicts_would(files):
+def test_tasks_agree_with_a_model_of_lists_and_dicts(files):
     random_ = random.Random(42)
     tasks, model = [OperatorStateBackend() for _ in range(3)], Model(3)
     for _ in range(150):

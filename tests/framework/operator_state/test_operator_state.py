@@ -311,7 +311,7 @@ def contents(backend: OperatorStateBackend) -> list[Any]:
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
-def test_a_snapshot_holds_what_was_there_before_later_changes(tmp_path, files_of, compression):
+def test_a_snapshot_does_not_see_later_changes(tmp_path, files_of, compression):
     """OP-03, OP-04: two snapshots one after another, compressed or not, written after the changes."""
     files = files_of(tmp_path, compression)
     backend = OperatorStateBackend()
@@ -404,7 +404,7 @@ def test_no_registered_state_gives_no_snapshot(backend, files):
     assert restored.metas() == []
 
 
-def test_empty_states_come_back_as_empty_registered_states(backend, files):
+def test_empty_states_are_restored_as_empty_registered_states(backend, files):
     """OP-04."""
     for state in ALL:
         backend.get_state(state)
@@ -416,7 +416,7 @@ def test_empty_states_come_back_as_empty_registered_states(backend, files):
             assert contents(restored) == [[], [], {}]
 
 
-def test_more_entries_than_one_batch_holds_come_back_in_their_order(backend, files):
+def test_more_entries_than_one_batch_are_restored_in_their_order(backend, files):
     numbers = backend.get_state(OperatorListState("s", types.INT64))
     numbers.update(range(10_001))
     for parallelism in (1, 3):
@@ -425,7 +425,7 @@ def test_more_entries_than_one_batch_holds_come_back_in_their_order(backend, fil
         assert [number for part in parts for number in part] == list(range(10_001))
 
 
-def test_large_and_strange_values_come_back(backend, files):
+def test_large_and_strange_values_are_restored(backend, files):
     strange = BroadcastState("s", types.tuple_of(types.STRING, types.INT64), types.BYTES)
     entries = {("ä\U0001f600\0", -(2**63)): b"\xff" * 3_000_000, ("", 2**63 - 1): b"", ("none", 0): None}
     put(backend, strange, entries)

@@ -210,7 +210,7 @@ def test_a_merge_that_raises_leaves_every_namespace(backend):
     assert len(list(backend.get_keys_and_namespaces("quotient"))) == 3
 
 
-def test_a_fold_does_not_merge_and_says_so(backend):
+def test_merging_folds_is_an_error(backend):
     backend.set_current_key(1)
     handle = backend.get_state(FOLDED, "a", types.STRING)
     handle.add("x")

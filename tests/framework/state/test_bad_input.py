@@ -510,7 +510,7 @@ def test_a_value_that_is_nested_too_deeply_is_refused(backend):
     assert backend.num_entries() == 0
 
 
-def test_a_value_that_holds_itself_is_kept_by_the_generic_type_and_refused_by_others(instances):
+def test_a_value_that_contains_itself_is_kept_by_the_generic_type_and_refused_by_others(instances):
     backend = instances.open()
     backend.set_current_key(1)
     itself: list[Any] = [1]
@@ -601,7 +601,7 @@ def test_a_type_of_a_newer_version_is_refused_by_file_and_state(instances, type_
     )
 
 
-def test_a_kind_of_state_that_is_not_known_here_is_refused_by_file_and_state(instances):
+def test_an_unknown_kind_of_state_is_refused_by_file_and_state(instances):
     writer = instances.writer(instances.open())
 
     class Meta:

@@ -232,7 +232,7 @@ def test_bulk_methods_need_no_current_key_and_leave_it(backend):
     assert (backend.current.key, backend.get_state(SEEN).get()) == (9, [])
 
 
-def test_bulk_methods_work_in_the_namespace_of_the_handle(backend):
+def test_bulk_methods_work_in_the_namespace_of_the_accessor(backend):
     seen = backend.get_state(SEEN, "w1", types.STRING)
     seen.add_many([1, 2], [10, 20])
     seen.set_namespace("w2")

@@ -103,7 +103,7 @@ def test_changes_of_another_instance_are_no_changes_of_the_next_epoch(tracking):
     assert by_key(tracking, 1, TALLIES) == ({3: (31,)}, set())
 
 
-def test_each_kind_of_state_tells_what_changed_since_an_epoch(tracking):
+def test_each_kind_of_state_reports_what_changed_since_an_epoch(tracking):
     """CL-01."""
     words, seen = tracking.get_state(WORDS), tracking.get_state(SEEN)
     counts, total = tracking.get_state(COUNTS), tracking.get_state(TOTAL)
@@ -190,13 +190,13 @@ def test_the_changes_of_a_restored_state_are_those_since_the_restore(instances):
     assert by_key(restored, 7, SEEN) == ({1: [1, 10]}, {3})
 
 
-def test_the_changes_of_a_state_registered_later_are_all_that_it_holds(tracking):
+def test_the_changes_of_a_state_registered_later_are_all_its_entries(tracking):
     tracking.begin_epoch(2)
     tracking.get_state(WORDS).update_many([1, 2], ["a", "b"])
     assert by_key(tracking, 0, WORDS) == by_key(tracking, 1, WORDS) == ({1: "a", 2: "b"}, set())
 
 
-def test_forgotten_changes_cannot_be_asked_for(tracking):
+def test_forgotten_changes_are_refused(tracking):
     words = tracking.get_state(WORDS)
     for epoch in (2, 3, 4):
         words.update_many([epoch], ["x"])
@@ -210,7 +210,7 @@ def test_forgotten_changes_cannot_be_asked_for(tracking):
         tracking.forget_changes(4)
 
 
-def test_epochs_ascend_and_tracking_has_to_be_asked_for(instances, tracking):
+def test_epochs_ascend_and_tracking_is_an_option(instances, tracking):
     with pytest.raises(ValueError, match="epoch 1 cannot begin after epoch 1"):
         tracking.begin_epoch(1)
     untracked = instances.open()
@@ -221,7 +221,7 @@ def test_epochs_ascend_and_tracking_has_to_be_asked_for(instances, tracking):
         instances.open(track_changes=True).changes_since(1)
 
 
-def test_a_full_snapshot_holds_everything_of_a_tracking_backend(instances, tracking):
+def test_a_full_snapshot_of_a_tracking_backend_has_every_entry(instances, tracking):
     tracking.get_state(SEEN).add_many([1, 2], [1, 2])
     tracking.begin_epoch(2)
     tracking.get_state(SEEN).add_many([1], [3])

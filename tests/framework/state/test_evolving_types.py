@@ -100,7 +100,7 @@ def test_a_value_of_a_class_that_changed_is_read_written_and_kept(instances):
     assert entries(backend, state)[1] == V2(0, "new", "note")
 
 
-def test_the_same_class_comes_back_as_itself(instances):
+def test_the_same_class_is_restored(instances):
     state = ValueState("s", click(V1))
     backend = instances.open([written(instances, state, V1)])
     assert entries(backend, state) == {key: V1(*pair) for key, pair in PAIRS.items()}

@@ -352,7 +352,7 @@ def test_another_kind_under_the_same_name_is_an_error_that_names_both(instances)
         restored.get_state(MapState("words", types.STRING, types.STRING))
 
 
-def test_a_second_look_up_returns_the_same_handle(backend):
+def test_a_second_look_up_returns_the_same_accessor(backend):
     assert backend.get_state(WORDS) is backend.get_state(ValueState("words", types.STRING))
     with pytest.raises(StateMigrationError, match="one type within a run"):
         backend.get_state(ValueState("words", types.INT64))

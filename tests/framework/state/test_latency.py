@@ -182,7 +182,7 @@ def test_an_operation_that_raises_is_not_measured_and_hides_no_later_one(instanc
     assert counts(backend) == {"s": {"update": 1}}
 
 
-def test_a_handle_at_another_key_is_measured_with_the_others(instances: Any) -> None:
+def test_an_accessor_at_another_key_is_measured_with_the_others(instances: Any) -> None:
     backend = instances.open(latency=LatencySampling(interval=1))
     backend.set_current_key(1)
     backend.get_state(ValueState("s", types.INT64, default=5))

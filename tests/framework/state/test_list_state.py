@@ -71,7 +71,7 @@ def test_none_is_refused_by_name_and_changes_nothing(backend, element, refused):
     assert backend.num_entries() == 1
 
 
-def test_the_message_for_none_says_where_it_is(numbers):
+def test_the_error_for_none_names_its_position(numbers):
     with pytest.raises(StateValueError, match=r"None at \[1\] is no element of a list. Leave it out"):
         numbers.add_all([1, None])
 

@@ -110,7 +110,7 @@ def test_a_registered_serializer_that_refuses_fails_the_write_by_the_states_name
     assert backend.num_entries() == 0
 
 
-def test_what_a_registered_serializer_makes_comes_back(instances, register):
+def test_values_of_a_registered_serializer_are_restored(instances, register):
     """SB-57."""
     register(Plain, marked)
     restored = instances.open([written(instances, Plain(1))])

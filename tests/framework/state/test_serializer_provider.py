@@ -71,7 +71,7 @@ def test_a_reconfigured_type_takes_the_place_of_the_registered_one(provider_of: 
 
 
 @both_orders
-def test_an_incompatible_type_is_refused_whenever_it_is_asked_for(provider_of: Any) -> None:
+def test_an_incompatible_type_is_refused_at_every_look_up(provider_of: Any) -> None:
     """MIG-25: the restored one is still there for whoever keeps the state as it is."""
     provider = provider_of(types.INT64, types.STRING)
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_each_of_the_two_comes_once() -> None:
         unregistered.restore(types.INT64)
 
 
-def test_nothing_can_be_asked_for_that_was_not_given() -> None:
+def test_a_serializer_that_was_not_set_is_refused() -> None:
     """MIG-25."""
     provider = SerializerProvider("s", "key", registered=types.INT64)
     with pytest.raises(

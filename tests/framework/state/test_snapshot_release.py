@@ -82,7 +82,7 @@ WAYS: dict[str, Way] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_snapshot_gives_back_what_it_holds_once_and_leaves_no_half_file(instances: Any, way: str) -> None:
+def test_a_snapshot_is_released_once_and_leaves_no_partial_file(instances: Any, way: str) -> None:
     """SNAP-01, SNAP-02."""
     before, meanwhile, error = WAYS[way]
     backend = instances.open()

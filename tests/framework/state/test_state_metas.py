@@ -46,7 +46,7 @@ NAMESPACE = types.tuple_of(types.INT64, types.INT64)
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
-def test_a_snapshot_tells_of_every_state_what_was_registered(instances, compression):
+def test_a_snapshot_has_the_registered_meta_of_every_state(instances, compression):
     """SER-06: also of a state without any entry; the reader needs not know the compression."""
     backend = instances.open(key=KEY)
     for state in STATES:

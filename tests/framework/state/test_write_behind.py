@@ -205,7 +205,7 @@ def test_a_cached_value_reaches_the_table_with_the_next_key_and_at_the_end(side)
     assert count.get_many(KEYS) == [(3, "a"), (9, "b"), (0, "")]
 
 
-def test_a_state_that_is_asked_for_most_keys_is_read_and_written_at_once(side):
+def test_a_state_used_for_most_keys_is_read_and_written_at_once(side):
     count = side.accessors["count"]
     for _ in range(3):
         side.begin(KEYS)
@@ -248,7 +248,7 @@ def test_keys_that_may_come_twice_are_not_prefetched(side):
     assert count.get_many(KEYS) == [(6, "")] * 3
 
 
-def test_a_state_that_is_asked_for_few_keys_is_not_prefetched(side):
+def test_a_state_used_for_few_keys_is_not_prefetched(side):
     word = side.accessors["word"]
     for _ in range(2):
         side.begin(KEYS)

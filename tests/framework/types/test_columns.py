@@ -328,7 +328,7 @@ def test_years_that_python_has_not_are_refused(serializer: TypeSerializer[Any], 
 
 @pytest.mark.parametrize("unit", ["s", "ms"])
 @pytest.mark.parametrize("number", [2**62, -(2**62)])
-def test_durations_that_64_bits_of_microseconds_do_not_hold_are_refused(unit: str, number: int) -> None:
+def test_durations_beyond_64_bits_of_microseconds_are_refused(unit: str, number: int) -> None:
     array = pa.array([0, number], pa.int64()).cast(pa.duration(unit))
     with pytest.raises(ValueTypeError, match=f"at most 292,000 years.*got int {number}. So many {unit} are"):
         types.DURATION.from_arrow(array)

@@ -195,7 +195,7 @@ def test_values_read_by_the_old_type_are_values_of_the_new_one_after_migration(
     assert new.from_bytes(new.to_bytes(value)) == value
 
 
-def test_a_verdict_says_why_and_where() -> None:
+def test_a_verdict_names_reason_and_part() -> None:
     new = types.map_of(types.STRING, types.list_of(types.STRING)).snapshot()
     verdict = new.resolve_compatibility(types.map_of(types.STRING, types.list_of(types.INT64)).snapshot())
     assert verdict.reason == "value: element: INT64 cannot be read as STRING"

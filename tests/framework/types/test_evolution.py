@@ -504,7 +504,7 @@ def test_pandas_timestamps_can_move_to_another_zone_but_not_get_or_lose_one() ->
         assert found == pd.Timestamp("2024-01-01 01:00", tz="Europe/Berlin")
 
 
-def test_a_nullable_record_needs_no_migration_since_its_own_header_tells() -> None:
+def test_a_record_that_becomes_nullable_needs_no_migration() -> None:
     record = types.record_of(Event)
     assert types.nullable(record).resolve_compatibility(written(record)).is_as_is
     assert types.nullable(record).from_bytes(record.to_bytes(Event(1))) == Event(1)

@@ -46,7 +46,7 @@ def restored() -> Any:
     return SerializerSnapshot.from_json(PICKLED.snapshot().to_json()).restore_serializer()
 
 
-def test_any_object_comes_back_equal_through_bytes_and_columns() -> None:
+def test_any_object_is_equal_after_bytes_and_columns() -> None:
     counter = Counter()
     counter.seen["a"] = 1
     for value in (counter, {1: [counter]}, lambda: 7, Counter, 2**100, frozenset({1}), "text"):

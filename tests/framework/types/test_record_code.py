@@ -305,7 +305,7 @@ class _Even(type(types.INT64)):
 
 
 @pytest.mark.parametrize("serializer", [_Even(), types.tuple_of(_Even()), types.nullable(_Even())])
-def test_a_type_with_a_check_of_its_own_is_asked_and_not_the_one_that_it_derives_from(serializer):
+def test_an_overridden_check_is_called_instead_of_the_inherited_one(serializer):
     check = types.value_checker(serializer)
 
     def wrapped(value):

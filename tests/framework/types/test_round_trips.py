@@ -244,7 +244,7 @@ def test_a_value_survives_its_bytes(typed: tuple[TypeSerializer[Any], Any]) -> N
 
 @COMMON
 @given(ONE_VALUE, ONE_VALUE)
-def test_is_value_says_what_check_says(
+def test_is_value_agrees_with_check(
     mine: tuple[TypeSerializer[Any], Any], other: tuple[TypeSerializer[Any], Any]
 ) -> None:
     """Of its own values, of those of other types, and of such as parts of it."""
@@ -282,7 +282,7 @@ def test_values_survive_an_arrow_column_whole_and_in_slices(
 
 @COMMON
 @given(PLAIN_COLUMN)
-def test_a_column_holds_what_pyarrow_would_put_into_it(typed: tuple[TypeSerializer[Any], list[Any]]) -> None:
+def test_a_column_equals_that_of_pyarrow(typed: tuple[TypeSerializer[Any], list[Any]]) -> None:
     serializer, values = typed
 
     def plain(value: Any) -> Any:

@@ -181,7 +181,7 @@ STRANGERS: list[tuple[TypeSerializer[Any], Any, str]] = [
 
 
 @pytest.mark.parametrize(("serializer", "value", "way_out"), STRANGERS, ids=shown)
-def test_a_value_that_would_not_come_back_as_it_is_is_refused_with_a_way_out(
+def test_a_value_that_a_restart_would_change_is_refused(
     serializer: TypeSerializer[Any], value: Any, way_out: str
 ) -> None:
     assert not serializer.is_value(value)
@@ -224,7 +224,7 @@ def test_a_value_that_is_refused_has_no_bytes_either(serializer: TypeSerializer[
     ],
     ids=shown,
 )
-def test_a_value_that_comes_back_equal_is_accepted(serializer: TypeSerializer[Any], value: Any) -> None:
+def test_a_value_that_a_restart_keeps_is_accepted(serializer: TypeSerializer[Any], value: Any) -> None:
     serializer.check(value)
     assert serializer.is_value(value)
     assert serializer.from_bytes(serializer.to_bytes(value)) == value
@@ -376,7 +376,7 @@ def test_a_column_is_of_a_type_where_each_of_its_values_is(serializer: TypeSeria
             assert serializer.are_values(column) == all(map(serializer.is_value, column)), column
 
 
-def test_a_value_that_holds_itself_is_kept_by_the_generic_type() -> None:
+def test_a_value_that_contains_itself_is_kept_by_the_generic_type() -> None:
     loop: list[Any] = [1]
     loop.append(loop)
     serializer = types.pickled()
@@ -391,7 +391,7 @@ def test_a_value_that_holds_itself_is_kept_by_the_generic_type() -> None:
         assert back[1] is back
 
 
-def test_a_value_that_holds_itself_is_refused_by_other_types() -> None:
+def test_a_value_that_contains_itself_is_refused_by_other_types() -> None:
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(ValueTypeError, match=r"at \[0\]\[0\], got list"):

@@ -31,19 +31,11 @@ class _NoKey:
 
 
 class KeySequence(NamedTuple):
-    """The keys of some rows, in the order in which each becomes the current one.
-
-    Attributes
-    ----------
-    keys : list
-    key_groups : list of int
-        Of each key.
-    distinct : bool
-        Whether no key is repeated.
-    """
+    """The keys of some rows, in the order in which each becomes the current one."""
 
     keys: list[Any]
     key_groups: list[int]
+    #: Whether no key is repeated.
     distinct: bool
 
 
@@ -57,7 +49,7 @@ class KeyContext:
     key : object
         None is a key.
     key_group : int
-        The key group of `key`; always set together with it.
+        Always set together with the key.
     timestamp : int or None
         The event time of the current record, in milliseconds since 1970 UTC.
     sequence : KeySequence
@@ -111,12 +103,7 @@ class KeyContext:
     ) -> tuple[list[Any], list[int]]:
         """Return the keys of a bulk call in canonical form, and the key group of each.
 
-        Parameters
-        ----------
-        keys : iterable
-        key_groups : sequence of int or ndarray of integers, optional
-            The key group of each key where the caller knows it; otherwise all are computed at once as Spark
-            does.
+        Key groups that the caller does not know are computed at once, as Spark does.
 
         Raises
         ------

@@ -79,7 +79,7 @@ def test_an_update_with_none_clears_an_expired_value_too(timed):
     assert state.value() is None and timed.backend.num_entries() == 0
 
 
-def test_the_default_is_there_again_when_the_value_is_expired_as_a_copy_for_each_key(timed):
+def test_an_expired_value_gives_way_to_a_copy_of_the_default_for_each_key(timed):
     """SB-44."""
     state = timed.state(ValueState("v", types.list_of(types.INT64), default=[7], ttl=TTL))
     first = state.value()

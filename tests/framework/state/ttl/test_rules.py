@@ -485,7 +485,7 @@ def test_idle_keys_go_at_the_end_of_an_epoch_with_an_expiry_index(rig):
     assert rig.stored == 0
 
 
-def test_an_expiry_index_knows_the_restored_entries(rig):
+def test_an_expiry_index_has_the_restored_entries(rig):
     _filled(rig, ttl(expiry_index=True), 50)
     rig.clock.now = 60
     rig.use(7)

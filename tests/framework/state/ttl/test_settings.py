@@ -95,7 +95,7 @@ def test_of_takes_every_setting():
     assert [(p.name, p.default) for p in ours[1:]] == [(p.name, p.default) for p in theirs[1:]]
 
 
-def test_a_time_to_live_says_what_it_is_that_is_not_by_default():
+def test_the_text_of_a_time_to_live_shows_changed_settings():
     assert str(Ttl.of("1 s")) == "1000 ms"
     changed = Ttl(5, UpdateType.ON_READ_AND_WRITE, incremental=IncrementalCleanup(7), expiry_index=True)
     assert str(changed) == (
@@ -338,7 +338,7 @@ def test_what_lacks_a_timestamp_or_has_another_type_is_refused(wrong):
             serializer.check(wrong)
 
 
-def test_lists_and_maps_are_known_by_clock_and_types():
+def test_lists_and_maps_are_equal_by_clock_and_types():
     """SER-09."""
     for serializer in (LISTS, MAPS):
         assert serializer.snapshot().restore_serializer() == serializer

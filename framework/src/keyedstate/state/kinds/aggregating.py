@@ -125,15 +125,15 @@ class AggregatingState(StateDescriptor[AggregatingStateAccessor[IN, ACC, OUT]]):
 class FoldingState(AggregatingState[IN, ACC, ACC]):
     """A fold per key: an aggregate that begins with a value and is its own result (as in Flink 1).
 
-    In checkpoints it is an aggregating state.  It cannot merge namespaces.
+    In checkpoints it is an aggregating state.  Its namespaces do not merge.
 
     Parameters
     ----------
     name : str
     initial : object
-        What the fold begins with for each key, as a copy.
+        The fold before the first value of each key, as a copy.
     function : callable
-        Returns ``(folded so far, added value)`` in one.
+        Returns ``(fold, added value)`` in one.
     type : TypeSerializer
         Of the fold.
     ttl : Ttl, optional

@@ -59,15 +59,9 @@ class OperatorStateDescriptor(Declaration[A], ABC, Generic[A]):
 
     @abstractmethod
     def create_accessor(self, meta: OperatorStateMeta, content: Any, side: BroadcastSide) -> A:
-        """Return the accessor over a state's content.
+        """Return the accessor over a state's content, which it shares with the operator state backend.
 
-        Parameters
-        ----------
-        meta : OperatorStateMeta
-            Has the serializers in use: those declared, or reconfigured ones.
-        content : list or dict
-            Shared with the operator state backend, which writes it into checkpoints.
-        side : BroadcastSide
+        The meta has the serializers in use: those declared, or reconfigured ones.
         """
 
 

@@ -50,23 +50,15 @@ class KeyedStateBackend:
 
     Attributes
     ----------
-    backend_name : str
-    key_groups : KeyGroupRange
-    max_parallelism : int
-        The number of key groups of the operator.
+    current : KeyContext
     clock : callable
         Returns processing time in milliseconds since 1970 UTC.
-    has_event_time : bool
-        Whether the operator knows the event time of its rows.
-    current : KeyContext
     on_record : callable or None
         See `ExpiringStates.on_record`.
     latency : LatencyTracker or None
         None where accesses are not sampled.
     orders_timers : bool
         Whether tables of timers keep them in the order of time.
-    timer_queue : {"auto", "heap", "ordered"}
-        The option ``timers.queue``.
     snapshots_asynchronously : bool
         Whether another thread may write a snapshot while the state changes.
     write_back : callable
@@ -138,11 +130,10 @@ class KeyedStateBackend:
         handles : sequence of StateHandle
             Snapshots to restore from; each is read only where it intersects the key groups of `keys`.
         local_base : Path, optional
-            Where the instance may make its private folder; the system's temporary folder by default.
+            The parent of the instance's private folder; the system's temporary folder by default.
         track_changes : bool, default False
             Whether `begin_epoch` and `changes_since` may be called; the restored state is no change.
         clock : callable, optional
-            Returns processing time in milliseconds since 1970 UTC; the machine's by default.
         event_time : bool, default True
             Whether the caller calls `advance_watermark`, so that states may expire in event time.
 
@@ -175,12 +166,8 @@ class KeyedStateBackend:
     def begin_write_behind(self, keys: KeySequence) -> None:
         """Let accessors cache what is stored under the current key, until `end_write_behind`.
 
-        Meanwhile only accessors may use the state: tables do not have what these cache.
-
-        Parameters
-        ----------
-        keys : KeySequence
-            From which the caller takes each current key, with its position in `KeyContext.turn`.
+        The caller takes each current key from `keys`, and sets its position in `KeyContext.turn`.  Meanwhile
+        only accessors may use the state: tables lack what these cache.
         """
         self.current.sequence = keys
         for accessor in self._states.cached:
@@ -194,13 +181,7 @@ class KeyedStateBackend:
     # -- the current key ------------------------------------------------------------------------------
 
     def set_current_key(self, key: object, key_group: int | None = None) -> None:
-        """Make a key the current one.
-
-        Parameters
-        ----------
-        key : object
-        key_group : int, optional
-            Its key group where the caller knows it; otherwise it is computed as Spark does.
+        """Make a key the current one; without a key group it is computed as Spark does.
 
         Raises
         ------
@@ -271,13 +252,8 @@ class KeyedStateBackend:
     def internal_table(self, name: str, namespace_serializer: TypeSerializer[Any]) -> AnyStateTable:
         """Return the table of a set of (key, namespace) that the framework keeps: entries without values.
 
-        Snapshots and deltas have it as they have the tables of states; no accessor uses it.
-
-        Parameters
-        ----------
-        name : str
-            Begins with `TIMER_TABLES`, so that no declared state has it.
-        namespace_serializer : TypeSerializer
+        Snapshots and deltas have it as they have the tables of states; no accessor uses it.  Its name begins
+        with `TIMER_TABLES`, so that no declared state has it.
 
         Raises
         ------
@@ -293,15 +269,7 @@ class KeyedStateBackend:
     def accessor_at(
         self, state: str, key: Any, key_group: int, namespace: object = VOID_NAMESPACE
     ) -> StateAccessor:
-        """Return an accessor that stays at one key and namespace, whatever the current key is.
-
-        Parameters
-        ----------
-        state : str
-            The name of a registered state.
-        key, key_group
-            As `KeyContext.locate` gives them.
-        namespace : object, optional
+        """Return another accessor of a registered state, which stays at one key and namespace.
 
         Raises
         ------

@@ -26,18 +26,7 @@ A = TypeVar("A", bound=StateAccessor)
 class RegisteredStates:
     """The registered states, over tables that are new or were restored.
 
-    Parameters
-    ----------
-    chosen : ChosenBackend
-    context : BackendContext
-    tables : dict
-        Every table by the name of its state; those of newly registered states are added.
-    tracker : ChangeTracker or None
-        Tracks the changes of tables, where the caller wants that.
-    latency : LatencyTracker or None
-    current : KeyContext
-        Whose key the accessors read and write.
-    expiring : ExpiringStates
+    `tables` has every table by the name of its state; those of newly registered states are added.
 
     Attributes
     ----------

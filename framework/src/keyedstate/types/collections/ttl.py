@@ -322,7 +322,7 @@ class TtlListSerializer(_TimedCollectionSerializer[TimedList[T]], Generic[T]):
 class TtlMapSerializer(_TimedCollectionSerializer[TimedDict[K, "V | None"]], Generic[K, V]):
     """Maps whose entries have timestamps.
 
-    Values may be None.  The null flag of the map marks a missing pair, so as bytes the values are nullable.
+    Values may be None: as bytes they are nullable, behind their timestamps.
     """
 
     plain_type: MapSerializer[K, V]

@@ -72,7 +72,7 @@ class Compatibility:
 
     @classmethod
     def reconfigured_with(cls, serializer: TypeSerializer[Any], reason: str = "") -> Compatibility:
-        """Return the verdict that `serializer` must be used instead of the new one."""
+        """Return the verdict that `serializer` replaces the new one."""
         return cls(Outcome.RECONFIGURED, serializer, reason)
 
     @classmethod
@@ -225,12 +225,8 @@ class TypeSerializer(ABC, Generic[T]):
 
         A class that overrides `is_value` alone gets this one, which calls it.
 
-        Parameters
-        ----------
-        first, value : str
-            Expressions for the value: the first is evaluated before the other, and once.
-        given : dict
-            The objects that names in the expression mean; new ones are added.
+        `first` and `value` are expressions for the value; the first is evaluated before the other, and once.
+        `given` has the objects of the names in the expression, to which new ones are added.
         """
         name = f"is_value{len(given)}"
         given[name] = self.is_value
@@ -327,10 +323,7 @@ class TypeSerializer(ABC, Generic[T]):
         names and generic values as bytes, so that state can be kept, moved and inspected without the program
         that made it.  Convert each restored value once, also where the verdict is as is.
 
-        Parameters
-        ----------
-        old : TypeSerializer
-            As `SerializerSnapshot.restore_serializer` returns it, and not incompatible with this one.
+        `old` is one of `SerializerSnapshot.restore_serializer`, and compatible with this serializer.
         """
         return None
 
@@ -396,7 +389,6 @@ class SerializerSnapshot:
         Raises
         ------
         UnknownSerializerError, InvalidSnapshotError
-            As `from_json`.
         """
         document = self.to_json()
         factory = registration_of(self.type_name, self.version).factory
@@ -412,7 +404,6 @@ class SerializerSnapshot:
         Raises
         ------
         UnknownSerializerError, InvalidSnapshotError
-            As `from_json`, for either snapshot.
         """
         serializer = self.restore_serializer()
         try:
