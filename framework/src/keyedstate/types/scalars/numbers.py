@@ -11,7 +11,6 @@ import math
 import struct
 from array import array as machine_array
 from collections.abc import Collection, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import pyarrow as pa
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import inferred, plain_numbers, put_nones
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot
-from keyedstate.types.scalars.scalar import SingletonSerializer, register_singleton
+from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
 #: The only NaN in keys: dicts find a NaN by identity.
 CANONICAL_NAN = math.nan
@@ -29,7 +28,7 @@ CANONICAL_NAN = math.nan
 _FLOAT32_LIMIT = 3.4028235677973366e38
 
 
-class BooleanSerializer(SingletonSerializer[bool]):
+class BooleanSerializer(ClassSerializer[bool]):
     """Truth values in one byte, 0 or 1."""
 
     type_name = "boolean"
@@ -37,15 +36,6 @@ class BooleanSerializer(SingletonSerializer[bool]):
     constraint = "True or False"
 
     arrow_type = pa.bool_()
-
-    def is_value(self, value: object) -> bool:
-        return value is True or value is False
-
-    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
-        return f"({first} is True or {value} is False)"
-
-    def are_values(self, values: Collection[object]) -> bool:
-        return {bool}.issuperset(map(type, values))
 
     def serialize(self, value: bool, out: DataOutputView) -> None:
         if value is not True and value is not False:
@@ -63,7 +53,7 @@ class IntegerSerializer(SingletonSerializer[int]):
     """Signed integers of a fixed width; a bool is not an integer."""
 
     python_type = int
-    advice = MappingProxyType({bool: "Declare the state as BOOLEAN, or convert the value with int()."})
+    advice = ((bool, "Declare the state as BOOLEAN, or convert the value with int()."),)
     advice_within = "Declare the state with a wider type, or STRING for numbers beyond 64 bits."
     arrow_type = pa.int64()
     fixed_code: str
@@ -159,9 +149,7 @@ class _FloatSerializer(SingletonSerializer[float]):
     python_type = float
     needs_canonical = True
 
-    advice = MappingProxyType(
-        {int: "Convert it with float(): an int would come back as a float after a restart."}
-    )
+    advice = ((int, "Convert it with float(): an int would come back as a float after a restart."),)
 
     def read_column(self, array: pa.Array) -> list[float | None]:
         return put_nones(plain_numbers(array, 0.0).tolist(), array)
@@ -207,7 +195,7 @@ class Float32Serializer(_FloatSerializer):
         return narrow
 
 
-class Float64Serializer(_FloatSerializer):
+class Float64Serializer(_FloatSerializer, ClassSerializer[float]):
     """Floats in eight bytes."""
 
     type_name = "float64"
@@ -215,15 +203,6 @@ class Float64Serializer(_FloatSerializer):
     fixed_code = "d"
 
     arrow_type = pa.float64()
-
-    def is_value(self, value: object) -> bool:
-        return value.__class__ is float
-
-    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
-        return f"({first}.__class__ is float)"
-
-    def are_values(self, values: Collection[object]) -> bool:
-        return {float}.issuperset(map(type, values))
 
     def serialize(self, value: float, out: DataOutputView) -> None:
         if value.__class__ is not float:

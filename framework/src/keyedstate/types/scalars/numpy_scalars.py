@@ -13,7 +13,7 @@ from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
-from keyedstate.types.scalars.scalar import ScalarSerializer
+from keyedstate.types.scalars.scalar import ClassSerializer
 
 _NAMES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
@@ -21,7 +21,7 @@ _NAMES = (
 
 
 @restorable
-class NumpyScalarSerializer(ScalarSerializer[Any]):
+class NumpyScalarSerializer(ClassSerializer[Any]):
     """NumPy's own numbers, such as ``numpy.float32(0.5)``.
 
     As keys of maps every NaN is one, and -0.0 is 0.0.
@@ -63,9 +63,6 @@ class NumpyScalarSerializer(ScalarSerializer[Any]):
     @property
     def arrow_type(self) -> pa.DataType:
         return pa.from_numpy_dtype(self.dtype)
-
-    def is_value(self, value: object) -> bool:
-        return value.__class__ is self.python_type
 
     def way_out(self, value: object) -> str:
         if value is not None:

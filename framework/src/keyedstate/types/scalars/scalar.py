@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,7 +26,7 @@ class ScalarSerializer(ColumnarSerializer[T], Generic[T]):
     python_type : type
     constraint : str
         For errors: the end of "expected INT8 (an int ...".
-    advice : mapping of type to str
+    advice : sequence of (type or tuple of types, str)
         The way out for values of other classes.
     advice_within : str
         The way out for a value of the class itself that does not fulfil the constraint.
@@ -36,7 +35,7 @@ class ScalarSerializer(ColumnarSerializer[T], Generic[T]):
     immutable = True
     python_type: type
     constraint: str
-    advice: Mapping[type, str] = MappingProxyType({})
+    advice: Sequence[tuple[type | tuple[type, ...], str]] = ()
     advice_within: str = ""
 
     @abstractmethod
@@ -55,8 +54,8 @@ class ScalarSerializer(ColumnarSerializer[T], Generic[T]):
         name = self.python_type.__name__
         if self.advice_within and value.__class__ is self.python_type:
             return self.advice_within
-        for cls, advice in self.advice.items():
-            if isinstance(value, cls):
+        for classes, advice in self.advice:
+            if isinstance(value, classes):
                 return advice
         if value is None:
             return f"Declare the type as nullable({self!r}) if None is a value."

@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime as dt
 from abc import abstractmethod
 from collections.abc import Sequence
-from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -59,9 +58,7 @@ class DateSerializer(ClassSerializer[dt.date]):
 
     arrow_type = pa.date32()
 
-    advice = MappingProxyType(
-        {dt.datetime: "Convert it with .date(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."}
-    )
+    advice = ((dt.datetime, "Convert it with .date(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."),)
 
     def serialize(self, value: dt.date, out: DataOutputView) -> None:
         if value.__class__ is not dt.date:
@@ -190,9 +187,7 @@ class TimeSerializer(SingletonSerializer[dt.time]):
     def is_value(self, value: object) -> bool:
         return value.__class__ is dt.time and value.tzinfo is None
 
-    advice = MappingProxyType(
-        {dt.datetime: "Convert it with .time(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."}
-    )
+    advice = ((dt.datetime, "Convert it with .time(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."),)
     advice_within = "Drop the zone with .replace(tzinfo=None)."
 
     def serialize(self, value: dt.time, out: DataOutputView) -> None:

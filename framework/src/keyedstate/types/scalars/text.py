@@ -12,7 +12,6 @@ from array import array as machine_array
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -115,7 +114,7 @@ class StringSerializer(SingletonSerializer[str]):
     type_name = "string"
     python_type = str
     constraint = "a str without lone surrogates"
-    advice = MappingProxyType({bytes: "Decode it, or declare the state as BYTES."})
+    advice = ((bytes, "Decode it, or declare the state as BYTES."),)
     advice_within = (
         "Lone surrogates are halves of characters and no valid Unicode: replace them with "
         "value.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace'), or store BYTES."
@@ -195,12 +194,12 @@ class BytesSerializer(ClassSerializer[bytes]):
 
     arrow_type = pa.binary()
 
-    advice = MappingProxyType(
-        {
-            bytearray: "Convert it with bytes(): what can change in place cannot be shared with a snapshot.",
-            memoryview: "Convert it with bytes(): what can change in place cannot be shared with a snapshot.",
-            str: "Encode it, or declare the state as STRING.",
-        }
+    advice = (
+        (
+            (bytearray, memoryview),
+            "Convert it with bytes(): what can change in place cannot be shared with a snapshot.",
+        ),
+        (str, "Encode it, or declare the state as STRING."),
     )
 
     def serialize(self, value: bytes, out: DataOutputView) -> None:
@@ -227,7 +226,7 @@ class UuidSerializer(ClassSerializer[uuid.UUID]):
 
     arrow_type = pa.binary(_UUID_BYTES)
 
-    advice = MappingProxyType({str: "Convert it with uuid.UUID(), or declare the state as STRING."})
+    advice = ((str, "Convert it with uuid.UUID(), or declare the state as STRING."),)
 
     def serialize(self, value: uuid.UUID, out: DataOutputView) -> None:
         if value.__class__ is not uuid.UUID:
