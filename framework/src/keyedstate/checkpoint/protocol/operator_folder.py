@@ -47,6 +47,7 @@ T = TypeVar("T")
 
 FORMAT_VERSION = 1
 OWNER = "_owner"
+#: Empty files by which a user allows something; the last two are followed by an epoch.
 START_EMPTY = "_start-empty"
 CONTINUE_AT = "_continue-at-"
 SET_BACK = "_set-back-to-"
@@ -144,18 +145,6 @@ class OperatorFolder:
         found = [file.name for file in self._all.describe() if file.is_folder and _UID.fullmatch(file.name)]
         owners = {uid: self.sibling(uid).read_owner() for uid in found if uid != self.uid}
         return [uid for uid, owner in owners.items() if owner is not None and owner.query_id == query_id]
-
-    def may_start_empty(self) -> bool:
-        """Return whether a user has allowed the operator to begin without state in a running query."""
-        return self.storage.exists(START_EMPTY)
-
-    def may_continue_at(self, epoch: int) -> bool:
-        """Return whether a user has allowed an epoch to continue from a state that lacks earlier epochs."""
-        return self.storage.exists(f"{CONTINUE_AT}{epoch}")
-
-    def may_set_back_to(self, epoch: int) -> bool:
-        """Return whether a user has said that the query was set back to an epoch."""
-        return self.storage.exists(f"{SET_BACK}{epoch}")
 
     # -- checkpoints -------------------------------------------------------------------------------
 

@@ -156,16 +156,17 @@ def _entered(
 
 def _check_not_overtaken(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
     """Refuse a run whose epoch another run has passed, unless the user has set the query back (P2)."""
-    if folder.may_set_back_to(identity.epoch):
+    consent = f"{SET_BACK}{identity.epoch}"
+    if folder.storage.exists(consent):
         # Also where nothing is later: a consent that stayed would count for a run that is overtaken.
         _set_back(folder, identity, owner)
         return
     later = {epoch for epoch in folder.checkpoints() if epoch > identity.epoch}
     later |= {epoch for epoch in folder.attempt_epochs() if epoch > identity.epoch and folder.attempts(epoch)}
     if later:
-        consent = folder.storage.location(f"{SET_BACK}{identity.epoch}")
+        location = folder.storage.location(consent)
         raise OvertakenRunError(
-            folder.location, identity.uid, identity.run_id, identity.epoch, max(later), consent
+            folder.location, identity.uid, identity.run_id, identity.epoch, max(later), location
         )
 
 
@@ -228,9 +229,10 @@ def find_restore_point(
     if newest is None and identity.epoch > owner.first_epoch:
         raise _no_checkpoint(folder, identity, folder.checkpoints())
     missed = newest is not None and newest.epoch < identity.epoch - 1 and newest.run_id != identity.run_id
-    if each_epoch and newest is not None and missed and not folder.may_continue_at(identity.epoch):
-        consent = folder.storage.location(f"{CONTINUE_AT}{identity.epoch}")
-        raise MissedEpochsError(folder.location, identity.uid, identity.epoch, newest.epoch, consent)
+    consent = f"{CONTINUE_AT}{identity.epoch}"
+    if each_epoch and newest is not None and missed and not folder.storage.exists(consent):
+        location = folder.storage.location(consent)
+        raise MissedEpochsError(folder.location, identity.uid, identity.epoch, newest.epoch, location)
     return newest
 
 
@@ -299,7 +301,7 @@ def _why_not_new(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointEr
     if folder.holds_state():
         found = f"its file {OWNER} is gone, so it is unknown whose state the rest is"
         return MissingCheckpointError(folder.location, identity.uid, identity.epoch, found)
-    if identity.epoch > 0 and not folder.may_start_empty():
+    if identity.epoch > 0 and not folder.storage.exists(START_EMPTY):
         consent = folder.storage.location(START_EMPTY)
         siblings = folder.siblings(identity.query_id)
         return MissingStateFolderError(folder.location, identity.uid, identity.epoch, consent, siblings)

@@ -255,15 +255,15 @@ def _compare_operator_state(
     return difference
 
 
-def _elements(stored: OperatorSnapshot, meta: OperatorStateMeta) -> Iterator[tuple[tuple[Any, Any], Any]]:
+def _elements(snapshot: OperatorSnapshot, meta: OperatorStateMeta) -> Iterator[tuple[tuple[Any, Any], Any]]:
     """Yield the entries of a map, or the elements of a list by their position in that of all tasks."""
     is_map = meta.kind is OperatorStateKind.BROADCAST
     following = itertools.count()
-    for part in stored.metadata.parts:
+    for part in snapshot.metadata.parts:
         file = part.operator_state
         if file is None or meta.name not in file.segment.entries:
             continue
-        with closing(SegmentHandle.open(stored.storage, file.segment)) as handle:
+        with closing(SegmentHandle.open(snapshot.storage, file.segment)) as handle:
             for batch in handle.entries(meta.name, OPERATOR_KEY_GROUP):
                 keys = batch.keys if is_map else itertools.islice(following, len(batch))
                 yield from zip(zip(batch.namespaces, keys, strict=True), batch.values, strict=True)

@@ -41,13 +41,6 @@ class Fault(str, enum.Enum):
     UNREADABLE = "unreadable"
 
 
-_FAULTS = {
-    Status.DAMAGED: Fault.DAMAGED,
-    Status.TOO_NEW: Fault.TOO_NEW,
-    Status.UNREADABLE: Fault.UNREADABLE,
-}
-
-
 @dataclass(frozen=True)
 class Problem:
     """A file that is damaged, missing or unreadable."""
@@ -153,11 +146,12 @@ class Inspector:
 
     def _collect(self) -> None:
         if self._survey.owner_problem:
-            self._problems.append(self._owner_problem())
+            fault = Fault.DAMAGED if self._storage.exists(OWNER) else Fault.MISSING
+            self._problems.append(Problem(OWNER, fault, self._survey.owner_problem))
         for checkpoint in self._checkpoints:
-            if checkpoint.status in _FAULTS:
+            if checkpoint.status.is_problem:
                 epochs = () if checkpoint.epoch is None else (checkpoint.epoch,)
-                fault = _FAULTS[checkpoint.status]
+                fault = Fault(checkpoint.status.value)
                 self._problems.append(Problem(checkpoint.path, fault, checkpoint.problem, epochs))
             elif checkpoint.metadata is not None:
                 for part in checkpoint.metadata.parts:
@@ -166,10 +160,6 @@ class Inspector:
             for attempt in epoch.attempts:
                 if attempt.finished and not epoch.is_left_over:
                     self._want_attempt(attempt.path, epoch.epoch)
-
-    def _owner_problem(self) -> Problem:
-        fault = Fault.DAMAGED if self._storage.exists(OWNER) else Fault.MISSING
-        return Problem(OWNER, fault, self._survey.owner_problem)
 
     def _want_attempt(self, path: str, epoch: int) -> None:
         assert self._survey.operator.folder is not None, "attempts are those of an operator's folder"
@@ -200,15 +190,15 @@ class Inspector:
             self._problems.append(Problem(named_by, Fault.DAMAGED, detail, epochs, partitions))
 
     def _problem_of(self, wanted: Wanted, advance: Advance) -> Problem | None:
-        try:
-            faults = list(_faults_of(self._storage, wanted, advance))
-        except MissingFileError:
+        faults = list(_faults_of(self._storage, wanted, advance))
+        missing = [found for found in faults if found[0] is Fault.MISSING]
+        if missing:
             gone = {path for path in wanted.named_by if not self._storage.exists(path)}
             self._deleted |= gone
             if gone == wanted.named_by:
                 # Clean-up has deleted it together with all that named it.
                 return None
-            faults = [(Fault.MISSING, "the file does not exist")]
+            faults = missing[:1]
         if not faults:
             return None
         fault, detail = faults[0]
@@ -229,8 +219,6 @@ def problems_of_savepoint(savepoint: SavepointFolder) -> list[Problem]:
     for path, reading in readings.items():
         try:
             reading()
-        except MissingFileError:
-            found.append(Problem(path, Fault.MISSING, "the file does not exist"))
         except CheckpointError as error:
             found.append(Problem(path, *_fault_of(error)))
     return found
@@ -278,8 +266,6 @@ def _faults_of_native(
                 digest.update(piece)
                 done += len(piece)
                 advance(len(piece))
-    except MissingFileError:
-        raise
     except CheckpointError as error:
         yield _fault_of(error)
         return
@@ -290,7 +276,7 @@ def _faults_of_native(
 
 
 def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> Iterator[tuple[Fault, str]]:
-    """Read one file to its end, and yield its faults; raises `MissingFileError`."""
+    """Read one file to its end, and yield its faults."""
     if wanted.role == NATIVE:
         yield from _faults_of_native(storage, wanted.segment, advance)
         return
@@ -298,9 +284,6 @@ def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> 
     entries = sum(segment.entries.values())
     try:
         handle = SegmentHandle.open(storage, segment)
-    except MissingFileError:
-        advance(left)
-        raise
     except CheckpointError as error:
         advance(left)
         yield _fault_of(error)
@@ -319,8 +302,6 @@ def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> 
                 except UnreadableStateError as error:
                     # Its checksum is right; only the values cannot be decoded.
                     unreadable[state] = error
-                except MissingFileError:
-                    raise
                 except CheckpointError as error:
                     yield _fault_of(error)
         yield from map(_fault_of, unreadable.values())
@@ -338,6 +319,8 @@ def _check_groups(
 
 
 def _fault_of(error: CheckpointError) -> tuple[Fault, str]:
+    if isinstance(error, MissingFileError):
+        return Fault.MISSING, "the file does not exist"
     if isinstance(error, CorruptFileError):
         return Fault.DAMAGED, error.what
     if isinstance(error, FormatVersionError):

@@ -26,12 +26,14 @@ class AllStatesReader(StateReader):
     """
 
     def __init__(
-        self, stored: OperatorSnapshot, metas: dict[str, StateMeta], allow_generic: bool = False
+        self, snapshot: OperatorSnapshot, metas: dict[str, StateMeta], allow_generic: bool = False
     ) -> None:
         self.name = ""
-        self._stored = stored
-        self._readers = {name: KeyedStateReader(stored, meta, allow_generic) for name, meta in metas.items()}
-        key_names, own_names, key_types = _shared(stored, self._readers)
+        self._snapshot = snapshot
+        self._readers = {
+            name: KeyedStateReader(snapshot, meta, allow_generic) for name, meta in metas.items()
+        }
+        key_names, own_names, key_types = _shared(snapshot, self._readers)
         self.key_names, self.own_names = key_names, own_names
         fields = [
             *zip(key_names, key_types, strict=True),
@@ -62,7 +64,7 @@ class AllStatesReader(StateReader):
 
 
 def _shared(
-    stored: OperatorSnapshot, readers: dict[str, KeyedStateReader]
+    snapshot: OperatorSnapshot, readers: dict[str, KeyedStateReader]
 ) -> tuple[list[str], dict[str, str], list[pa.DataType]]:
     """Return the names of the key's columns and of ours, and the types of the key's."""
     for reader in readers.values():

@@ -92,16 +92,16 @@ class KeyedStateReader(StateReader):
     GenericStateRefusedError
     """
 
-    def __init__(self, stored: OperatorSnapshot, meta: StateMeta, allow_generic: bool = False) -> None:
+    def __init__(self, snapshot: OperatorSnapshot, meta: StateMeta, allow_generic: bool = False) -> None:
         if not allow_generic:
-            _refuse_generic(stored, meta.name, meta.value_serializer, meta.namespace_serializer)
+            _refuse_generic(snapshot, meta.name, meta.value_serializer, meta.namespace_serializer)
         self.name = meta.name
         self.kind = meta.kind
-        self._stored = stored
+        self._snapshot = snapshot
         self._meta = meta
-        known = [part.ttl_ms[meta.name] for part in stored.metadata.parts if meta.name in part.ttl_ms]
+        known = [part.ttl_ms[meta.name] for part in snapshot.metadata.parts if meta.name in part.ttl_ms]
         self._ttl_ms = max(known, default=None)
-        key_names = [name for name, _ in stored.metadata.key_columns] or ["key"]
+        key_names = [name for name, _ in snapshot.metadata.key_columns] or ["key"]
         key = meta.key_serializer.arrow_type
         self._key_is_struct = len(key_names) > 1
         key_types = [field.type for field in key] if self._key_is_struct else [key]
@@ -127,7 +127,7 @@ class KeyedStateReader(StateReader):
         self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
     ) -> list[StateSlice]:
         pieces = []
-        for number, part in enumerate(self._stored.metadata.parts):
+        for number, part in enumerate(self._snapshot.metadata.parts):
             wanted = part.key_groups if key_groups is None else part.key_groups.intersection(key_groups)
             native = () if part.native is None else (part.native,)
             files = [*part.segments, *part.deltas, *native]
@@ -140,7 +140,7 @@ class KeyedStateReader(StateReader):
         return pieces
 
     def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
-        with opened_handles(self._stored.metadata, self._stored.storage, piece.key_groups) as handles:
+        with opened_handles(self._snapshot.metadata, self._snapshot.storage, piece.key_groups) as handles:
             for handle in handles:
                 metas = {meta.name: meta for meta in handle.states}
                 if self.name not in metas:
@@ -194,13 +194,13 @@ class OperatorStateReader(StateReader):
     """
 
     def __init__(
-        self, stored: OperatorSnapshot, meta: OperatorStateMeta, allow_generic: bool = False
+        self, snapshot: OperatorSnapshot, meta: OperatorStateMeta, allow_generic: bool = False
     ) -> None:
         if not allow_generic:
-            _refuse_generic(stored, meta.name, meta.key_serializer, meta.value_serializer)
+            _refuse_generic(snapshot, meta.name, meta.key_serializer, meta.value_serializer)
         self.name = meta.name
         self.kind = meta.kind
-        self._stored = stored
+        self._snapshot = snapshot
         self._is_map = meta.kind is OperatorStateKind.BROADCAST
         value = ("value", meta.value_serializer.arrow_type)
         state = ("state", pa.string())
@@ -214,7 +214,7 @@ class OperatorStateReader(StateReader):
     ) -> list[StateSlice]:
         slices = [
             StateSlice(KeyGroupRange(OPERATOR_KEY_GROUP, OPERATOR_KEY_GROUP), number)
-            for number, part in enumerate(self._stored.metadata.parts)
+            for number, part in enumerate(self._snapshot.metadata.parts)
             if part.operator_state is not None and self._is_in(part.operator_state)
         ]
         return slices[:1] if self._is_map else slices
@@ -223,10 +223,10 @@ class OperatorStateReader(StateReader):
         return any(document.get("name") == self.name for document in file.states)
 
     def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
-        file = self._stored.metadata.parts[piece.part].operator_state
+        file = self._snapshot.metadata.parts[piece.part].operator_state
         assert file is not None, "a slice of a part without operator state"
         position = 0
-        with closing(SegmentHandle.open(self._stored.storage, file.segment)) as handle:
+        with closing(SegmentHandle.open(self._snapshot.storage, file.segment)) as handle:
             for entries in handle.columns(self.name, OPERATOR_KEY_GROUP):
                 _, keys, values = entries.columns
                 rows = entries.num_rows
@@ -244,7 +244,7 @@ class OperatorStateReader(StateReader):
                     raise UnreadableStateError(handle.location, self.name, reason) from error
 
 
-def reader_of(stored: OperatorSnapshot, name: str, *, allow_generic: bool = False) -> StateReader:
+def reader_of(snapshot: OperatorSnapshot, name: str, *, allow_generic: bool = False) -> StateReader:
     """Return the reader of a keyed state or an operator state.
 
     Raises
@@ -253,18 +253,18 @@ def reader_of(stored: OperatorSnapshot, name: str, *, allow_generic: bool = Fals
         With the closest names.
     GenericStateRefusedError, UnreadableStateError
     """
-    keyed, of_operator = stored.states(), stored.operator_states()
+    keyed, of_operator = snapshot.states(), snapshot.operator_states()
     if name in keyed:
-        return KeyedStateReader(stored, keyed[name], allow_generic)
+        return KeyedStateReader(snapshot, keyed[name], allow_generic)
     if name in of_operator:
-        return OperatorStateReader(stored, of_operator[name], allow_generic)
-    raise UnknownStateError(stored.location, name, [*keyed, *of_operator])
+        return OperatorStateReader(snapshot, of_operator[name], allow_generic)
+    raise UnknownStateError(snapshot.location, name, [*keyed, *of_operator])
 
 
-def _refuse_generic(stored: OperatorSnapshot, state: str, *serializers: TypeSerializer[Any]) -> None:
+def _refuse_generic(snapshot: OperatorSnapshot, state: str, *serializers: TypeSerializer[Any]) -> None:
     for serializer in serializers:
         for part in generic_parts(serializer):
-            raise GenericStateRefusedError(stored.location, state, part)
+            raise GenericStateRefusedError(snapshot.location, state, part)
 
 
 def _free_name(name: str, taken: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import contextlib
 from dataclasses import dataclass
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata, Owner, SavepointOrigin, TaskIdentity
-from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import METADATA, START_EMPTY, OperatorFolder
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
@@ -67,7 +67,7 @@ class SavepointRestore:
         CheckpointError
             Where a file, which is named, cannot be read.
         """
-        if self.uri is None or folder.may_start_empty():
+        if self.uri is None or folder.storage.exists(START_EMPTY):
             return None
         savepoint = self._open(self.uri)
         self._refuse_new(savepoint, folder.uid)

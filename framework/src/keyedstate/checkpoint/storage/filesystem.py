@@ -347,7 +347,11 @@ class OutputFile:
         # Whether there may be something of the file in the storage.
         self._begun = storage.is_local
         if storage.is_local:
-            self._stream = storage._run("write", path, self._open_local)
+            self._stream = storage._run(
+                "write",
+                path,
+                lambda: local_disk.create(self._target, storage.permissions, _WRITE_BUFFER_BYTES),
+            )
 
     def write(self, data: bytes) -> None:
         """Append bytes."""
@@ -360,7 +364,8 @@ class OutputFile:
             return
         if self._stream is None:
             self._begun = True
-            self._stream = self._storage._run("write", self._path, self._open_remote)
+            storage = self._storage
+            self._stream = storage._run("write", self._path, lambda: storage._remote_output(self._target))
         self._storage._run("write", self._path, self._send_buffer, once=True)
 
     def close(self) -> None:
@@ -390,12 +395,6 @@ class OutputFile:
         if self._unsent_bytes >= _UNSENT_OUTPUT_BYTES:
             self._stream.flush()
             self._unsent_bytes = 0
-
-    def _open_local(self) -> Any:
-        return local_disk.create(self._target, self._storage.permissions, _WRITE_BUFFER_BYTES)
-
-    def _open_remote(self) -> Any:
-        return self._storage._remote_output(self._target)
 
     def _release(self) -> bytes:
         data = b"".join(self._buffer)

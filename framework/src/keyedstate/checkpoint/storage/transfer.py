@@ -82,12 +82,16 @@ def transfer(
     try:
         futures = [pool.submit(running.copy, file) for file in wanted]
         wait(futures, return_when=FIRST_EXCEPTION)
-        running.raise_first()
+        if running.first_error is not None:
+            raise running.first_error
         return [future.result() for future in futures]
     except BaseException:
         running.stop.set()
         _shut_down_whatever_comes(pool)
-        running.delete_copies()
+        for path in running.copied:
+            # What cannot be deleted stays, since another error is being reported.
+            with contextlib.suppress(StorageError):
+                target.delete_file(path)
         raise
     finally:
         pool.shutdown()
@@ -108,8 +112,8 @@ class _Transfer:
         self._progress = progress
         self._cancelled = cancelled
         self._lock = threading.Lock()
-        self._first: BaseException | None = None
-        self._copied: list[str] = []
+        self.first_error: BaseException | None = None
+        self.copied: list[str] = []
         self.stop = threading.Event()
 
     def copy(self, file: FileCopy) -> CopiedFile:
@@ -122,23 +126,12 @@ class _Transfer:
             )
         except BaseException as error:
             with self._lock:
-                self._first = self._first or error
+                self.first_error = self.first_error or error
             self.stop.set()
             raise
         with self._lock:
-            self._copied.append(file.target)
+            self.copied.append(file.target)
         return copied
-
-    def raise_first(self) -> None:
-        """Raise the first error, where there is one."""
-        if self._first is not None:
-            raise self._first
-
-    def delete_copies(self) -> None:
-        """Delete what was copied; errors are suppressed, since another one is being reported."""
-        for path in self._copied:
-            with contextlib.suppress(StorageError):
-                self._target.delete_file(path)
 
     def _copy_once(self, file: FileCopy) -> CopiedFile:
         source = self._source.open_input(file.source)
