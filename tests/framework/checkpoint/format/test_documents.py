@@ -1,4 +1,4 @@
-"""Documents of checkpoints: their bytes, and what is refused of one whose checksum is right."""
+"""Documents of checkpoints: their bytes, and which content is refused although its checksum is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operator state beside the keyed state of an attempt: named in its manifest, checked, and cleaned up."""
+"""Operator state files of an attempt: referenced by its manifest, verified, and cleaned up."""
 
 from __future__ import annotations
 

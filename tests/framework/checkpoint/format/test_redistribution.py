@@ -1,4 +1,4 @@
-"""Who gets which operator state: the parts of a checkpoint dealt out to the tasks that restore it."""
+"""Operator state of a checkpoint, redistributed to the tasks that restore it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator publishes each epoch once it is whole, and deletes only what nobody needs."""
+"""The coordinator publishes each complete epoch, and deletes only what is obsolete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of others in folders of ours: no clean-up deletes them, also where they come in the midst of one."""
+"""Files of users in checkpoint folders: no clean-up deletes them, even if they are added during one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader holds is there until it lets go or the time is over, whatever clean-up does meanwhile."""
+"""Leased data exists until the lease is released or expires, whatever clean-up does meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of an epoch are those of its manifests, and are there before Spark goes on."""
+"""The metrics of an epoch come from its manifests, and are available before Spark continues."""
 
 from __future__ import annotations
 

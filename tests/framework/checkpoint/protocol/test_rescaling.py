@@ -1,4 +1,4 @@
-"""Any parallelism after any other: whole key groups move, and each task reads its own alone."""
+"""Any parallelism after any other: key groups move, and each task reads only its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state whose type not all tasks have changed yet, in the hands of one task."""
+"""A task restores a state whose type only some tasks have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any stored state becomes a savepoint: whole, in the canonical form, compressed as asked for."""
+"""Any snapshot becomes a savepoint: full, in the canonical form, with the chosen compression."""
 
 from __future__ import annotations
 

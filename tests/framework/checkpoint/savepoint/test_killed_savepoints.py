@@ -1,4 +1,4 @@
-"""A process is killed with SIGKILL at each step of a savepoint, and what it leaves is never believed."""
+"""A process is killed with SIGKILL at each step of a savepoint; its leftovers are never taken for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One address finds the stored state that a user means, or says what is there instead."""
+"""One address finds the snapshot that a user means, or the error names what exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is copied of Spark's checkpoint location: everything up to one micro-batch, and nothing behind it."""
+"""The copied files of Spark's checkpoint location: all up to one micro-batch, and none after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A savepoint is taken while its query goes on, and of the operators that belong to it."""
+"""A savepoint is taken while its query runs, and of the operators that belong to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which errors of a storage are tried again, how often and after how long, by each operation."""
+"""Which errors of a storage each operation retries, how often and after which pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemes that plugins bring: who is asked, who wins, and what the errors say."""
+"""Schemes of plugins: which plugin is asked, which wins, and what the errors say."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The epoch protocol: who may write, what is published, restored and deleted."""
+"""The epoch protocol: which run may write, what is published, restored and deleted."""

@@ -1,1 +1,1 @@
-"""Reading, checking, comparing and exporting stored state without a job."""
+"""Reading, verifying, comparing and exporting snapshots without a job."""

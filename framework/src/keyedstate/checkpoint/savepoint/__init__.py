@@ -1,1 +1,1 @@
-"""Savepoints: written, converted, and restored from."""
+"""Savepoints: their format, conversion and restore; snapshots of operators by address."""

@@ -43,7 +43,7 @@ def convert_savepoint(
 
 
 def savepoint_of_checkpoint(
-    stored: OperatorSnapshot,
+    snapshot: OperatorSnapshot,
     target: Location,
     *,
     compression: str | None = None,
@@ -56,11 +56,11 @@ def savepoint_of_checkpoint(
     """
     with SavepointWriter(target) as writer:
         written = write_canonical(
-            stored.metadata,
-            stored.storage,
-            writer.storage(stored.metadata.uid),
+            snapshot.metadata,
+            snapshot.storage,
+            writer.storage(snapshot.metadata.uid),
             compression=compression,
-            progress=CopyProgress(bytes_of(stored.metadata), progress),
+            progress=CopyProgress(bytes_of(snapshot.metadata), progress),
         )
         writer.add_operator(written)
         return writer.finish()

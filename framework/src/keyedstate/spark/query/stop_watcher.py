@@ -1,4 +1,4 @@
-"""Looks, on the driver, for requests to stop its queries, and does what they ask."""
+"""The driver's thread that takes requests to stop a query with a savepoint."""
 
 from __future__ import annotations
 
