@@ -99,8 +99,10 @@ class CheckpointCoordinator:
     InvalidOptionError
         Where `retained` or `timeout_ms` is too small.
 
-    Notes ----- Correctness after a crash does not depend on this class: the tasks of the next epoch publish
-    an unpublished checkpoint from the same manifests.
+    Notes
+    -----
+    Correctness after a crash does not depend on this class: the tasks of the next epoch publish an
+    unpublished checkpoint from the same manifests.
 
     Clean-up and the listener run in a thread of their own.  If it falls behind by some epochs, the next
     publication waits for it, so that files do not pile up (CP-03).  Of several waiting clean-ups only the
@@ -134,7 +136,7 @@ class CheckpointCoordinator:
         """Take the acknowledgement of a task; the last missing one publishes the epoch's checkpoint.
 
         Where Spark runs a partition again, its last attempt counts: an epoch that was published is published
-        again. Late acknowledgements of earlier epochs are ignored.
+        again.  Late acknowledgements of earlier epochs are ignored.
 
         Raises
         ------

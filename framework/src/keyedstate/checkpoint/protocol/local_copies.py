@@ -94,18 +94,8 @@ def open_with_copies(
         if part.native is not None:
             described.update((file.path, file) for file in part.native.files)
     copies.prune(epoch, {path for part in parts for path in part.kept_files})
-    remote = operator.storage
     opened = copy(operator)
-    opened.storage = CopyingStorage(
-        remote.filesystem,
-        remote.root,
-        remote.uri,
-        remote.retry,
-        remote.permissions,
-        copies=copies,
-        epoch=epoch,
-        described=described,
-    )
+    opened.storage = CopyingStorage(**vars(operator.storage), copies=copies, epoch=epoch, described=described)
     return opened
 
 

@@ -9,7 +9,7 @@
 
 The user chooses the base folder and may keep other files there.  So a folder counts as ours only with its
 name, its mark, this user as its owner and no access for others, and only files with our names are deleted
-from it. Its age is that of its newest file: a folder's own time does not change when a file in it does.
+from it.  Its age is that of its newest file: a folder's own time does not change when a file in it does.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ there may be outdated when it acts.  On a local disk (and on a network file syst
 ends with its process, closes that gap: a run enters itself, and publishes a checkpoint, each under the lock.
 For object stores pyarrow has no write that fails where an object exists.  There a run reads the owner file
 again after it has written it, and before each publication; the time from that read to the end of the write
-stays unprotected. A task takes the lock shared when it finishes its attempt: after a run has entered, no
+stays unprotected.  A task takes the lock shared when it finishes its attempt: after a run has entered, no
 older one finishes any.
 """
 

@@ -86,6 +86,9 @@ def claim(
     running query, or its folder was deleted: to begin without state would silently lose the state.  The error
     names the empty file by which a user allows it.
 
+    Of two queries that claim a new folder at the same time one is refused; of two runs of a query the later
+    one may write (`keyedstate.checkpoint.protocol.owner`).
+
     Parameters
     ----------
     origin : callable, optional
@@ -105,9 +108,6 @@ def claim(
         Where there is no folder and the epoch is not the query's first.
     MissingCheckpointError
         Where there is state and only the owner file is missing.
-
-    Notes ----- Of two queries that claim a new folder at the same time one is refused; of two runs of a query
-    the later one may write (`keyedstate.checkpoint.protocol.owner`).
     """
     owner = folder.read_owner()
     if owner is None:

@@ -71,8 +71,10 @@ def transfer(
     TransferCancelledError
         Where `cancelled` was set.
 
-    Notes ----- After an error, a cancel or an interrupt (KeyboardInterrupt) the running copies are stopped
-    and awaited, and everything that was copied is deleted, before the error is raised.
+    Notes
+    -----
+    After an error, a cancel or an interrupt (KeyboardInterrupt) the running copies are stopped and awaited,
+    and everything that was copied is deleted, before the error is raised.
     """
     if threads < 1:
         raise ValueError(f"a transfer needs at least 1 thread, and not {threads}")
