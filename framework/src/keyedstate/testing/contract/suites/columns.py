@@ -212,7 +212,7 @@ class ColumnsMachine(RuleBasedStateMachine):
     def take_a_snapshot(self) -> None:
         self.open_snapshots.append((self.table.snapshot(), dict(self.model)))
 
-    @precondition(lambda machine: machine.held)
+    @precondition(lambda machine: machine.open_snapshots)
     @rule(which=st.integers(0, 9), at_once=st.booleans())
     def read_a_snapshot(self, which: int, at_once: bool) -> None:
         snapshot, model = self.open_snapshots[which % len(self.open_snapshots)]
