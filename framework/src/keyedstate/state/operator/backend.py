@@ -139,7 +139,7 @@ class OperatorStateBackend:
     Raises
     ------
     StateKindMismatchError
-        Where two tasks have written states of two kinds under one name.
+        Where tasks have written states of two kinds under one name.
     """
 
     def __init__(self, restored: Iterable[RestoredOperatorState] = (), *, generic_types: bool = True) -> None:

@@ -80,11 +80,10 @@ def adopt(
     Parameters
     ----------
     table : StateTable
-        Restored and not registered yet.
     meta : StateMeta
         As `adapted` returns it.
     stamp : int
-        The time of values that get a time to live; see `conversion_between`.
+        As of `conversion_between`.
     create_table : callable
         Makes an empty table of `meta`.
 

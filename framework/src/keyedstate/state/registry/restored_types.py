@@ -24,11 +24,7 @@ from keyedstate.types.collections.ttl import TimedSerializer, plain_type
 def with_one_type_each(handles: Sequence[StateHandle], now: int) -> Sequence[StateHandle]:
     """Return handles that agree on the type of each state: the one that reads the others and drops nothing.
 
-    Parameters
-    ----------
-    handles : sequence of StateHandle
-    now : int
-        The processing time, as the timestamp of values that get a time to live.
+    Values that get a time to live have the processing time `now` as their timestamp.
 
     Raises
     ------

@@ -15,13 +15,7 @@ from keyedstate.state.ttl.expiry import SnapshotFilter, StateExpiry
 class ExpiringStates:
     """The states with a time to live, by name.
 
-    Parameters
-    ----------
-    clock : callable
-        Returns processing time in milliseconds since 1970 UTC.
-    has_event_time : bool
-        Whether the caller calls `advance_watermark`.
-    current : KeyContext
+    With `has_event_time` the caller calls `advance_watermark`, so that states may expire in event time.
 
     Attributes
     ----------

@@ -17,14 +17,7 @@ SnapshotFilter: TypeAlias = "Callable[[EntryBatch[Any, Any, Any]], EntryBatch[An
 
 
 class StateExpiry:
-    """The expiry of one registered state.
-
-    Parameters
-    ----------
-    ttl : Ttl
-    kind : StateKind
-    time : StateTime
-        The time line that the state expires by.
+    """The expiry of one registered state, by a time line.
 
     Attributes
     ----------

@@ -103,12 +103,8 @@ def require_types(values: Iterable[object], allowed: frozenset[type]) -> None:
 def inferred(values: Sequence[object], arrow_type: pa.DataType, accepted: Any) -> pa.Array:
     """Convert values whose Arrow type pyarrow infers, then cast them safely.
 
-    Naming the type at once would let pyarrow truncate (1.5 becomes 1 in an integer column).
-
-    Parameters
-    ----------
-    accepted : callable
-        Takes the inferred type and returns whether it may be cast to `arrow_type`.
+    With the type at hand pyarrow would truncate (1.5 becomes 1 in an integer column).  `accepted` takes the
+    inferred type and returns whether it may be cast to `arrow_type`.
 
     Raises
     ------

@@ -101,7 +101,7 @@ def from_annotation(annotation: Any, where: str = "", within: tuple[type, ...] =
     where : str, optional
         For errors: the owner of the annotation.
     within : tuple of type, optional
-        The dataclasses around the field of the annotation.
+        The dataclasses around it.
 
     Raises
     ------

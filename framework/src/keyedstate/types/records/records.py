@@ -309,15 +309,9 @@ def subclasses_of(snapshot: SerializerSnapshot) -> tuple[list[str], list[str]]:
 def dataclass_record(
     cls: type[T], fields: Mapping[str, TypeSerializer[Any]], name: str | None = None
 ) -> DataclassSerializer[T]:
-    """Return the serializer of a dataclass's own instances.
+    """Return the serializer of a dataclass's own instances, with a serializer for every field.
 
-    Parameters
-    ----------
-    cls : type
-    fields : mapping
-        A serializer for every field.
-    name : str, optional
-        What the class is called in snapshots; by default its module and name.
+    The name is that of the class in snapshots, by default its module and name.
 
     Raises
     ------
