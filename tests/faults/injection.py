@@ -57,14 +57,14 @@ def watch_frames() -> None:
     if run is None:
         return
     state = f"{run[0]}/state"
-    read, send, prove = server._read, server._send, door.prove_host
+    read, send, prove = server._Connection.read, server._Connection.send, door.prove_host
 
     def place(connection: socket.socket) -> str:
         return f"{state}/{'frames' if connection.family == socket.AF_UNIX else 'hops'}"
 
-    def hear(reader: server.FrameReader) -> server.Frame:
-        frame = read(reader)
-        reached("hears", f"{place(reader._connection)}/{frame.type.name}")
+    def hear(connection: server._Connection, *expected: server.FrameType) -> server.Frame:
+        frame = read(connection, *expected)
+        reached("hears", f"{place(connection.socket)}/{frame.type.name}")
         return frame
 
     def say(connection: server._Connection, kind: server.FrameType, content: Any = b"") -> None:
@@ -78,7 +78,8 @@ def watch_frames() -> None:
         reached("has said", f"{state}/hops/challenge")
         return session
 
-    server._read, server._send, door.prove_host = hear, say, challenge
+    server._Connection.read, server._Connection.send = hear, say
+    door.prove_host = challenge
 
 
 def reached(step: str, path: str, temporary: str = "") -> None:

@@ -39,7 +39,7 @@ from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.tcp_listener import Introduction
 from keyedstate.spark.hosts.network.tls import TlsFiles
-from keyedstate.spark.hosts.owners import kept_elsewhere, run_where_kept
+from keyedstate.spark.hosts.owners import remote_partition, run_on_owner
 from keyedstate.spark.hosts.processes import Process, process_of
 from keyedstate.spark.task.task import run_in_task
 from keyedstate.state import ValueState
@@ -248,11 +248,11 @@ class HostedJob:
         kept = None
         if self.me is not None:
             assert self.plan.location is not None
-            kept = kept_elsewhere(self.me, self.plan.settings, self.plan.location, identity)
+            kept = remote_partition(self.me, self.plan.settings, self.plan.location, identity)
         hosted = HostedEpoch(
             identity, self.packed, lambda _: ((), rows()), self.timeout_ms, introduction=self.me
         )
-        run = run_where_kept(
+        run = run_on_owner(
             hosted,
             kept,
             lambda: self.hosts.connect(partition),

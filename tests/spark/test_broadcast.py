@@ -19,7 +19,7 @@ from keyedstate import errors, keyed, types
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
 from keyedstate.errors import BroadcastFrameError, InvalidFunctionError
 from keyedstate.runtime import BroadcastContext, Context, KeyedBroadcastProcessFunction, KeyedProcessFunction
-from keyedstate.spark.task.broadcast import broadcast_side_of
+from keyedstate.spark.task.broadcast import broadcast_side_of, unpacked
 from keyedstate.state import BroadcastState, OperatorListState, UnionListState, ValueState
 
 SCHEMA = "k string, n long, factor long, task long"
@@ -286,7 +286,7 @@ def test_the_order_is_that_of_the_rows_in_whichever_order_an_exchange_gives_them
     pieces = list(side.rows)
     for _ in range(3):
         random.Random(1).shuffle(pieces)
-        found = [row for batch in side.batches(pieces) for row in batch.to_pylist()]
+        found = [row for batch in unpacked(pieces, side.columns) for row in batch.to_pylist()]
         assert found == [{"id": n, "other": -n} for n in range(100)]
 
 
@@ -475,7 +475,7 @@ def keyed_range(spark: SparkSession) -> Any:
                 .broadcast(spark.range(1).select(f.expr("interval '1' month").alias("i")))
                 .process(Factors(), SCHEMA)
             ),
-            "its column 'i' has the type interval month, which has no Arrow type; cast it",
+            "the column 'i' has the type interval month, which has no Arrow type; cast it",
         ),
         (
             lambda spark: (

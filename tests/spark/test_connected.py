@@ -287,5 +287,5 @@ def test_what_cannot_be_is_refused_when_the_frame_is_built(streams, spark, one_b
     with pytest.raises(InvalidFunctionError, match=r"connect\(keyed\(...\), keyed\(...\)\)"):
         batch.process(Settled(), OUTPUT)
     odd = spark.range(1).select(f.col("id").cast("string").alias("k"), f.expr("interval 1 month").alias("i"))
-    with pytest.raises(ConnectedFramesError, match=r"the column 'i' of the second one has the type interval"):
+    with pytest.raises(ConnectedFramesError, match=r"in the second one, the column 'i' has the type"):
         connect(batch, keyed(odd, "k")).process(Settled(), OUTPUT)

@@ -168,12 +168,12 @@ def test_schemes_of_plugins_in_the_environment_are_read_too(
         ({"state": "coutn"}, r"no state 'coutn'. Did you mean 'count'"),
         ({"stat": "count"}, r"unknown option 'stat' .* Did you mean 'state'"),
         ({"uid": "count"}, r"no state of the operator 'count'. Did you mean 'counts'"),
-        ({"epoch": "first"}, r"'epoch' has the value 'first'.* give a whole number from 0"),
+        ({"epoch": "first"}, r"'epoch' has the value 'first'.* give a whole number of at least 0"),
         ({"epoch": 77}, r"no checkpoint of epoch 77"),
         ({"key_groups": "5-900"}, r"'key-groups' has the value '5-900'"),
         ({"lease": "long"}, r"'lease' has the value 'long'.*a duration"),
         ({"allow_generic": "yes"}, r"'allow-generic' has the value 'yes'.*true or false"),
-        ({"slice_bytes": 0}, r"'slice-bytes' has the value '0'.* from 1"),
+        ({"slice_bytes": 0}, r"'slice-bytes' has the value '0'.* at least 1"),
     ],
 )
 def test_a_mistake_in_the_options_is_named(checkpoints: Path, options: dict[str, Any], message: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hosted import HostedJob
 
 from keyedstate.checkpoint import StateOrigin
-from keyedstate.errors import HostFolderError
+from keyedstate.errors import HostFolderError, HostFolderLockedError
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.processes import Process, process_of
 from keyedstate.spark.hosts.socket_folder import MAX_PATH_BYTES, HostFolder, socket_places
@@ -268,6 +268,32 @@ def test_a_forked_process_does_not_keep_the_folder_locked(place: Path) -> None:
         os.close(write)
         os.waitpid(child, 0)
         os.close(read)
+
+
+_LOCKS = (
+    "import fcntl, os, sys; folder = os.open(sys.argv[1], os.O_RDONLY); "
+    "fcntl.flock(folder, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+)
+
+
+def test_a_lock_that_another_process_keeps_is_an_error_that_names_the_folder(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyedstate.spark.hosts.socket_folder.LOCK_TIMEOUT_S", 0.2)
+    folder = HostFolder(me(), place)
+    with folder.locked(), folder.listen(0):
+        pass
+    command = [sys.executable, "-c", _LOCKS, str(place / NAME)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        message = f"{place / NAME} .* locked for more than 0.2 seconds.*fuser {place / NAME}.*TMPDIR"
+        with pytest.raises(HostFolderLockedError, match=message):
+            Hosts([me()], HostSettings(1000, 0), [place]).connect(0)
+        assert not folder.withdraw(0)
+        assert folder.socket_path(0).exists()
+        process.communicate()
+    assert folder.withdraw(0)
+    assert not folder.socket_path(0).exists()
 
 
 def test_sockets_of_a_living_host_in_another_container_stay(place: Path) -> None:

@@ -36,8 +36,8 @@ from keyedstate.errors import (
 from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.handshake import Session, prove_task
 from keyedstate.spark.hosts.network.protocol import LIMITS, PROTOCOL, Frame, FrameReader, FrameType, frame
-from keyedstate.spark.hosts.network.tcp_listener import Door, Introduction
-from keyedstate.spark.hosts.owners import Kept, RemoteAccess, moves, run_where_kept
+from keyedstate.spark.hosts.network.tcp_listener import Introduction, TcpListener
+from keyedstate.spark.hosts.owners import RemoteAccess, RemotePartition, moves, run_on_owner
 from keyedstate.spark.hosts.task_identity import is_local
 
 HOST = StateOrigin.HOST
@@ -426,18 +426,18 @@ class FakeHost:
 
     def __init__(self, secret: bytes) -> None:
         self.begun: list[dict[str, Any]] = []
-        self._door = Door(lambda *accepted: self.answer(End(*accepted), FrameType.NOT_KEPT))
-        self._door.introduce(Introduction(secret, "127.0.0.1", "owner"), "digest", ())
+        self._listener = TcpListener(lambda *accepted: self.answer(End(*accepted), FrameType.NOT_KEPT))
+        self._listener.introduce(Introduction(secret, "127.0.0.1", "owner"), "digest", ())
 
     @property
     def address(self) -> HostAddress:
         """Where it is."""
-        assert self._door.address is not None
-        return self._door.address
+        assert self._listener.address is not None
+        return self._listener.address
 
     def close(self) -> None:
         """Let nobody in any more."""
-        self._door.close()
+        self._listener.close()
 
     def answer(self, end: End, kind: FrameType) -> None:
         """Read what a task says first, and answer with a kind of frame."""
@@ -472,10 +472,10 @@ def test_a_task_that_takes_over_is_another_attempt_and_keeps_the_secret(
     owner = FakeHost(secret)
     identity = job.identity(7)
     epoch = HostedEpoch(identity, job.packed, lambda _: ((), iter(())), 0, introduction=job.me)
-    kept = Kept(owner.address, "version", secret, 30.0)
+    kept = RemotePartition(owner.address, "version", secret, 30.0)
     with pytest.raises(HostProtocolError):
         # Its own executor's host is no real one either.
-        list(run_where_kept(epoch, kept, owner.connect, not_embedded))
+        list(run_on_owner(epoch, kept, owner.connect, not_embedded))
     owner.close()
     asked, took_over = owner.begun
     assert (asked["version"], asked["executor"]) == ("version", job.me and job.me.executor)

@@ -26,9 +26,9 @@ from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.handshake import Session, prove_host, prove_task
 from keyedstate.spark.hosts.network.protocol import FrameReader, FrameType, frame
 from keyedstate.spark.hosts.network.seals import Seals
-from keyedstate.spark.hosts.network.tcp_listener import Door, Introduction
-from keyedstate.spark.hosts.network.tls import TlsFiles, agree
-from keyedstate.spark.hosts.owners import Kept
+from keyedstate.spark.hosts.network.tcp_listener import Introduction, TcpListener
+from keyedstate.spark.hosts.network.tls import TlsFiles, handshake
+from keyedstate.spark.hosts.owners import RemotePartition
 
 SECRET = bytes(range(32))
 #: A host's, in the place of which a relay listens.
@@ -102,24 +102,24 @@ class Entrance:
 
     def __init__(self, **options: object) -> None:
         self.came: queue.Queue[tuple[socket.socket, Session]] = queue.Queue()
-        self.door = Door(lambda *accepted: self.came.put(accepted))
-        self.door.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(options.items()))
+        self.listener = TcpListener(lambda *accepted: self.came.put(accepted))
+        self.listener.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(options.items()))
 
     @property
     def address(self) -> HostAddress:
         """Where tasks find it."""
-        assert self.door.address is not None
-        return self.door.address
+        assert self.listener.address is not None
+        return self.listener.address
 
 
 @pytest.fixture
 def enter() -> Iterator[Callable[..., Entrance]]:
     """Make hosts' TCP sides; all are closed when the test ends."""
-    with contextlib.ExitStack() as doors:
+    with contextlib.ExitStack() as listeners:
 
         def make(**options: object) -> Entrance:
             entrance = Entrance(**options)
-            doors.callback(entrance.door.close)
+            listeners.callback(entrance.listener.close)
             return entrance
 
         yield make
@@ -138,7 +138,7 @@ def prove(address: HostAddress, files: TlsFiles | None = None) -> Session:
         if files is not None:
             connection = secured = files.wrap(connection, server=False)
             ends.enter_context(connection)
-            agree(secured, deadline)
+            handshake(secured, deadline)
         else:
             ends.enter_context(connection)
         return prove_task(connection, SECRET, address, deadline)
@@ -175,7 +175,7 @@ def test_an_epoch_is_taken_over_from_a_relay(tmp_path: Path) -> None:
             epoch = HostedEpoch(
                 job.identity(1), job.packed, lambda _: ((), iter([job.batch(["a"])])), 0, introduction=job.me
             )
-            kept = Kept(led_to(relay), job.part().identity.nonce, SECRET, 30.0)
+            kept = RemotePartition(led_to(relay), job.part().identity.nonce, SECRET, 30.0)
             assert kept.run(epoch) is None
             # Neither a frame nor a row has reached it.
             assert bytes(relay.passed["task"]).count(b"HELLO") == 0
@@ -315,7 +315,7 @@ def test_both_ends_of_a_tls_session_agree_on_it(tmp_path: Path, version: ssl.TLS
             came: list[Session] = []
 
             def serve() -> None:
-                agree(host, deadline)
+                handshake(host, deadline)
                 came.append(prove_host(host, lambda _: SECRET, address, deadline))
 
             serving = threading.Thread(target=serve)

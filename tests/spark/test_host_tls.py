@@ -20,8 +20,8 @@ from keyedstate.checkpoint import HostAddress, StateOrigin
 from keyedstate.errors import MissingOptionError
 from keyedstate.options import Configuration
 from keyedstate.spark.hosts.network.handshake import MARK, key_id, prove_task
-from keyedstate.spark.hosts.network.tcp_listener import Door, Introduction, set_up
-from keyedstate.spark.hosts.network.tls import TlsFiles, agree, plain_end
+from keyedstate.spark.hosts.network.tcp_listener import Introduction, TcpListener, set_up
+from keyedstate.spark.hosts.network.tls import TlsFiles, handshake, plain_socket
 
 SECRET = bytes(range(32))
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
@@ -49,12 +49,12 @@ def options(files: TlsFiles) -> dict[str, object]:
 
 
 class Entrance:
-    """A door, and who came through it."""
+    """A listener and the connections that it has delivered."""
 
     def __init__(self, settings: dict[str, object]) -> None:
         self.came: queue.Queue[socket.socket] = queue.Queue()
-        self.door = Door(lambda connection, session: self.came.put(connection))
-        self.door.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(settings.items()))
+        self.listener = TcpListener(lambda connection, session: self.came.put(connection))
+        self.listener.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(settings.items()))
 
     def stranger(self) -> socket.socket:
         """Connect, and prove nothing."""
@@ -63,28 +63,28 @@ class Entrance:
     @property
     def address(self) -> HostAddress:
         """Where it is."""
-        assert self.door.address is not None
-        return self.door.address
+        assert self.listener.address is not None
+        return self.listener.address
 
     def task(self, files: TlsFiles) -> socket.socket:
         """Come in as a task does."""
         connection = files.wrap(self.stranger(), server=False)
         try:
-            agree(connection, time.monotonic() + 30)
+            handshake(connection, time.monotonic() + 30)
             prove_task(connection, SECRET, self.address, time.monotonic() + 30)
         except BaseException:
             connection.close()
             raise
         set_up(connection)
-        return plain_end(connection)
+        return plain_socket(connection)
 
 
 @pytest.fixture
 def entrance(files: TlsFiles) -> Iterator[Entrance]:
-    """A door with TLS."""
+    """A listener with TLS."""
     found = Entrance(options(files))
     yield found
-    found.door.close()
+    found.listener.close()
 
 
 @pytest.fixture
@@ -153,13 +153,13 @@ def test_a_task_with_tls_gives_no_proof_to_a_host_without(files: TlsFiles) -> No
     with pytest.raises(OSError):
         plain.task(files)
     assert plain.came.empty()
-    plain.door.close()
+    plain.listener.close()
 
 
-def test_a_silent_connection_is_turned_away_when_the_door_closes(entrance: Entrance) -> None:
+def test_a_silent_connection_is_closed_when_the_listener_closes(entrance: Entrance) -> None:
     with entrance.stranger() as waiting:
         waiting.sendall(b"\x16")
-        entrance.door.close()
+        entrance.listener.close()
         with contextlib.suppress(ConnectionError):
             assert len(waiting.recv(100)) < 64
 
@@ -177,7 +177,7 @@ def test_a_file_that_is_not_there_costs_the_address_and_nothing_else(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         found = Entrance({**options(files), "hosts.tls-key": "/nowhere/key.pem"})
-    assert found.door.address is None
+    assert found.listener.address is None
     assert "other executors" in caplog.text
 
 

@@ -275,6 +275,6 @@ def test_what_cannot_be_is_refused_when_the_frame_is_built(frame):
         keyed(frame, "k", config={"types.generic": "forbid"}).window(Count.of(2)).aggregate_with(
             Anything(), types.pickled(), "n long"
         )
-    with pytest.raises(SideOutputError, match="no outputs"):
+    with pytest.raises(SideOutputError, match="no side outputs"):
         split(frame)
     assert keyed(frame, "k").window(Count.of(2)).aggregate(n=count()).columns == ["k", "n"]

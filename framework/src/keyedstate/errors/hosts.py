@@ -33,6 +33,18 @@ class HostFolderError(HostUnavailableError):
     )
 
 
+class HostFolderLockedError(HostError):
+    """A folder for the sockets of hosts whose lock another process holds for too long."""
+
+    folder: str
+    seconds: float
+    message = (
+        "the folder {folder} with the sockets of hosts was locked for more than {seconds:g} seconds. Another "
+        "process of this user holds the lock, and may be stopped: `fuser {folder}` names it. End it, or set "
+        "TMPDIR on the executors to another folder. {_embedded}"
+    )
+
+
 class HostLostError(HostError):
     """A host that ended while it ran an epoch."""
 

@@ -1,1 +1,1 @@
-"""The DataFrame API, and the columns of what goes in and comes out."""
+"""The DataFrame API, and the columns of its inputs and outputs."""

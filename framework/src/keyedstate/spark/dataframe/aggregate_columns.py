@@ -1,4 +1,4 @@
-"""Declared aggregates at the border to Spark: which columns they read, and what they put out."""
+"""Declared aggregates on a DataFrame: the columns that they read and return."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from keyedstate.aggregates import Aggregate, Aggregation
-from keyedstate.errors import InvalidAggregateError
+from keyedstate.errors import InvalidAggregateError, did_you_mean
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.routing import quoted
-from keyedstate.spark.schema import arrow_types, folded, input_column_of
+from keyedstate.spark.schema import fields_by_name, folded, to_arrow, without_arrow_type
 from keyedstate.state import Ttl
 
 
@@ -23,7 +23,7 @@ def aggregation_of(
     ttl: Ttl | None,
     time_columns: Sequence[str],
 ) -> tuple[DataFrame, Aggregation, StructType]:
-    """Return the columns that are needed, the function that reads them, and what it puts out.
+    """Return the needed columns of a DataFrame, the function that reads them, and the columns of its output.
 
     Raises
     ------
@@ -35,15 +35,35 @@ def aggregation_of(
         if folded(frame, name) in taken:
             raise InvalidAggregateError(name, f"{taken[folded(frame, name)]} already; rename one of them")
         taken[folded(frame, name)] = f"an aggregate is named {name!r}"
-        columns = tuple(input_column_of(frame, name, column) for column in aggregate.columns)
+        columns = tuple(_input_column(frame, name, column) for column in aggregate.columns)
         resolved[name] = replace(aggregate, columns=columns)
     read = [column for aggregate in resolved.values() for column in aggregate.columns]
     needed = list(dict.fromkeys([*key_columns, *read, *time_columns]))
-    function = Aggregation(key_columns, arrow_types(frame, needed), resolved, ttl)
-    by_name = {field.name: field for field in frame.schema.fields}
-    keys = [by_name[name] for name in key_columns]
+    read_fields = [frame.schema[name] for name in needed]
+    fault = without_arrow_type(read_fields)
+    if fault is not None:
+        raise InvalidAggregateError(None, fault)
+    types = dict(zip(needed, to_arrow(StructType(read_fields)).types, strict=True))
+    function = Aggregation(key_columns, types, resolved, ttl)
     results = [
         StructField(field.name, spark_type_of(field.type), field.nullable)
-        for field in list(function.output)[len(keys) :]
+        for field in list(function.output)[len(key_columns) :]
     ]
-    return frame.select(*(frame[quoted(name)] for name in needed)), function, StructType([*keys, *results])
+    output = StructType([*(frame.schema[name] for name in key_columns), *results])
+    return frame.select(*(frame[quoted(name)] for name in needed)), function, output
+
+
+def _input_column(frame: DataFrame, aggregate: str, name: str) -> str:
+    """Return the name that the DataFrame has for a column which an aggregate reads."""
+    fields = fields_by_name(frame)
+    found = fields.get(folded(frame, name), [])
+    if len(found) == 1:
+        return found[0].name
+    if found:
+        reason = f"the DataFrame has {len(found)} columns {name!r}; rename all but one"
+    elif name.partition(".")[1] and folded(frame, name.partition(".")[0]) in fields:
+        reason = f"{name!r} is inside a column; add it as one of its own with withColumn()"
+    else:
+        hint = did_you_mean(name, frame.columns)
+        reason = f"the DataFrame has no column {name!r}, but {', '.join(frame.columns)}.{hint}"
+    raise InvalidAggregateError(aggregate, reason)

@@ -1,23 +1,22 @@
 """Two inputs of one operator: ``connect(keyed(a, "k"), keyed(b, "k2"), uid="joined").process(...)``.
 
-The rows of both take one way: a union, in which the key columns are shared and the other columns of an input
-are one struct column, null in rows of the other input.  So one exchange brings them to their tasks, and what
-follows is the operator of one input.
+The operator runs over the union of both.  The inputs share the key columns there; the other columns of an
+input are one struct column, which is null in rows of the other input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from keyedstate.durations import Duration
 from keyedstate.epoch.event_time import EventTimes
-from keyedstate.errors import ConnectedFramesError, EventTimeError, MissingUidError
+from keyedstate.errors import ConnectedFramesError, EventTimeError
 from keyedstate.joins import IntervalJoin, IntervalJoinFunction
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
 from keyedstate.runtime.function_checks import check_function
@@ -28,12 +27,11 @@ from keyedstate.runtime.two_inputs import (
     ConnectedInputs,
     check_inputs,
 )
-from keyedstate.spark.dataframe.frame import KeyedFrame
-from keyedstate.spark.dataframe.join_columns import join_output_type
+from keyedstate.spark.dataframe.frame import KeyedFrame, run_function
+from keyedstate.spark.dataframe.output_columns import join_output_type
 from keyedstate.spark.plan.heartbeat import heartbeat_ms
 from keyedstate.spark.plan.operator_plan import KeyedRows
-from keyedstate.spark.schema import to_arrow
-from keyedstate.spark.task.task import OperatorPlan
+from keyedstate.spark.schema import to_arrow, without_arrow_type
 
 
 def connect(
@@ -49,23 +47,18 @@ def connect(
     Parameters
     ----------
     first, second : KeyedFrame
-        ``keyed(df, "key")``, both streaming or both batch, made without a uid, options and a heartbeat, which
-        are those of the connected operator.  Both have an event time, or neither; the watermark of the
-        operator is the least of both.  Key columns may have other names, not other types.  Both may be
-        of one DataFrame.
+        ``keyed(df, "key")``, both streaming or both batch, without a uid, options or a heartbeat.  Both have
+        an event time, or neither; the operator's watermark is the minimum of both.  The names of the key
+        columns may differ, not their types.
     uid, config, heartbeat
         As in `keyed`.
-
-    Returns
-    -------
-    ConnectedFrame
 
     Raises
     ------
     ConnectedFramesError
-        For what are no two keyed DataFrames that fit.
+        For other values than two keyed DataFrames that match.
     EventTimeError
-        For event times of one of them only.
+        If only one of them has an event time.
     HeartbeatError
     """
     for number, frame in (("first", first), ("second", second)):
@@ -73,49 +66,27 @@ def connect(
             raise ConnectedFramesError(
                 f"the {number} one is {type(frame).__name__} and no keyed DataFrame; give keyed(df, 'key')"
             )
-        frame.check_plain(number)
-    if first.rows.df.isStreaming != second.rows.df.isStreaming:
+        _check_plain(number, frame._rows)
+    sides = first._rows, second._rows
+    if sides[0].df.isStreaming != sides[1].df.isStreaming:
         raise ConnectedFramesError(
             "one is streaming and the other is not; Spark has no union of them, so read both as streams, or "
             "give the rows of the batch one to every task with keyed(...).broadcast(...)"
         )
-    _check_keys(first, second)
-    _both_event_times(first, second)
+    _check_keys(*sides)
+    event_times = _both_event_times(*sides)
     interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
-    return ConnectedFrame(first, second, uid, config, interval_ms)
+    operator = replace(sides[0], uid=uid, config=config, interval_ms=interval_ms, event_times=event_times)
+    return ConnectedFrame(operator, sides)
 
 
 class ConnectedFrame:
     """Two keyed DataFrames that are connected; made by `connect`."""
 
-    def __init__(
-        self,
-        first: KeyedFrame,
-        second: KeyedFrame,
-        uid: str | None,
-        config: Mapping[str, object] | None,
-        interval_ms: int | None,
-    ) -> None:
-        self._frames = (first, second)
-        self._uid = uid
-        self._config = config
-        self._interval_ms = interval_ms
-
-    @property
-    def uid(self) -> str:
-        """The operator's name.
-
-        Raises
-        ------
-        MissingUidError
-        """
-        if self._uid is None:
-            raise MissingUidError()
-        return self._uid
-
-    @property
-    def _schemas(self) -> list[StructType]:
-        return [frame.rows.df.schema for frame in self._frames]
+    def __init__(self, operator: KeyedRows, sides: tuple[KeyedRows, KeyedRows]) -> None:
+        #: With the rows of the first side, until `_bound` makes the union.
+        self._operator = operator
+        self._sides = sides
 
     def process(self, function: KeyedCoProcessFunction, schema: str | StructType) -> DataFrame:
         """Run a function of two inputs over the rows of each key.
@@ -126,22 +97,13 @@ class ConnectedFrame:
         schema : str or StructType
             Columns of the rows that the function yields.
 
-        Returns
-        -------
-        DataFrame
-            As of `KeyedFrame.process`.
-
         Raises
         ------
         InvalidFunctionError
-            For a function of one input.
-
-        Notes
-        -----
-        Other errors are those of `KeyedFrame.process`.
+            For a function of one input; other errors as `KeyedFrame.process`.
         """
-        bound, frame = self._together(function)
-        return frame.run(bound, schema, self._schemas)
+        bound, rows = self._bound(function)
+        return run_function(rows, bound, schema, [side.df.schema for side in self._sides])
 
     def interval_join(
         self,
@@ -154,23 +116,22 @@ class ConnectedFrame:
     ) -> IntervalJoin[DataFrame]:
         """Join rows by key and event time: ``interval_join("-1 hour", "2 hours").join()``.
 
-        Rows of the first DataFrame, the left ones, are joined with those of the second one, the right ones,
-        that have a time in ``[left time + lower, left time + upper]``: an inner join.  As in SQL rows with a
-        null in their key are joined with none.
+        An inner join of the rows of the first DataFrame, the left ones, with those rows of the second one
+        whose time is in ``[left time + lower, left time + upper]``.  As in SQL, null keys match nothing.
 
         Parameters
         ----------
         lower, upper : str, timedelta or int
             Relative to the time of the left row; either may be negative.
         lower_exclusive, upper_exclusive : bool, optional
-            Whether a right row at exactly that bound is not joined.
+            Whether a right row at exactly that bound is excluded.
         missing : {"fail", "drop", "side output"}, optional
-            What is done with rows whose event time is null.
+            What happens to rows without an event time.
 
         Returns
         -------
         IntervalJoin
-            Its methods say what is made of a pair of rows: at the end a DataFrame.
+            A builder of side outputs; its last method returns a DataFrame.
 
         Raises
         ------
@@ -178,11 +139,11 @@ class ConnectedFrame:
         """
 
         def finish(function: IntervalJoinFunction, declared: object) -> DataFrame:
-            inputs = self._inputs()
-            left, right = (frame.rows.df for frame in self._frames)
-            schema = join_output_type(left, right, inputs, declared, by_itself=function.joins_by_itself)
-            bound, frame = self._together(function)
-            return frame.run(bound, schema, self._schemas)
+            left, right = (side.df for side in self._sides)
+            columns = join_output_type(
+                left, right, self._inputs(), declared, by_itself=function.joins_by_itself
+            )
+            return self.process(function, columns)
 
         return IntervalJoin(
             lower,
@@ -193,69 +154,62 @@ class ConnectedFrame:
             finish=finish,
         )
 
-    def bootstrap_plan(self, function: KeyedFunction) -> tuple[OperatorPlan, DataFrame]:
-        """Return what runs in the tasks of a bootstrap, and their rows; raises as `SavepointEdit.add`."""
-        bound, frame = self._together(function)
-        return frame.bootstrap_plan(bound)
-
-    def _together(self, function: KeyedFunction) -> tuple[KeyedFunction, KeyedFrame]:
-        """Return the function for the rows of both, and their union as one keyed DataFrame."""
+    def _bound(self, function: KeyedFunction) -> tuple[KeyedFunction, KeyedRows]:
+        """Return the function for the rows of both inputs, and the union of these rows."""
         check_function(function)
         check_inputs(function, connected=True)
         assert isinstance(function, KeyedCoProcessFunction), "checked"
         connected = self._inputs()
         inputs = (connected.first, connected.second)
-        rows = _side(0, self._frames, inputs).union(_side(1, self._frames, inputs))
-        frame = KeyedFrame(
-            KeyedRows(
-                rows,
-                self._frames[0].rows.key_columns,
-                self._uid,
-                self._config,
-                interval_ms=self._interval_ms,
-                connected=connected,
-                event_times=_both_event_times(*self._frames),
-            )
-        )
-        return function.for_inputs(connected), frame
+        rows = _side(0, self._sides, inputs).union(_side(1, self._sides, inputs))
+        return function.for_inputs(connected), replace(self._operator, df=rows, connected=connected)
 
     def _inputs(self) -> ConnectedInputs:
         first, second = (
             ConnectedInput(
-                _arrow_schema(frame.rows.df, number),
-                tuple(frame.rows.key_columns),
-                frame.rows.event_times[0].column if frame.rows.event_times else None,
+                _arrow_schema(side.df, number),
+                tuple(side.key_columns),
+                side.event_times[0].column if side.event_times else None,
             )
-            for number, frame in zip(("first", "second"), self._frames, strict=True)
+            for number, side in zip(("first", "second"), self._sides, strict=True)
         )
         return ConnectedInputs(first, second)
 
 
-def _both_event_times(first: KeyedFrame, second: KeyedFrame) -> EventTimes:
-    """Return the event times of two inputs: one of each, or none.
+def _check_plain(which: str, rows: KeyedRows) -> None:
+    """Refuse a keyed DataFrame with properties that only an operator can have."""
+    given = {
+        "a uid": rows.uid,
+        "options": rows.config,
+        "a heartbeat": rows.interval_ms,
+        "a broadcast DataFrame": rows.broadcast,
+    }
+    for what, value in given.items():
+        if value is not None:
+            way_out = "leave it out" if value is rows.broadcast else "give it to connect()"
+            raise ConnectedFramesError(f"the {which} one has {what} of its own; {way_out}")
 
-    Raises
-    ------
-    EventTimeError
-    """
-    event_times = (*first.rows.event_times, *second.rows.event_times)
+
+def _both_event_times(first: KeyedRows, second: KeyedRows) -> EventTimes:
+    """Return the event times of two inputs: one of each, or none."""
+    event_times = (*first.event_times, *second.event_times)
     if len(event_times) == 1:
-        which = "second" if first.rows.event_times else "first"
+        which = "second" if first.event_times else "first"
         raise EventTimeError(
             None,
-            f"the {which} of the connected inputs has none, and without one its watermark would delay "
-            "that of the other for ever; give each keyed DataFrame an event_time=, or neither",
+            f"the {which} of the connected inputs has none, and would hold back the watermark forever; give "
+            "each keyed DataFrame an event_time=, or neither",
         )
     for each in event_times:
         if each.inputs is not None:
-            reason = "it tells inputs of one DataFrame apart with inputs=, and two DataFrames are connected"
+            reason = "inputs= distinguishes inputs of one DataFrame, and two DataFrames are connected"
             raise EventTimeError(each.column, f"{reason}; leave inputs= out")
     return event_times
 
 
-def _check_keys(first: KeyedFrame, second: KeyedFrame) -> None:
+def _check_keys(first: KeyedRows, second: KeyedRows) -> None:
     ours, theirs = (
-        [(name, frame.rows.df.schema[name].dataType.simpleString()) for name in frame.rows.key_columns]
+        [(name, frame.df.schema[name].dataType.simpleString()) for name in frame.key_columns]
         for frame in (first, second)
     )
     if len(ours) != len(theirs):
@@ -273,27 +227,20 @@ def _check_keys(first: KeyedFrame, second: KeyedFrame) -> None:
 
 
 def _arrow_schema(frame: DataFrame, number: str) -> Any:
-    """Return the columns of an input as Arrow has them."""
-    for field in frame.schema.fields:
-        try:
-            to_arrow(StructType([field]))
-        except (PySparkException, TypeError) as error:
-            raise ConnectedFramesError(
-                f"the column {field.name!r} of the {number} one has the type "
-                f"{field.dataType.simpleString()}, which has no Arrow type; cast it, for example to a string"
-            ) from error
+    fault = without_arrow_type(frame.schema.fields)
+    if fault is not None:
+        raise ConnectedFramesError(f"in the {number} one, {fault}")
     return to_arrow(frame.schema)
 
 
-def _side(number: int, frames: Sequence[KeyedFrame], inputs: Sequence[ConnectedInput]) -> DataFrame:
+def _side(number: int, frames: Sequence[KeyedRows], inputs: Sequence[ConnectedInput]) -> DataFrame:
     """Return the rows of one of two inputs with the columns of the union."""
     frame = frames[number]
     # Two columns may have one name, and a name may have dots in it.
-    rows = frame.rows.df.toDF(*(f"c{place}" for place in range(len(frame.rows.df.columns))))
-    places = [inputs[number].schema.names.index(name) for name in frame.rows.key_columns]
+    rows = frame.df.toDF(*(f"c{place}" for place in range(len(frame.df.columns))))
+    places = [inputs[number].schema.names.index(name) for name in frame.key_columns]
     keys = [
-        rows[f"c{place}"].alias(shared)
-        for place, shared in zip(places, frames[0].rows.key_columns, strict=True)
+        rows[f"c{place}"].alias(shared) for place, shared in zip(places, frames[0].key_columns, strict=True)
     ]
     structs: list[Column] = []
     for other, input_ in enumerate(inputs):
@@ -302,7 +249,7 @@ def _side(number: int, frames: Sequence[KeyedFrame], inputs: Sequence[ConnectedI
             continue
         nothing = StructType()
         for place in input_.carried:
-            nothing.add(f"c{place}", frames[other].rows.df.schema.fields[place].dataType)
+            nothing.add(f"c{place}", frames[other].df.schema.fields[place].dataType)
         structs.append(f.lit(None).cast(nothing))
     named = [column.alias(name) for column, name in zip(structs, (FIRST_COLUMN, SECOND_COLUMN), strict=True)]
     return rows.select(*keys, *named)

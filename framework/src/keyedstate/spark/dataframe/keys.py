@@ -1,7 +1,4 @@
-"""Keys as `DataFrame.groupBy` takes them: names, lists of names, columns and expressions.
-
-What is not a column of the DataFrame already becomes one, under the name that `groupBy` would give it.
-"""
+"""Keys as `DataFrame.groupBy` takes them: names, lists of names, columns and expressions."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from typing import Any, TypeAlias
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField
 
 from keyedstate.errors import KeyColumnError, UnsupportedTypeError, did_you_mean
 from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.runtime.grouping import key_serializer_for
-from keyedstate.spark.schema import fields_by_name, first_line, folded, to_arrow
+from keyedstate.spark.schema import arrow_type_of, fields_by_name, first_line, folded, without_arrow_type
 
 #: What `groupBy` takes.
 KeyColumns: TypeAlias = "str | Column | Sequence[str | Column]"
@@ -25,20 +22,18 @@ KeyColumns: TypeAlias = "str | Column | Sequence[str | Column]"
 def with_key_columns(frame: DataFrame, keys: Sequence[KeyColumns]) -> tuple[DataFrame, list[str]]:
     """Return the rows with a column for each part of the key, and the names of these columns.
 
-    Names are compared as Spark does it, by default without regard to case.
+    An expression becomes a column under the name that `groupBy` would give it.
 
     Parameters
     ----------
-    frame : DataFrame
     keys : sequence of str, Column or list
-        A list may only be the one element.
+        A list must be the only element.
 
     Raises
     ------
     KeyColumnError
-        For rows that are no DataFrame, no key, one given twice, one that is ambiguous, one of a type that
-        cannot be a key, and an expression that Spark refuses or that has the name of a column.
-    KeyColumnError
+        For no key, a duplicate or ambiguous one, a type that cannot be a key, an expression that Spark
+        refuses or that has the name of a column, and rows that are no DataFrame.
     """
     if not isinstance(frame, DataFrame):
         raise KeyColumnError(
@@ -76,7 +71,7 @@ def with_key_columns(frame: DataFrame, keys: Sequence[KeyColumns]) -> tuple[Data
 def _part_of(
     frame: DataFrame, fields: dict[str, list[StructField]], key: Any
 ) -> tuple[StructField, Column | None]:
-    """Return one part of the key as a column, and the expression of one that has yet to be computed."""
+    """Return one part of the key as a column, and its expression if it has to be computed."""
     if isinstance(key, str):
         found = fields.get(folded(frame, key), [])
         if len(found) > 1:
@@ -99,7 +94,7 @@ def _part_of(
 
 
 def _grouped(frame: DataFrame, expression: Column) -> tuple[StructField, Column | None]:
-    """Return the column that `groupBy` makes of an expression, which is None where it is a column alone."""
+    """Return the column that `groupBy` makes of an expression, and the expression if it must be computed."""
     grouped = frame.groupBy(expression).agg(f.count(f.lit(1)))
     fields = grouped.schema.fields
     if len(fields) != 2:
@@ -123,21 +118,17 @@ def _analyzed(frame: DataFrame) -> Any:
 
 
 def _check_type(field: StructField) -> None:
+    fault = without_arrow_type([field])
+    if fault is not None:
+        raise KeyColumnError(field.name, fault)
+    described = f"the column {field.name!r} has the type {field.dataType.simpleString()}"
     try:
-        key_serializer_for([to_arrow(StructType([field])).field(0).type])
+        key_serializer_for([arrow_type_of(field)])
     except UnsupportedTypeError as error:
-        raise KeyColumnError(field.name, f"{_described(field)}: {str(error).rstrip('.')}") from error
-    except (PySparkException, TypeError) as error:
-        raise KeyColumnError(
-            field.name, f"{_described(field)}, which has no Arrow type; cast it, for example to a string"
-        ) from error
+        raise KeyColumnError(field.name, f"{described}: {str(error).rstrip('.')}") from error
     if isinstance(field.dataType, StringType) and "collate" in field.dataType.simpleString():
         raise KeyColumnError(
             field.name,
-            f"{_described(field)}: strings that differ would be one key to Spark and two to Python; key by "
+            f"{described}: strings that differ would be one key to Spark and two to Python; key by "
             "lower(column), say, cast to a plain string",
         )
-
-
-def _described(field: StructField) -> str:
-    return f"the column {field.name!r} has the type {field.dataType.simpleString()}"

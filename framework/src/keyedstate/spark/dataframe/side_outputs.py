@@ -1,9 +1,9 @@
-"""Side outputs at the border to Spark: their columns, and several outputs from one DataFrame."""
+"""Side outputs: their columns, and one DataFrame for each output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
@@ -19,17 +19,16 @@ from keyedstate.spark.schema import distinct, parse_output
 def declared_outputs(
     frame: DataFrame, schema: str | StructType, function: KeyedFunction, inputs: Sequence[StructType]
 ) -> tuple[StructType, OutputSchema, dict[str, OutputSchema]]:
-    """Return what an operator puts out as Spark's type, and what checks the rows of each output.
+    """Return the columns of an operator's output, and what checks the rows of the main and each side output.
 
     Parameters
     ----------
     frame : DataFrame
-        Of the session that reads declarations.
+        Its session parses declarations.
     schema : str or StructType
-        The columns of the rows that the function yields.
-    function : KeyedFunction
+        Columns of the main output.
     inputs : sequence of StructType
-        The columns of its inputs.
+        Columns of the function's inputs.
 
     Raises
     ------
@@ -58,39 +57,25 @@ def _of_input(name: str, function: KeyedFunction, inputs: Sequence[StructType]) 
     return inputs[places[name]]
 
 
-class SplitOutputs(Mapping[str, DataFrame]):
-    """The outputs of one run by their names; made by `split`.  In a ``with`` statement, or to be closed."""
+class SplitOutputs(dict[str, DataFrame], AbstractContextManager["SplitOutputs"]):
+    """The outputs of one run by name; made by `split`.  Use it in a ``with`` statement, or close it."""
 
     def __init__(self, out: DataFrame, names: Sequence[str]) -> None:
+        super().__init__((name, out.where(out[OUTPUT] == name).select(f"{quoted(name)}.*")) for name in names)
         self._out = out
-        self._frames = {name: out.where(out[OUTPUT] == name).select(f"{quoted(name)}.*") for name in names}
 
-    def __getitem__(self, name: str) -> DataFrame:
-        return self._frames[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._frames)
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def __enter__(self) -> SplitOutputs:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Let go of the rows that are held."""
+        """Release the cached rows."""
         self._out.unpersist()
 
 
 def split(out: DataFrame) -> SplitOutputs:
-    """Return the outputs of an operator that has side outputs, each as a DataFrame of its own.
+    """Return each output of an operator with side outputs as a DataFrame.
 
-    The rows are made once, now, and held until the outputs are closed::
+    The rows are computed once, now, and cached until the outputs are closed::
 
         def write(batch, epoch):
             with split(batch) as outputs:
@@ -100,30 +85,29 @@ def split(out: DataFrame) -> SplitOutputs:
     Parameters
     ----------
     out : DataFrame
-        A batch one: that of a `foreachBatch` function, or what an operator made of a batch DataFrame.
+        A batch one: that of a `foreachBatch` function, or an operator's result over a batch DataFrame.
 
     Raises
     ------
     SideOutputError
-        For a streaming one, of which each output would be a query that runs the state again, and for one
-        without side outputs.
+        For a streaming DataFrame, and for one without side outputs.
     """
     if not isinstance(out, DataFrame):
         raise SideOutputError(f"it is a {type(out).__name__} and no DataFrame")
     fields = {field.name: field.dataType for field in out.schema.fields}
     names = [name for name, type_ in fields.items() if isinstance(type_, StructType)]
     if OUTPUT not in fields or MAIN not in names:
-        raise SideOutputError(f"it has the columns {', '.join(out.columns)}, and no column of outputs")
+        raise SideOutputError(f"it has the columns {', '.join(out.columns)}, and no side outputs")
     if out.isStreaming:
         raise SideOutputError(
             "it is a streaming one, and each output would run the state again; call split() in the function "
             "of foreachBatch"
         )
-    held = out.persist()
+    cached = out.persist()
     try:
-        # Every row, at once: an output that is read in part would leave an epoch half evaluated.
-        held.count()
+        # All rows, now: reading one output in part would leave the epoch half evaluated.
+        cached.count()
     except BaseException:
-        held.unpersist()
+        cached.unpersist()
         raise
-    return SplitOutputs(held, names)
+    return SplitOutputs(cached, names)

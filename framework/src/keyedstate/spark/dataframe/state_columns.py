@@ -1,4 +1,4 @@
-"""Columns of state as Spark takes them: the types that Spark has not are given their nearest."""
+"""Columns of state in Spark's types: a type that Spark lacks becomes the nearest one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WIDER = {
 def spark_type_of(arrow_type: pa.DataType) -> Any:
     """Return the Spark type of a column of state.
 
-    Unsigned numbers become wider ones, UUIDs binary, the void namespace and types that this Spark has not
-    (times of day before Spark 4.1) strings.
+    Unsigned numbers become wider ones, UUIDs binary; the void namespace and types that this Spark lacks
+    (times of day before Spark 4.1) become strings.
     """
     if pa.types.is_struct(arrow_type):
         return StructType([StructField(field.name, spark_type_of(field.type)) for field in arrow_type])
@@ -45,11 +45,12 @@ def spark_type_of(arrow_type: pa.DataType) -> Any:
 def fitted(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Return a column of state with the Arrow type of its Spark type.
 
-    Nanoseconds are cut off to microseconds.  What lies outside Spark's range is an error, never changed.
+    Nanoseconds are truncated to microseconds.
 
     Raises
     ------
     pyarrow.ArrowInvalid
+        For a value outside Spark's range.
     """
     if column.type == target:
         return column
@@ -73,7 +74,7 @@ def fitted(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _offsets(column: pa.Array) -> pa.Array:
-    # Of a slice they are a slice too, which Arrow takes together with no mask.
+    # The offsets of a slice are a slice too, which Arrow refuses together with a mask.
     return pa.array(column.offsets.to_numpy()) if column.offset else column.offsets
 
 

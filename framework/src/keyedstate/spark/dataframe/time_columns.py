@@ -1,36 +1,23 @@
-"""The event time of a DataFrame: the one that is given, or that of its watermark."""
+"""The event time of a DataFrame: given by the user, or that of its watermark."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import (
-    DataType,
-    DateType,
-    IntegralType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
 from keyedstate.errors import EventTimeError
 from keyedstate.spark.schema import fields_by_name, folded
 from keyedstate.time import EventTime
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)
-#: Where Spark notes the delay of `DataFrame.withWatermark` in the metadata of a column.
+#: The delay of `DataFrame.withWatermark` in the metadata of its column.
 _DELAY_MS = "spark.watermarkDelayMs"
 
 
 def event_time_of(frame: DataFrame, given: EventTime | None) -> EventTime | None:
-    """Return the event time of the rows of a DataFrame, with columns by the names that the frame gives them.
-
-    Parameters
-    ----------
-    frame : DataFrame
-    given : EventTime or None
-        None for that of `DataFrame.withWatermark`, if the DataFrame has one.
+    """Return the given event time, or that of `DataFrame.withWatermark`, with the DataFrame's column names.
 
     Raises
     ------
@@ -58,7 +45,7 @@ def event_time_of(frame: DataFrame, given: EventTime | None) -> EventTime | None
     inputs, type_ = _column(frame, given.inputs)
     if not isinstance(type_, (StringType, IntegralType)):
         raise EventTimeError(
-            inputs, f"it has the type {type_.simpleString()}; inputs are named by text or whole numbers"
+            inputs, f"it has the type {type_.simpleString()}; text or whole numbers distinguish inputs"
         )
     return replace(given, column=name, inputs=inputs)
 

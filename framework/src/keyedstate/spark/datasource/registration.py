@@ -1,31 +1,30 @@
-"""Making the data source known to a session that has not found it by itself."""
+"""Registration of the data source in a session that has not found it."""
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING
 
 import pyspark
 
 from keyedstate.errors import DataSourceUnavailableError
+from keyedstate.spark.plan.heartbeat import has_python_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read stored state: ``spark.read.format("keyedstate").load(path)``.
+    """Register the data source of stored state, ``spark.read.format("keyedstate")``; idempotent.
 
-    Spark 4 finds the installed package by itself.  It does not find one that is installed as editable or
-    that came with ``addPyFile``, nor does a session on which the package was installed later: there this is
-    called once.  Calling it again changes nothing.
+    Spark 4 finds an installed package when a session starts, but no editable install and none of
+    ``addPyFile``.
 
     Raises
     ------
     DataSourceUnavailableError
         Before Spark 4.
     """
-    if importlib.util.find_spec("pyspark.sql.datasource") is None:
+    if not has_python_sources():
         raise DataSourceUnavailableError(pyspark.__version__)
     from keyedstate.spark.datasource.source import KeyedStateDataSource
 

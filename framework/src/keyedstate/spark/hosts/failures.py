@@ -1,17 +1,17 @@
-"""How an error of a host becomes the same error in the task: as text, since no pickle is taken from it."""
+"""Errors of a host as JSON, and as the same error in the task: a task unpickles nothing from a host."""
 
 from __future__ import annotations
 
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from keyedstate.errors import HostedEpochError, KeyedStateError, UserFunctionError, user_function_error
 from keyedstate.runtime.failures import report_of
 
-#: Of each text, so that a frame holds it whatever its letters; the end of a traceback says most.
+#: Of each text, so that it fits into a frame in any encoding.
 _MAX_CHARACTERS = 30_000
 
 
@@ -31,9 +31,9 @@ class Failure:
     module, kind, message : str
         Its class and text.
     facts : mapping
-        Those of its attributes that are numbers and strings.
+        Its attributes that are numbers and strings.
     trace : str
-        The traceback of what has caused it or, where nothing has, its own.
+        The traceback of its cause, or its own.
     """
 
     module: str
@@ -44,39 +44,29 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Return what the task is told of an error."""
-        cause = error if error.__cause__ is None else error.__cause__
+        """Describe an error."""
         message = report_of(error) if isinstance(error, UserFunctionError) else str(error)
         facts = {
-            name: value
+            name: value[:1000] if isinstance(value, str) else value
             for name, value in vars(error).items()
             if value is None or isinstance(value, (str, int, float))
         }
-        return cls(
-            type(error).__module__,
-            type(error).__qualname__,
-            message[:_MAX_CHARACTERS],
-            {name: value[:1000] if isinstance(value, str) else value for name, value in facts.items()},
-            "".join(traceback.format_exception(cause))[-_MAX_CHARACTERS:],
-        )
+        # The end of a traceback says most.
+        trace = "".join(traceback.format_exception(error.__cause__ or error))[-_MAX_CHARACTERS:]
+        kind = type(error)
+        return cls(kind.__module__, kind.__qualname__, message[:_MAX_CHARACTERS], facts, trace)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON face."""
-        return {
-            "module": self.module,
-            "kind": self.kind,
-            "message": self.message,
-            "facts": self.facts,
-            "trace": self.trace,
-        }
+        """Return the JSON representation."""
+        return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Failure:
-        """Rebuild from the JSON face; KeyError where a field is missing."""
+        """Rebuild from the JSON representation; KeyError if a field is missing."""
         return cls(**{name: document[name] for name in cls.__dataclass_fields__})
 
     def error(self) -> BaseException:
-        """Return the error to raise: of keyedstate's own classes the same one, with its text and facts."""
+        """Return the error to raise: of a class of keyedstate the same one, with its text and facts."""
         if (of_user := user_function_error(self.message)) is not None:
             return of_user
         kind: Any = sys.modules.get(self.module)

@@ -1,4 +1,4 @@
-"""How a task comes to its host: connect, or start one and connect."""
+"""Connects a task to its host, and starts the host if it does not run."""
 
 from __future__ import annotations
 
@@ -24,40 +24,31 @@ _START = "from keyedstate.spark.hosts.server import main; main()"
 
 @dataclass(frozen=True)
 class HostSettings:
-    """How a host lives.
-
-    Attributes
-    ----------
-    idle_ms : int
-        After how long without a task a host ends, and a partition is no longer kept.
-    memory_bytes : int
-        How much memory it may take; 0 for any.
-    """
+    """The limits of a host: time without a task until it ends or drops a partition, and memory (0: none)."""
 
     idle_ms: int
     memory_bytes: int
 
     @classmethod
     def of(cls, config: Configuration) -> HostSettings:
-        """Return what the options ``hosts.idle-time`` and ``hosts.memory`` say."""
+        """Read the options ``hosts.idle-time`` and ``hosts.memory``."""
         return cls(config[HOSTS_IDLE_TIME], config[HOSTS_MEMORY])
 
 
 @dataclass(frozen=True)
 class HostStart:
-    """What a host is told when it starts.
+    """The command line of a host, as JSON.
 
     Attributes
     ----------
     number : int
-        Which of an executor's hosts it is, from 0.
+        Its number among the executor's hosts, from 0.
     listener : int
         The file descriptor at which it listens.
     parents : tuple of str
-        The processes whose end is its end, as `Process.name`; the first gives the folder its name.
+        `Process.name` of the processes whose end ends it; the first one names the folder.
     place : str
-        Where the user's folder with the sockets is: one of `socket_places`.
-    settings : HostSettings
+        One of `socket_places`.
     """
 
     number: int
@@ -68,16 +59,16 @@ class HostStart:
 
 
 class Hosts:
-    """The hosts of the executor for which this process works.
+    """The hosts of this worker's executor.
 
     Parameters
     ----------
     parents : sequence of Process
         As `worker_parents` returns them.
     settings : HostSettings
-        For hosts that are started.
+        Of hosts that this process starts.
     places : sequence of Path, optional
-        Where sockets may be, the preferred place first; by default `socket_places`.
+        By default `socket_places`.
     """
 
     def __init__(
@@ -89,19 +80,19 @@ class Hosts:
         self._settings = settings
         places = socket_places() if places is None else places
         self._folders = [HostFolder(parents[0], place) for place in places]
-        #: Why another folder than the preferred one is used, as it was logged.
+        #: The logged reasons against the preferred folder.
         self._warned: set[str] = set()
 
     def connect(self, number: int) -> socket.socket:
         """Return a connection to a host, which is started if it does not run.
 
-        The new host may yet be about to import its modules: what is sent waits for it.
+        A new host reads from the connection once it has imported its modules.
 
         Raises
         ------
         HostFolderError
-            Where there is no folder in which this user's sockets are safe from other users.
-        HostUnavailableError
+            If no folder is safe from other users.
+        HostFolderLockedError, HostUnavailableError
         """
         refused: list[str] = []
         for folder in self._folders:
@@ -145,7 +136,7 @@ class Hosts:
             )
             subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(asdict(start))],
-                # A host outlives the process group of Spark's daemon, and sees to its own end.
+                # A host outlives the process group of Spark's daemon, and ends by itself.
                 start_new_session=True,
                 pass_fds=(listener.fileno(),),
                 stdin=subprocess.DEVNULL,

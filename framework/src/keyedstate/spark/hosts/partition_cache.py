@@ -1,4 +1,4 @@
-"""The partitions that a host keeps between epochs: a cache that its threads take from and give back to."""
+"""The partitions that a host keeps between epochs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from keyedstate.epoch.partition_plan import PartitionPlan
 
 T = TypeVar("T")
 
-#: Which partition it is: the address of the operator's folder, and the partition's number.
-ResidentKey = tuple[str, int]
+#: The address of the operator's folder, and the partition's number.
+PartitionKey = tuple[str, int]
 
 
-class Resident:
-    """One partition and the thread that alone touches it: state and functions may belong to a thread.
+class CachedPartition:
+    """One partition and the only thread that touches it: state and functions may belong to a thread.
 
     Parameters
     ----------
     digest : str
-        Of the plan that it was made by.
+        Of the plan that made it.
     """
 
     def __init__(self, digest: str) -> None:
         self.digest = digest
         self.partition: Partition | None = None
-        #: The thread that is in an epoch of it; None between two epochs.
+        #: The thread that runs an epoch of it; None between two epochs.
         self.thread: int | None = None
         self.last_used = time.monotonic()
         self._executor = ThreadPoolExecutor(1, "keyedstate-partition")
@@ -49,22 +49,22 @@ class Resident:
 
         return self._executor.submit(running).result()
 
-    def bring(self, plan: PartitionPlan, beginning: EpochStart) -> Partition:
-        """Return the partition at the version from which an epoch begins; to be called in its own thread."""
+    def at(self, plan: PartitionPlan, start: EpochStart) -> Partition:
+        """Return the partition at the version where an epoch starts; call it in the partition's thread."""
         if self.partition is not None:
-            if self.partition.follow(beginning):
+            if self.partition.follow(start):
                 return self.partition
             self._close()
-        self.partition = Partition(plan, beginning, stays=True)
+        self.partition = Partition(plan, start, stays=True)
         return self.partition
 
     def drop(self) -> None:
-        """Free everything, in the partition's own thread, without waiting for it."""
+        """Free everything in the partition's own thread, without waiting for it."""
         self._closed = self._executor.submit(self._close)
         self._executor.shutdown(wait=False)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until everything is freed, after `drop`; return whether it is."""
+        """Wait after `drop` until everything is freed; return whether it is."""
         return not wait((self._closed,), timeout_s).not_done
 
     def _close(self) -> None:
@@ -78,38 +78,31 @@ class Resident:
 
 @dataclass
 class Attempt:
-    """An attempt at an epoch of one partition, and the resident that it alone uses.
+    """An attempt at an epoch of one partition, numbered in order, and the copy that it alone uses."""
 
-    Attributes
-    ----------
-    key : tuple
-    number : int
-        Attempts are counted as they begin.
-    resident : Resident
-    """
-
-    key: ResidentKey
+    key: PartitionKey
     number: int
-    resident: Resident
+    cached: CachedPartition
 
 
-class Residents:
-    """The residents of one host; all methods may be called by any thread.
+class PartitionCache:
+    """The cached partitions of one host; thread-safe.
 
-    A resident is either kept here or in the hands of one attempt, never both.  Of two attempts at a partition
-    the later one finds nothing and restores a copy of its own; what the earlier one gives back is dropped.
+    A cached partition is either in the cache or used by one attempt, never both.  Of two attempts at a
+    partition the later one finds none and restores its own copy; the copy that the earlier one returns is
+    dropped.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[ResidentKey, Resident] = {}
-        #: The attempt that began last, of each partition that was ever asked for.
-        self._newest: dict[ResidentKey, int] = {}
-        #: Dropped, and perhaps not yet freed: the host's end waits for them.
-        self._dropped: list[Resident] = []
+        self._kept: dict[PartitionKey, CachedPartition] = {}
+        #: The number of the last attempt at each partition.
+        self._newest: dict[PartitionKey, int] = {}
+        #: Dropped and perhaps not yet freed; the host waits for them when it ends.
+        self._dropped: list[CachedPartition] = []
 
-    def take(self, key: ResidentKey, digest: str) -> Attempt:
-        """Begin an attempt; its resident is the kept one where that was made by the same plan."""
+    def take(self, key: PartitionKey, digest: str) -> Attempt:
+        """Start an attempt, with the cached partition if the same plan made it."""
         with self._lock:
             number = self._newest.get(key, 0) + 1
             self._newest[key] = number
@@ -117,10 +110,10 @@ class Residents:
         if kept is not None and kept.digest != digest:
             self._drop([kept])
             kept = None
-        return Attempt(key, number, Resident(digest) if kept is None else kept)
+        return Attempt(key, number, kept or CachedPartition(digest))
 
-    def keeps(self, key: ResidentKey, digest: str, version: str) -> bool:
-        """Return whether a partition is kept that the same plan has made, at a `Partition.version`."""
+    def has(self, key: PartitionKey, digest: str, version: str) -> bool:
+        """Return whether the cache has a partition that the same plan made, at a `Partition.version`."""
         with self._lock:
             kept = self._kept.get(key)
             return (
@@ -130,38 +123,38 @@ class Residents:
                 and kept.partition.version == version
             )
 
-    def keep(self, attempt: Attempt) -> None:
-        """Give back the resident of an attempt whose epoch's end was written."""
-        attempt.resident.last_used = time.monotonic()
+    def put_back(self, attempt: Attempt) -> None:
+        """Return the partition of an attempt that has written its manifest."""
+        attempt.cached.last_used = time.monotonic()
         with self._lock:
             is_newest = self._newest.get(attempt.key) == attempt.number
             if is_newest:
-                self._kept[attempt.key] = attempt.resident
+                self._kept[attempt.key] = attempt.cached
         if not is_newest:
-            self._drop([attempt.resident])
+            self._drop([attempt.cached])
 
     def drop(self, attempt: Attempt) -> None:
-        """Forget the resident of an attempt that has failed."""
-        self._drop([attempt.resident])
+        """Free the partition of an attempt that failed."""
+        self._drop([attempt.cached])
 
     def drop_unused(self, since: float) -> None:
-        """Drop what was last used before a time, by `time.monotonic`."""
+        """Drop the partitions that were last used before a time, by `time.monotonic`."""
         with self._lock:
-            unused = [key for key, resident in self._kept.items() if resident.last_used < since]
+            unused = [key for key, cached in self._kept.items() if cached.last_used < since]
             dropped = [self._kept.pop(key) for key in unused]
         self._drop(dropped)
 
     def close(self, timeout_s: float) -> None:
-        """Drop everything that is kept, and wait a while for functions to be closed."""
+        """Drop everything, and wait for a limited time until functions are closed."""
         with self._lock:
             dropped, self._kept = list(self._kept.values()), {}
         self._drop(dropped)
         deadline = time.monotonic() + timeout_s
-        for resident in self._dropped:
-            resident.join(max(deadline - time.monotonic(), 0.0))
+        for cached in self._dropped:
+            cached.join(max(deadline - time.monotonic(), 0.0))
 
-    def _drop(self, residents: Iterable[Resident]) -> None:
-        for resident in residents:
-            resident.drop()
+    def _drop(self, dropped: Iterable[CachedPartition]) -> None:
+        for cached in dropped:
+            cached.drop()
             with self._lock:
-                self._dropped = [one for one in self._dropped if not one.join(0.0)] + [resident]
+                self._dropped = [one for one in self._dropped if not one.join(0.0)] + [cached]

@@ -1,4 +1,4 @@
-"""Which process is which: a number that is given again must not be taken for the process that had it."""
+"""Processes of this machine, told apart by pid and start time, because pids are reused."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ class Process:
 
     Attributes
     ----------
-    pid : int
     started : str
-        When it began, in the words of the operating system; digits and letters.
+        Its start time as the operating system writes it; digits and letters.
     """
 
     pid: int
@@ -32,7 +31,7 @@ class Process:
 
     @property
     def name(self) -> str:
-        """What it is called in paths."""
+        """Its name in paths."""
         return f"{self.pid}-{self.started}"
 
     @classmethod
@@ -48,7 +47,7 @@ class Process:
 
     @cached_property
     def handle(self) -> int | None:
-        """A file descriptor that is readable when the process has ended; None where there is none."""
+        """A file descriptor that becomes readable when the process ends; None if the system has none."""
         if not hasattr(os, "pidfd_open"):
             return None
         try:
@@ -57,14 +56,14 @@ class Process:
             return None
 
     def kill(self, signal: int) -> None:
-        """Send a signal if the process is still there."""
+        """Send a signal if the process is alive."""
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal)
 
 
-def user_at_other_end(connection: socket.socket) -> int | None:
-    """Return whose process is at the other end of a Unix socket; None where the system does not say."""
+def peer_user(connection: socket.socket) -> int | None:
+    """Return the user id of the process at the other end of a Unix socket; None if the system has no way."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -73,24 +72,23 @@ def user_at_other_end(connection: socket.socket) -> int | None:
 
 
 def process_of(pid: int) -> Process | None:
-    """Return the process that has a number now; None where none has, or it is dead and not yet forgotten."""
+    """Return the process that has a pid now; None if none has, or it is a zombie."""
     if _PROC.joinpath("self/stat").exists():
         try:
             fields = _fields(pid)
         except OSError:
             return None
         return None if fields[0] in "ZX" else Process(pid, fields[19])
-    said = _asked(pid, "stat=,lstart=").split(maxsplit=1)
+    said = _ps(pid, "stat=,lstart=").split(maxsplit=1)
     if len(said) < 2 or said[0].startswith("Z"):
         return None
     return Process(pid, "".join(filter(str.isalnum, said[1])))
 
 
 def worker_parents() -> list[Process]:
-    """Return the processes whose end ends a Python worker's hosts: Spark's Python daemon and the executor.
+    """Return the processes whose end ends the hosts of a Python worker: Spark's Python daemon, the executor.
 
-    A worker is forked off by the daemon, which is Python too and a child of the JVM; where there is no
-    daemon, by the JVM.
+    The daemon, a Python child of the JVM, forks workers; without a daemon the JVM starts them.
     """
     parent = os.getppid()
     wanted = [parent]
@@ -100,22 +98,22 @@ def worker_parents() -> list[Process]:
 
 
 def _fields(pid: int) -> list[str]:
-    # The command's name is in parentheses and may hold anything; the state of the process follows.
+    # Any text may be in the parentheses of the command's name; the state of the process follows.
     return _PROC.joinpath(str(pid), "stat").read_text().rpartition(")")[2].split()
 
 
 def _parent_of(pid: int) -> int:
     with contextlib.suppress(OSError):
         return int(_fields(pid)[1])
-    return int(_asked(pid, "ppid=") or 0)
+    return int(_ps(pid, "ppid=") or 0)
 
 
 def _command(pid: int) -> str:
     with contextlib.suppress(OSError):
         return os.path.basename(os.path.realpath(os.readlink(f"/proc/{pid}/exe")))
-    return os.path.basename(_asked(pid, "comm="))
+    return os.path.basename(_ps(pid, "comm="))
 
 
-def _asked(pid: int, columns: str) -> str:
+def _ps(pid: int, columns: str) -> str:
     done = subprocess.run(["ps", "-o", columns, "-p", str(pid)], capture_output=True, text=True, check=False)
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""The host process: a thread for each connection, one for each partition, and one that watches over them."""
+"""The host process: a thread for each connection, one for each partition, and one that supervises them."""
 
 from __future__ import annotations
 
@@ -45,82 +45,78 @@ from keyedstate.spark.hosts.network.protocol import (
     FrameType,
     frame,
 )
-from keyedstate.spark.hosts.network.tcp_listener import Door, Introduction
-from keyedstate.spark.hosts.partition_cache import Resident, ResidentKey, Residents
-from keyedstate.spark.hosts.processes import Process, process_of, user_at_other_end
+from keyedstate.spark.hosts.network.tcp_listener import Introduction, TcpListener
+from keyedstate.spark.hosts.partition_cache import CachedPartition, PartitionCache, PartitionKey
+from keyedstate.spark.hosts.processes import Process, peer_user, process_of
 from keyedstate.spark.hosts.socket_folder import HostFolder
-from keyedstate.spark.hosts.task_context import take_on
-from keyedstate.spark.hosts.task_files import import_from, know_broadcasts
+from keyedstate.spark.hosts.task_context import set_task_facts
+from keyedstate.spark.hosts.task_files import extend_import_path, register_broadcasts
 
 _log = logging.getLogger(__name__)
 
-#: How long a task that has failed may take to hang up, and functions to be closed when the host ends.
+#: How long a failed task may take to close its connection, and functions to close when the host ends.
 _PATIENCE_S = 3.0
-#: How long the host sleeps where it waits for something that wakes nobody.
+#: The poll interval for events without a file descriptor.
 _SHORT_MS = 100
-#: Of which a host remembers the newest.
+#: How many plans a host remembers; the oldest go first.
 _MAX_PLANS = 64
-#: A task has hung up; Linux says so while there are bytes to be read, too.
+#: The task has closed the connection; Linux reports it even before all bytes are read.
 _HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
 class _TaskGone(Exception):
-    """The task has hung up; nobody is there to be told anything."""
+    """The task has closed its connection."""
 
 
 class _Cancelled(BaseException):
-    """Raised into the thread of a partition whose task has long gone."""
+    """Raised into the thread of a partition whose task is gone."""
 
 
 class _Connection:
-    """A connection, and the attempt that goes on for it.
-
-    Attributes
-    ----------
-    socket : socket.socket
-    session : Session or None
-        Of a task of another executor: the secret that it knows, and the seals of its frames.
-    executor : str or None
-        That of the task, if it says so.
-    resident : Resident or None
-        What the attempt uses, once it has begun.
-    done : bool
-        Whether nothing more happens for it.
-    abandoned : float or None
-        Since when it is known that the task has hung up, by `time.monotonic`.
-    is_cancelled : bool
-        Whether its thread was interrupted.
-    """
+    """A connection and its attempt."""
 
     def __init__(self, connection: socket.socket, session: Session | None = None) -> None:
         self.socket = connection
+        #: Of a task of another executor.
         self.session = session
+        #: The task's executor, if it names it.
         self.executor: str | None = None
-        self.resident: Resident | None = None
+        #: The partition of the attempt, once it has started.
+        self.cached: CachedPartition | None = None
+        #: Whether the conversation has ended.
         self.done = False
+        #: When the task was found to have closed the connection, by `time.monotonic`.
         self.abandoned: float | None = None
+        #: Whether the partition's thread was interrupted.
         self.is_cancelled = False
+        self._reader = FrameReader(connection, set(), None if session is None else session.received)
 
-    def reader(self) -> FrameReader:
-        """Return what reads the task's frames, beginning with its HELLO."""
-        return FrameReader(
-            self.socket, {FrameType.HELLO}, None if self.session is None else self.session.received
-        )
+    def read(self, *expected: FrameType) -> Frame:
+        """Wait for a frame of one of these types."""
+        self._reader.expected = set(expected)
+        received = self._reader.read()
+        if received is None:
+            raise _TaskGone
+        return received
 
-    def send(self, pieces: Iterable[Any]) -> None:
+    def send(self, kind: FrameType, content: Any = b"") -> None:
         """Send a frame."""
+        self.send_pieces(frame(kind, content))
+
+    def send_pieces(self, pieces: Iterable[Any]) -> None:
+        """Send the pieces of a frame."""
         for piece in pieces if self.session is None else self.session.sealed(pieces):
             self.socket.sendall(piece)
 
     def is_stuck(self, now: float) -> bool:
-        """Whether it goes on, long after the task has hung up; before that, try to interrupt it."""
+        """Whether the attempt runs on long after its task is gone; before that, interrupt it."""
         if self.abandoned is None or self.done:
             return False
         if now - self.abandoned > _PATIENCE_S and not self.is_cancelled:
             self.is_cancelled = True
-            thread = None if self.resident is None else self.resident.thread
+            thread = None if self.cached is None else self.cached.thread
             if thread is not None:
-                # Ends a loop in Python; what waits in native code does not see it.
+                # Ends a loop in Python, but nothing that waits in native code.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(thread), ctypes.py_object(_Cancelled)
                 )
@@ -128,49 +124,42 @@ class _Connection:
 
 
 class Host:
-    """One host.
-
-    Parameters
-    ----------
-    listener : socket.socket
-    settings : HostSettings
-    """
+    """One host."""
 
     def __init__(self, listener: socket.socket, settings: HostSettings) -> None:
         self._listener = listener
         self._settings = settings
-        self._residents = Residents()
-        #: By digest; filled by tasks that were asked for one.
+        self._cache = PartitionCache()
+        #: By digest.
         self._plans: dict[str, PartitionPlan] = {}
         self._importing = threading.Lock()
-        #: By the numbers of their sockets; only the thread that runs `run` knows them.
+        #: By file descriptor; only the thread of `run` uses them.
         self._connections: dict[int, _Connection] = {}
-        #: Set when the host shall take no more tasks and end with those it has.
+        #: Set when the host accepts no more tasks, and ends after those that it has.
         self._retired = False
         self._idle_s = settings.idle_ms / 1000.0
-        self._door = Door(self._arrive)
-        #: Connections of other executors, on their way to the thread that runs `run`, and what wakes it.
+        self._tcp = TcpListener(self._arrive)
+        #: Connections of other executors, for the thread of `run`, and a pipe that wakes it.
         self._arrived: queue.SimpleQueue[tuple[socket.socket, Session]] = queue.SimpleQueue()
-        self._bell, self._bell_rope = os.pipe()
+        self._wake_read, self._wake_write = os.pipe()
 
     def run(self, parents: Sequence[Process], folder: HostFolder, number: int) -> None:
-        """Serve tasks until a parent has ended, nobody needs the host any more, or it is sent SIGTERM.
+        """Serve tasks until a parent has ended, the host was idle for too long, or SIGTERM arrives.
 
         Parameters
         ----------
-        parents : sequence of Process
         folder : HostFolder
             With the host's socket, which is removed at the end.
         number : int
-            Which of an executor's hosts it is.
+            The host's number on its executor.
         """
         poller = select.poll()
         poller.register(self._listener, select.POLLIN)
-        poller.register(self._bell, select.POLLIN)
+        poller.register(self._wake_read, select.POLLIN)
         for parent in parents:
             if parent.handle is not None:
                 poller.register(parent.handle, select.POLLIN)
-        # Where a process has no handle, it is looked at once a second.
+        # A process without a handle is checked once a second.
         longest_ms = min(self._idle_s * 250.0, 10_000 if all(parent.handle for parent in parents) else 1000)
         last_used = time.monotonic()
         listens = True
@@ -179,11 +168,11 @@ class Host:
                 waits_for_end = any(one.abandoned is not None for one in self._connections.values())
                 for descriptor, _ in poller.poll(_SHORT_MS if waits_for_end else longest_ms):
                     if descriptor in self._connections:
-                        # Its thread sees it too, unless it is in the user's function.
+                        # Its thread notices it too, except in the user's function.
                         self._connections[descriptor].abandoned = time.monotonic()
                         poller.unregister(descriptor)
-                    elif descriptor == self._bell:
-                        os.read(self._bell, 1)
+                    elif descriptor == self._wake_read:
+                        os.read(self._wake_read, 1)
                         poller.register(self._admit(*self._arrived.get()), _HUNG_UP)
                     elif listens and descriptor == self._listener.fileno():
                         self._accept(poller)
@@ -194,26 +183,26 @@ class Host:
                 stuck = [one for one in self._connections.values() if one.is_stuck(now)]
                 if stuck and not self._retired:
                     _log.error("this host ends, because the function of a task that is long gone does not")
-                    # With those tasks that are still there: it may be an epoch of another query.
+                    # After its other tasks, which may belong to another query.
                     self._retired = True
-                self._residents.drop_unused(now - self._idle_s)
+                self._cache.drop_unused(now - self._idle_s)
                 ends = self._retired or (not self._connections and now - last_used > self._idle_s)
                 # A task that has connected meanwhile is served first.
                 if listens and ends and folder.withdraw(number, unless=self._is_wanted):
                     poller.unregister(self._listener)
                     self._listener.close()
-                    self._door.close()
+                    self._tcp.close()
                     listens = False
                 if not listens and len(stuck) == len(self._connections):
                     return
         finally:
-            self._door.close()
+            self._tcp.close()
             if listens:
                 folder.withdraw(number)
-            self._residents.close(_PATIENCE_S)
+            self._cache.close(_PATIENCE_S)
 
-    def disown(self) -> None:
-        """Close the sockets in a child of this process, which may outlive it: tasks would wait for it."""
+    def close_sockets(self) -> None:
+        """Close the sockets in a forked child, which may outlive this process: tasks would wait for it."""
         self._listener.close()
         for connection in list(self._connections.values()):
             connection.socket.close()
@@ -222,7 +211,7 @@ class Host:
         try:
             accepted, _ = self._listener.accept()
         except OSError as error:
-            # The task waits until there is a file descriptor again; other tasks' epochs must not be lost.
+            # Without a free file descriptor the task waits; the epochs of other tasks continue.
             _log.warning("no further task is served for now: %s", error)
             time.sleep(_SHORT_MS / 1000.0)
         else:
@@ -232,9 +221,9 @@ class Host:
         return not self._retired and bool(select.select([self._listener], [], [], 0)[0])
 
     def _arrive(self, connection: socket.socket, session: Session) -> None:
-        """Take a connection of another executor; called in any thread."""
+        """Pass a connection of another executor to the thread of `run`."""
         self._arrived.put((connection, session))
-        os.write(self._bell_rope, b".")
+        os.write(self._wake_write, b".")
 
     def _admit(self, accepted: socket.socket, session: Session | None = None) -> socket.socket:
         connection = _Connection(accepted, session)
@@ -243,7 +232,7 @@ class Host:
         return accepted
 
     def _close_done(self, poller: select.poll) -> None:
-        # Closed here and not by their threads: else a number might be another file's when it is polled.
+        # Not in their threads: a descriptor could belong to another file by the time it is polled.
         for descriptor in [descriptor for descriptor, one in self._connections.items() if one.done]:
             connection = self._connections.pop(descriptor)
             if connection.abandoned is None:
@@ -259,46 +248,48 @@ class Host:
             pass
         except BaseException as error:
             with contextlib.suppress(OSError):
-                _send(connection, FrameType.FAILED, Failure.of(error).to_json())
+                connection.send(FrameType.FAILED, Failure.of(error).to_json())
         finally:
             _hang_up(connection.socket)
             connection.done = True
 
     def _converse(self, connection: _Connection) -> None:
-        reader = connection.reader()
-        hello = _read(reader).json()
+        hello = connection.read(FrameType.HELLO).json()
         versions = {"protocol": PROTOCOL, "keyedstate": version.__version__}
         if hello != versions:
             raise HostProtocolError(f"the task speaks {hello}, and this host {versions}")
         me = process_of(os.getpid())
         assert me is not None
-        _send(connection, FrameType.HELLO, {"process": me.name})
-        reader.expected = {FrameType.BEGIN}
-        document = _read(reader).json()
+        connection.send(FrameType.HELLO, {"process": me.name})
+        document = connection.read(FrameType.BEGIN).json()
         digest, identity, task = _begin(document)
         plan = self._plans.get(digest)
-        session = connection.session
-        if session is not None:
-            if plan is None or not self._keeps(session.name, plan, digest, identity, document):
-                _send(connection, FrameType.NOT_KEPT)
+        if connection.session is not None:
+            # A task of another executor gets a plan and a version that are here, or nothing.
+            if (
+                plan is None
+                or not self._tcp.allows(connection.session.name, digest)
+                or not self._cache.has(_partition_key(plan, identity), digest, str(document.get("version")))
+            ):
+                connection.send(FrameType.NOT_KEPT)
                 return
-        elif plan is None:
-            plan = self._ask_for_plan(connection, reader, digest)
-            while len(self._plans) >= _MAX_PLANS:
-                self._plans.pop(next(iter(self._plans)), None)
-            self._plans[digest] = plan
-            self._compare_settings(plan)
-        if session is None:
-            know_broadcasts(document.get("broadcasts", {}))
-        if session is None and "introduction" in document:
-            introduction = Introduction.from_json(document["introduction"])
-            self._door.introduce(introduction, digest, plan.settings)
+        else:
+            if plan is None:
+                plan = self._ask_for_plan(connection, digest)
+                while len(self._plans) >= _MAX_PLANS:
+                    self._plans.pop(next(iter(self._plans)), None)
+                self._plans[digest] = plan
+                self._compare_settings(plan)
+            register_broadcasts(document.get("broadcasts", {}))
+            if "introduction" in document:
+                introduction = Introduction.from_json(document["introduction"])
+                self._tcp.introduce(introduction, digest, plan.settings)
         executor = document.get("executor")
         connection.executor = executor if isinstance(executor, str) else None
-        self._run(connection, reader, digest, plan, identity, task)
+        self._run(connection, digest, plan, identity, task)
 
     def _compare_settings(self, plan: PartitionPlan) -> None:
-        """Say so where a query wants its hosts otherwise than the one that has started this host."""
+        """Warn of a query whose options for hosts differ from those of the query that started this host."""
         wanted, here = HostSettings.of(configuration_in_task(plan.settings)), self._settings
         if wanted != here:
             assert plan.location is not None
@@ -313,25 +304,15 @@ class Host:
                 here.memory_bytes,
             )
 
-    def _keeps(
-        self, key: bytes, plan: PartitionPlan, digest: str, identity: TaskIdentity, asked: Mapping[str, Any]
-    ) -> bool:
-        """Whether a task of another executor may have what it asks for, and that is here."""
-        return self._door.allows(key, digest) and self._residents.keeps(
-            _resident_key(plan, identity), digest, str(asked.get("version"))
-        )
-
-    def _ask_for_plan(self, connection: _Connection, reader: FrameReader, digest: str) -> PartitionPlan:
-        _send(connection, FrameType.NEED_PLAN)
-        reader.expected = {FrameType.IMPORTS}
-        imports = _read(reader).json()
-        reader.expected = {FrameType.PLAN}
-        packed = bytes(_read(reader).content)
+    def _ask_for_plan(self, connection: _Connection, digest: str) -> PartitionPlan:
+        connection.send(FrameType.NEED_PLAN)
+        imports = connection.read(FrameType.IMPORTS).json()
+        packed = bytes(connection.read(FrameType.PLAN).content)
         if hashlib.sha256(packed).hexdigest() != digest:
             raise HostProtocolError("the plan is not the one that was announced")
-        # Two threads at once trip over each other's entries in Python's cache of finders.
+        # Two threads at once would disturb each other's entries in Python's cache of finders.
         with self._importing:
-            import_from(imports)
+            extend_import_path(imports)
             plan = cloudpickle.loads(packed)
         if not isinstance(plan, PartitionPlan) or plan.location is None:
             raise HostProtocolError("the plan is malformed")
@@ -340,65 +321,55 @@ class Host:
     def _run(
         self,
         connection: _Connection,
-        reader: FrameReader,
         digest: str,
         plan: PartitionPlan,
         identity: TaskIdentity,
         task: Mapping[str, Any],
     ) -> None:
-        place = plan.location
-        assert place is not None
-        beginning = EpochStart.of(plan, place, identity)
-        attempt = self._residents.take(_resident_key(plan, identity), digest)
-        connection.resident = resident = attempt.resident
-        try:
-            path = resident.run(lambda: self._epoch(connection, reader, plan, beginning, resident, task))
-        except BaseException:
-            self._residents.drop(attempt)
-            raise
-        # Before the task hears of it: the next epoch may begin at once.
-        if connection.is_cancelled:
-            # What was raised into its thread may come yet.
-            self._residents.drop(attempt)
-        else:
-            self._residents.keep(attempt)
-        _send(connection, FrameType.DONE, {"manifest": path})
+        """Run the epoch in the partition's thread."""
+        assert plan.location is not None
+        start = EpochStart.of(plan, plan.location, identity)
+        attempt = self._cache.take(_partition_key(plan, identity), digest)
+        connection.cached = cached = attempt.cached
 
-    def _epoch(
-        self,
-        connection: _Connection,
-        reader: FrameReader,
-        plan: PartitionPlan,
-        beginning: EpochStart,
-        resident: Resident,
-        task: Mapping[str, Any],
-    ) -> str:
-        take_on(task)
-        partition = resident.bring(plan, beginning)
-        self._check_memory()
-        _send(connection, FrameType.READY, {"goes_on": beginning.continues_run})
-        encoder = BatchEncoder()
-        broadcast_rows = self._rows(reader, FrameType.KEYED)
-        batches = self._rows(reader, FrameType.END, broadcast_rows)
-        with contextlib.closing(partition.run(beginning, broadcast_rows, batches)) as results:
-            for batch in results:
-                for pieces in encoder.frames(batch):
-                    connection.send(pieces)
-        path = partition.finish(beginning, self._door.address, connection.executor)
-        # Not an error any more: the epoch is complete, and a second attempt would only be another one.
+        def epoch() -> str:
+            set_task_facts(task)
+            partition = cached.at(plan, start)
+            self._check_memory()
+            connection.send(FrameType.READY, {"goes_on": start.continues_run})
+            encoder = BatchEncoder()
+            broadcast_rows = self._rows(connection, FrameType.KEYED)
+            batches = self._rows(connection, FrameType.END, broadcast_rows)
+            with contextlib.closing(partition.run(start, broadcast_rows, batches)) as results:
+                for batch in results:
+                    for pieces in encoder.frames(batch):
+                        connection.send_pieces(pieces)
+            return partition.finish(start, self._tcp.address, connection.executor)
+
+        try:
+            path = cached.run(epoch)
+        except BaseException:
+            self._cache.drop(attempt)
+            raise
+        # No error: the epoch is complete.
         self._retired = self._retired or self._used_too_much() is not None
-        return path
+        # Before DONE is sent: the next epoch may start at once.
+        if connection.is_cancelled:
+            # The exception raised into its thread may still be pending.
+            self._cache.drop(attempt)
+        else:
+            self._cache.put_back(attempt)
+        connection.send(FrameType.DONE, {"manifest": path})
 
     def _rows(
-        self, reader: FrameReader, last: FrameType, before: Iterable[pa.RecordBatch] = ()
+        self, connection: _Connection, last: FrameType, before: Iterable[pa.RecordBatch] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the batches that come before a frame of another type, and behind those of an iterator."""
-        # Not read so far, where the function has no broadcast side.
+        """Yield the batches after those of another iterator, up to a frame of the given type."""
+        # A function without a broadcast side has not read them.
         for _ in before:
             pass
-        reader.expected = {FrameType.SCHEMA, FrameType.BATCH, last}
         decoder = BatchDecoder()
-        while (received := _read(reader)).type is not last:
+        while (received := connection.read(FrameType.SCHEMA, FrameType.BATCH, last)).type is not last:
             batch = decoder.batch(received)
             if batch is not None:
                 yield batch
@@ -407,12 +378,12 @@ class Host:
     def _check_memory(self) -> None:
         used = self._used_too_much()
         if used is not None:
-            # Freed memory does not always go back to the system: what is next gets a process of its own.
+            # The system may not get freed memory back, so the next task starts a new process.
             self._retired = True
             raise HostMemoryError(used, self._settings.memory_bytes)
 
     def _used_too_much(self) -> int | None:
-        """Return how much memory the host takes where it is more than it may."""
+        """Return the host's memory if it exceeds the limit."""
         limit = self._settings.memory_bytes
         used = resident_bytes() if limit else 0
         return used if used > limit else None
@@ -424,7 +395,7 @@ def main() -> None:
     start = HostStart(**{**document, "settings": HostSettings(**document["settings"])})
     sys.argv = ["keyedstate-host"]
     faulthandler.enable(all_threads=False)
-    # Spark's daemon ignores it, and what it starts has that from it: the user's own processes would be lost.
+    # Spark's daemon ignores it, and its children inherit that: the exit codes of subprocesses would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end)
     allow_open_files()
@@ -432,17 +403,17 @@ def main() -> None:
     folder = HostFolder(parents[0], Path(start.place))
     try:
         with socket.socket(fileno=start.listener) as listener, working_folders_of_this_host():
-            # Whatever programs the user's function starts: none shall listen here when this host has ended.
+            # No program that the user's function starts may listen here after this host.
             listener.set_inheritable(False)
             host = Host(listener, start.settings)
-            os.register_at_fork(after_in_child=host.disown)
+            os.register_at_fork(after_in_child=host.close_sockets)
             host.run(parents, folder, start.number)
     except SystemExit:
         pass
     except BaseException:
         traceback.print_exc()
         os._exit(1)
-    # A thread that is stuck in the user's function must not keep the process.
+    # A thread that is stuck in the user's function must not keep the process alive.
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -454,45 +425,31 @@ def _end(number: int, where: PythonFrame | None) -> None:
 
 
 def _refuse_strangers(connection: socket.socket) -> None:
-    # The folder keeps other users out already; where the system can tell who it is, it is asked.
-    user = user_at_other_end(connection)
+    # In addition to the folder's permissions, if the system names the peer's user.
+    user = peer_user(connection)
     if user not in (None, os.getuid()):
         raise HostProtocolError(f"the task is one of the user {user}")
 
 
-def _resident_key(plan: PartitionPlan, identity: TaskIdentity) -> ResidentKey:
+def _partition_key(plan: PartitionPlan, identity: TaskIdentity) -> PartitionKey:
     assert plan.location is not None
     return f"{plan.location.directory}/{plan.location.uid}", identity.partition
 
 
 def _begin(document: Mapping[str, Any]) -> tuple[str, TaskIdentity, Mapping[str, Any]]:
-    """Return what a BEGIN frame says."""
+    """Return the plan's digest, the attempt and the task's facts of a BEGIN frame."""
     try:
         digest, identity = document["digest"], from_json(TaskIdentity, document["identity"])
         task = document.get("task", {})
         if not isinstance(digest, str) or not isinstance(task, dict):
             raise TypeError("the digest is no string, or the task no object")
-        for name, kind in TaskIdentity.__annotations__.items():
-            if type(getattr(identity, name)).__name__ != kind:
-                raise TypeError(f"{name} is not of the type {kind}")
-    except (KeyError, TypeError, KeyedStateError) as error:
+    except (KeyError, TypeError, ValueError, KeyedStateError) as error:
         raise HostProtocolError(f"a BEGIN frame is malformed ({error})") from error
     return digest, identity, task
 
 
-def _read(reader: FrameReader) -> Frame:
-    received = reader.read()
-    if received is None:
-        raise _TaskGone
-    return received
-
-
-def _send(connection: _Connection, kind: FrameType, content: Any = b"") -> None:
-    connection.send(frame(kind, content))
-
-
 def _hang_up(connection: socket.socket) -> None:
-    """End a conversation so that the task reads what it was told last, though it may still be sending."""
+    """Close a connection so that the task, which may still be sending, receives the last frame."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_WR)
         connection.settimeout(_PATIENCE_S)

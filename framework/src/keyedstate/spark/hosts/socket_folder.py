@@ -1,4 +1,4 @@
-"""The folder with the sockets of hosts: where it is, whether only this user can change it, and its clean-up.
+"""The folder with the sockets of hosts: its location, its safety from other users, and its clean-up.
 
 ::
 
@@ -7,10 +7,10 @@
             <number>.sock
 
 The first place is the system's temporary folder: the path of a socket has at most 107 bytes, and the next
-executor finds there what a killed one has left.  Any user can create a folder of that name there first, so
-the second place is Spark's local folder of the executor, in which only the executor's user creates files.
-All processes of an executor try the same places in the same order.  Sockets are created and removed under a
-lock on the user's folder, which ends with the process that has it.
+executor finds what a killed one has left there.  Any user can create a folder of that name there first, so
+the second place is Spark's local folder of the executor, where only the executor's user creates files.  All
+processes of an executor try the places in the same order.  They create and remove sockets under a lock on
+the user's folder.  The kernel releases it when its process ends; others wait for `LOCK_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,26 @@ import pwd
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from keyedstate.epoch.local_folders import local_folder
-from keyedstate.errors import HostFolderError
-from keyedstate.spark.hosts.processes import Process, user_at_other_end
+from keyedstate.errors import HostFolderError, HostFolderLockedError
+from keyedstate.spark.hosts.processes import Process, peer_user
 
-#: What a socket's address has room for, less the null byte at its end.
+#: How long a process waits for the lock, which another one has for some milliseconds.
+LOCK_TIMEOUT_S = 30.0
+_LOCK_POLL_S = 0.02
+#: The length of a socket's address, without the null byte at its end.
 MAX_PATH_BYTES = 103 if hasattr(socket, "SO_NOSIGPIPE") else 107
 _LONGEST_NAME = "/keyedstate-4294967295/4194304-18446744073709551615/99999.sock"
-#: Where a process finds its open folders by the numbers of their descriptors; Linux only.
+#: The open files of this process by descriptor; Linux only.
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
 def socket_places() -> list[Path]:
-    """Return the folders in which the user's folder may be, in the order in which they are tried."""
+    """Return the possible places of the user's folder, in the order in which they are tried."""
     places: list[Path] = []
     with contextlib.suppress(FileNotFoundError):
         temporary = Path(tempfile.gettempdir())
@@ -48,12 +52,12 @@ def socket_places() -> list[Path]:
 
 
 class HostFolder:
-    """The folder with the sockets of the hosts that live as long as one process.
+    """The folder with the sockets of the hosts that end with one process.
 
     Parameters
     ----------
     anchor : Process
-        Spark's Python daemon or, where there is none, the executor.
+        Spark's Python daemon or, without one, the executor.
     place : Path
         One of `socket_places`; it exists.
     """
@@ -64,16 +68,16 @@ class HostFolder:
         self.path = self._user / anchor.name
 
     def socket_path(self, number: int) -> Path:
-        """Return where a host listens."""
+        """Return the path of a host's socket."""
         return self.path / f"{number}.sock"
 
     def connect(self, number: int) -> socket.socket | None:
-        """Return a connection to a host of this user; None where none listens.
+        """Return a connection to a host of this user; None if none listens.
 
         Raises
         ------
         HostFolderError
-            Where another user could have created the socket, or has.
+            If another user has created the socket, or could have.
         OSError
         """
         try:
@@ -86,7 +90,7 @@ class HostFolder:
         try:
             with self._address(number) as address:
                 connection.connect(address)
-            user = user_at_other_end(connection)
+            user = peer_user(connection)
             if user not in (None, os.getuid()):
                 raise HostFolderError(
                     f"a process of {_user_name(user)} listens at {self.socket_path(number)}"
@@ -101,12 +105,14 @@ class HostFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock: sockets are created and removed under it.
+        """Hold the lock.
 
         Raises
         ------
         HostFolderError
-            Where the user's folder cannot be created, is another user's, or others may enter it.
+            If the user's folder cannot be created, belongs to another user, or others may enter it.
+        HostFolderLockedError
+            If another process holds the lock for `LOCK_TIMEOUT_S`.
         """
         try:
             descriptor = self._lock()
@@ -115,15 +121,13 @@ class HostFolder:
         try:
             yield
         finally:
-            # Closing alone leaves the lock with a process that was forked meanwhile, for as long as it lives.
+            # After close() alone, a process that was forked meanwhile would still have the lock.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def listen(self, number: int) -> socket.socket:
-        """Return a new listening socket in place of one at which no process listens; under the lock.
-
-        Folders of processes that have ended are deleted before.
+        """Replace a socket without a listening process, and delete folders of ended ones; under the lock.
 
         Raises
         ------
@@ -146,22 +150,26 @@ class HostFolder:
         return listener
 
     def withdraw(self, number: int, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Remove a host's socket, and every folder that is empty then; returns whether that was done.
+        """Remove a host's socket, and folders that are empty then; return whether it is removed.
 
         Parameters
         ----------
-        number : int
         unless : callable
             Called under the lock: True keeps the socket.
         """
-        # In a folder that is gone or another user's no task finds the socket.
-        with contextlib.suppress(HostFolderError), self.locked():
-            if unless():
-                return False
-            self.socket_path(number).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                self.path.rmdir()
-                self._user.rmdir()
+        try:
+            with self.locked():
+                if unless():
+                    return False
+                self.socket_path(number).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    self.path.rmdir()
+                    self._user.rmdir()
+        except HostFolderLockedError:
+            return False
+        except HostFolderError:
+            # Tasks find no socket in a folder that is gone or belongs to another user.
+            pass
         return True
 
     def _refuse_foreign(self, found: os.stat_result) -> None:
@@ -173,7 +181,7 @@ class HostFolder:
         if mode & 0o077:
             raise HostFolderError(f"the folder {self._user} is open to others (mode {mode:04o}, not 0700)")
         if not hasattr(socket, "SO_PEERCRED"):
-            # Where the kernel does not name the user at the other end, no other user may replace the folder.
+            # The kernel does not name the peer's user: no other user may be able to replace the folder.
             self._refuse_replaceable()
 
     def _refuse_replaceable(self) -> None:
@@ -189,7 +197,7 @@ class HostFolder:
 
     @contextlib.contextmanager
     def _address(self, number: int) -> Iterator[str]:
-        """Give a socket's address: through a descriptor of its folder where the path is too long for one."""
+        """Give a socket's address: through a descriptor of its folder if the path is too long."""
         path = self.socket_path(number)
         if len(os.fsencode(path)) <= MAX_PATH_BYTES or not _DESCRIPTORS.is_dir():
             yield str(path)
@@ -201,14 +209,15 @@ class HostFolder:
             os.close(descriptor)
 
     def _lock(self) -> int:
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
-            # Not its parents: a host that ends after Spark has deleted its local folder must not restore it.
+            # Without parents: a host that outlives Spark's local folder must not create it again.
             with contextlib.suppress(FileExistsError):
                 self._user.mkdir(mode=0o700)
             try:
                 descriptor = os.open(self._user, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except OSError:
-                # Where another process has just removed it, it is created again; else this says whose it is.
+                # Another process has just removed it: try again; or this names its owner.
                 with contextlib.suppress(FileNotFoundError):
                     self._refuse_foreign(os.lstat(self._user))
                     raise
@@ -216,8 +225,8 @@ class HostFolder:
             try:
                 found = os.fstat(descriptor)
                 self._refuse_foreign(found)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                # Another process may have removed the folder before it let the lock go.
+                self._await_lock(descriptor, deadline)
+                # Another process may have removed the folder before it released the lock.
                 with contextlib.suppress(FileNotFoundError):
                     if os.path.samestat(found, os.stat(self._user)):
                         return descriptor
@@ -226,6 +235,17 @@ class HostFolder:
                 raise
             os.close(descriptor)
 
+    def _await_lock(self, descriptor: int, deadline: float) -> None:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise HostFolderLockedError(str(self._user), LOCK_TIMEOUT_S) from error
+                time.sleep(_LOCK_POLL_S)
+            else:
+                return
+
     def _delete_stale(self) -> None:
         for name in os.listdir(self._user):
             anchor = Process.named(name)
@@ -233,9 +253,9 @@ class HostFolder:
                 HostFolder(anchor, self.place)._delete_unused()
 
     def _delete_unused(self) -> None:
-        """Delete the sockets at which no process listens, and the folder if none is left.
+        """Delete the sockets at which no process listens, and the folder if it is empty then.
 
-        That the process is not to be seen proves nothing: it may run in another container.
+        A process that is not visible here may run in another container.
         """
         for path in self.path.glob("*.sock"):
             with contextlib.suppress(OSError, HostFolderError, ValueError):

@@ -1,4 +1,4 @@
-"""What ``TaskContext.get()`` says inside a host: the facts of the task for which a thread runs an epoch."""
+"""``TaskContext.get()`` in a host: the facts of the task for which a thread runs an epoch."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from pyspark import TaskContext
 
-#: The fields of a task context that go over the connection.
+#: The fields of a task context that a task sends to its host.
 _FIELDS = ("_stageId", "_partitionId", "_attemptNumber", "_taskAttemptId", "_localProperties", "_cpus")
 _of_thread = threading.local()
 
 
 def task_facts() -> dict[str, Any]:
-    """Return the facts of the task that this worker runs; none outside of one."""
+    """Return the facts of the task that this worker runs; none outside of a task."""
     context = TaskContext.get()
     return {} if context is None else {name: getattr(context, name, None) for name in _FIELDS}
 
 
-def take_on(facts: Mapping[str, Any]) -> None:
-    """Let `TaskContext.get` return these facts in this thread, and in no other one."""
+def set_task_facts(facts: Mapping[str, Any]) -> None:
+    """Let `TaskContext.get` return these facts in this thread."""
     for name in _FIELDS:
         setattr(_of_thread, name, facts.get(name))
     if not isinstance(TaskContext._taskContext, _ContextOfThread):
@@ -28,7 +28,7 @@ def take_on(facts: Mapping[str, Any]) -> None:
 
 
 class _ContextOfThread(TaskContext):
-    """There is one task context in a process; this one is another one for each thread."""
+    """The one task context of the process, with other facts in each thread."""
 
 
 def _field(name: str) -> property:

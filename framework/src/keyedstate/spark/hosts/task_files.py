@@ -10,22 +10,22 @@ from typing import Any
 from pyspark import SparkFiles, broadcast
 
 
-def import_from(imports: Mapping[str, Any]) -> None:
-    """Let modules be found where the task finds them, and Spark's files too."""
+def extend_import_path(imports: Mapping[str, Any]) -> None:
+    """Find modules, and Spark's files, where the task finds them."""
     new = [entry for entry in imports.get("sys_path", ()) if isinstance(entry, str) and entry not in sys.path]
-    # As Spark's workers do: before what was there, but for the current folder.
+    # As Spark's workers do: at the front, after the current folder.
     sys.path[1:1] = new
     importlib.invalidate_caches()
     SparkFiles._root_directory = imports.get("spark_files")
     SparkFiles._is_running_on_worker = True
 
 
-def know_broadcasts(paths: Mapping[str, str]) -> None:
-    """Let broadcast variables be read where the task reads them: Spark may have put one elsewhere since."""
+def register_broadcasts(paths: Mapping[str, str]) -> None:
+    """Read broadcast variables from the task's paths, which Spark may change."""
     for number, path in paths.items():
         known = broadcast._broadcastRegistry.get(int(number))
         if known is None:
             broadcast._broadcastRegistry[int(number)] = broadcast.Broadcast(path=path)
         else:
-            # Functions have this very object.
+            # Functions refer to this object.
             known._path = path

@@ -1,53 +1,25 @@
-"""Who a task is: its epoch, its partition and its attempt, as Spark tells them to a Python worker.
+"""The identity of a task: its epoch, partition and attempt.
 
-Spark puts the micro-batch, the query and the run into local properties of the stream's thread, and hands
-these to every task; the run is the job group, so code in `foreachBatch` must not set another one.
+Spark writes the micro-batch, the query and the run into local properties of the stream's thread, and passes
+these to every task.  The run is the job group, so code in `foreachBatch` must not set another one.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from pyspark import SparkContext, TaskContext
 
 from keyedstate.checkpoint import TaskIdentity
 from keyedstate.errors import TaskContextError
 
-_EPOCH = "streaming.sql.batchId"
-_QUERY_ID = "sql.streaming.queryId"
-_RUN_ID = "spark.jobGroup.id"
-
-
-@dataclass(frozen=True)
-class EpochIdentity:
-    """One micro-batch of one run of a streaming query.
-
-    Attributes
-    ----------
-    epoch : int
-        The micro-batch; the same number again when Spark repeats it.
-    query_id : str
-        Lives in the query's checkpoint location: the same after a restart.
-    run_id : str
-        New at every start of the query.
-    """
-
-    epoch: int
-    query_id: str
-    run_id: str
+#: Of the micro-batch, the query and the run.
+_PROPERTIES = ("streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id")
 
 
 def task_context() -> TaskContext:
-    """Return the context of the task that this Python worker runs.
-
-    Raises
-    ------
-    TaskContextError
-        Outside a task.
-    """
+    """Return the context of the task of this Python worker; raises `TaskContextError` outside of one."""
     context = TaskContext.get()
     if context is None:
         raise TaskContextError("there is no Spark task", "Run the operator through a DataFrame.")
@@ -55,27 +27,27 @@ def task_context() -> TaskContext:
 
 
 def attempt_identity(uid: str, operator_id: str, parallelism: int, max_parallelism: int) -> TaskIdentity:
-    """Return the identity of the present attempt at one partition of a streaming query's epoch.
+    """Return the identity of the current attempt at one partition of a streaming query's epoch.
 
     Raises
     ------
     TaskContextError
-        Outside a task, or outside a streaming query.
+        Outside of a task, or of a streaming query.
     """
     context = task_context()
-    epoch = _epoch_of(context.getLocalProperty)
-    if epoch is None:
+    epoch, query_id, run_id = map(context.getLocalProperty, _PROPERTIES)
+    if epoch is None or query_id is None or run_id is None:
         raise TaskContextError(
             f"the operator {uid!r} was built for a streaming query, and this task belongs to none",
             "Evaluate its result through writeStream.",
         )
     return TaskIdentity(
         uid=uid,
-        query_id=epoch.query_id,
-        run_id=epoch.run_id,
-        epoch=epoch.epoch,
-        # A stage counts the partitions of all sides of a union, one side after the other. Where those before
-        # this operator are not a multiple of its parallelism, its rows show it.
+        query_id=query_id,
+        run_id=run_id,
+        epoch=int(epoch),
+        # A stage numbers the partitions of all sides of a union, one side after the other. If those before
+        # this operator are not a multiple of its parallelism, `OperatorPlan` finds rows of another partition.
         partition=context.partitionId() % parallelism,
         parallelism=parallelism,
         max_parallelism=max_parallelism,
@@ -89,13 +61,6 @@ def is_local(context: SparkContext) -> bool:
     return re.fullmatch(r"local(\[.*\])?", str(context.master)) is not None
 
 
-def epoch_on_driver(context: SparkContext) -> EpochIdentity | None:
-    """Return the micro-batch on whose behalf this thread of the driver runs: that of a `foreachBatch`."""
-    return _epoch_of(context.getLocalProperty)
-
-
-def _epoch_of(local_property: Callable[[str], str | None]) -> EpochIdentity | None:
-    epoch, query_id, run_id = map(local_property, (_EPOCH, _QUERY_ID, _RUN_ID))
-    if epoch is None or query_id is None or run_id is None:
-        return None
-    return EpochIdentity(int(epoch), query_id, run_id)
+def is_in_micro_batch(context: SparkContext) -> bool:
+    """Return whether this thread of the driver runs a `foreachBatch` function."""
+    return all(context.getLocalProperty(name) is not None for name in _PROPERTIES)

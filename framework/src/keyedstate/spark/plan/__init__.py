@@ -1,1 +1,1 @@
-"""What the driver decides before an operator runs, and what it reports afterwards."""
+"""The plan of an operator on the driver: checks, options, routing, metrics."""

@@ -1,6 +1,6 @@
-"""What a job must keep to for each row to count once, where it can be seen: warnings on the driver.
+"""Warnings on the driver about jobs in which a row may count twice.
 
-Spark computes a micro-batch again after a failure.  Then its rows must be the same, and its checkpoint
+Spark computes a micro-batch again after a failure.  Its rows must be the same then, and its checkpoint
 location must still exist.
 """
 
@@ -23,23 +23,16 @@ from keyedstate.errors import ExactlyOnceWarning
 _log = logging.getLogger(__name__)
 
 _FRAMEWORK = str(Path(version.__file__).parent)
-#: Spark counts them among the non-deterministic ones, but a file has the same name each time.
+#: Non-deterministic to Spark, but a file has the same name each time.
 _STABLE = frozenset(("input_file_name", "input_file_block_start", "input_file_block_length"))
-#: As Spark names the folder of a query that was given none.
+#: How Spark names the folder of a query without a checkpointLocation.
 _TEMPORARY = re.compile(r"/temporary-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/?$")
 #: What was warned of in this process.
 _warned: set[str] = set()
 
 
 def warn_of_random_rows(rows: DataFrame, uid: str) -> None:
-    """Warn, once for each, of expressions that give other values when Spark computes the rows again.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        That an operator with state is given.
-    uid : str
-    """
+    """Warn, once for each, of non-deterministic expressions in the rows of an operator with state."""
     for column, expression in _random(rows._jdf.queryExecution().analyzed()):
         what = f"{expression}() gives"
         if column is not None:
@@ -52,22 +45,12 @@ def warn_of_random_rows(rows: DataFrame, uid: str) -> None:
 
 
 def warn_of_temporary_location(spark: SparkSession, uid: str, query_id: str) -> None:
-    """Warn once of a query that begins with other state, and without its own, after each restart.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        Any one of the driver's.
-    uid : str
-        An operator of the query.
-    query_id : str
-        Of a query that runs.
-    """
+    """Warn once of a running query without a checkpointLocation, which loses its state with each restart."""
     if f"location of {query_id}" in _warned:
         return
     _warned.add(f"location of {query_id}")
     location = ""
-    # These are insides of Spark; where they have changed there is no warning.
+    # Internals of Spark: if they have changed, there is no warning.
     with contextlib.suppress(Exception):
         context: Any = spark.sparkContext
         queries = spark._jsparkSession.sharedState().activeStreamingQueries()
@@ -81,7 +64,7 @@ def warn_of_temporary_location(spark: SparkSession, uid: str, query_id: str) -> 
                 "one. Set .option('checkpointLocation', ...) on the writer."
             )
         except ExactlyOnceWarning as warning:
-            # Raised where warnings are errors; here it would be taken for a failure to publish.
+            # Raised if warnings are errors; the coordinator would take it for a failure to publish.
             _log.warning("%s", warning)
 
 
@@ -93,7 +76,7 @@ def _warn(message: str) -> None:
 
 
 def _level_of_user() -> int:
-    """Return how many frames above `_warn` the code is that called the framework."""
+    """Return the stack level of the code that called the framework, as `warnings.warn` counts."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_FRAMEWORK):
         level, frame = level + 1, frame.f_back
@@ -101,7 +84,7 @@ def _level_of_user() -> int:
 
 
 def _random(plan: Any) -> Iterator[tuple[str | None, str]]:
-    """Yield the columns of a plan, None for other places, and their functions that are not deterministic."""
+    """Yield the non-deterministic functions of a plan, each after its column; None outside of columns."""
     if plan.deterministic():
         return
     for expression in _items(plan.expressions()):
@@ -119,7 +102,6 @@ def _functions(expression: Any) -> Iterator[str]:
     for part in parts:
         yield from _functions(part)
     if not parts:
-        # That of Python has the name of the user's function.
         is_python = expression.getClass().getSimpleName() == "PythonUDF"
         yield expression.name() if is_python else expression.prettyName()
 

@@ -1,8 +1,7 @@
-"""Heartbeats: micro-batches that come on an interval, also where no row comes.
+"""Heartbeats: micro-batches on an interval, even if no row arrives.
 
-Spark begins a micro-batch when one of the query's sources has something new.  So the rows get a second source
-in a union, whose offset is a number of intervals, and of which no row is ever taken.  The tasks of a keyed
-operator run in every micro-batch, with rows or without.
+Spark starts a micro-batch when a source of the query has a new offset.  So a union adds a source whose offset
+counts intervals and which never has rows.  The tasks of a keyed operator run in every micro-batch.
 """
 
 from __future__ import annotations
@@ -17,12 +16,7 @@ from keyedstate.errors import HeartbeatError, InvalidDurationError
 
 
 def heartbeat_ms(heartbeat: object) -> int:
-    """Return the interval of a heartbeat in milliseconds; 0 for one that does not beat.
-
-    Raises
-    ------
-    HeartbeatError
-    """
+    """Return the interval of a heartbeat in milliseconds, 0 for none; raises `HeartbeatError`."""
     try:
         interval = milliseconds(heartbeat)
     except InvalidDurationError:
@@ -35,7 +29,7 @@ def heartbeat_ms(heartbeat: object) -> int:
 
 
 def with_heartbeat(rows: DataFrame, interval_ms: int) -> DataFrame:
-    """Return the rows of a streaming DataFrame, with micro-batches without rows where none come."""
+    """Return the rows of a streaming DataFrame in a union with the heartbeat's source."""
     spark = rows.sparkSession
     if has_python_sources():
         from keyedstate.spark.plan.heartbeat_source import HeartbeatSource
@@ -49,5 +43,5 @@ def with_heartbeat(rows: DataFrame, interval_ms: int) -> DataFrame:
 
 
 def has_python_sources() -> bool:
-    """Return whether Spark takes sources in Python, of which the heartbeat then is one: since Spark 4."""
+    """Return whether Spark has data sources in Python, as since Spark 4."""
     return importlib.util.find_spec("pyspark.sql.datasource") is not None

@@ -1,4 +1,4 @@
-"""The source that beats; needs Spark 4: its Python data sources."""
+"""The source of heartbeats, a Python data source of Spark 4."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ try:
 except ImportError:  # before Spark 4.2, where a Python source makes one micro-batch of such a query
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Nothing that Spark knows."""
+        """A class that Spark does not know."""
 
 
 class HeartbeatSource(DataSource):
-    """A stream without rows, which has something new each time that ``interval-ms`` have passed.
-
-    With an interval of 0 it never has.
-    """
+    """A stream without rows whose offset changes every ``interval-ms``, and never with an interval of 0."""
 
     @classmethod
     def name(cls) -> str:
@@ -38,10 +35,10 @@ class HeartbeatSource(DataSource):
 
 
 class HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Tells Spark how many intervals have passed since 1970.
+    """Offsets are intervals since 1970.
 
-    Offsets need not go up: Spark begins a micro-batch when the newest one differs from the one before.  So
-    the interval may change with a restart, and a clock may be put back.
+    They need not increase: Spark starts a micro-batch when the newest offset differs from the one before.  So
+    the interval may change with a restart, and a clock may be set back.
     """
 
     def __init__(self, interval_ms: int) -> None:
@@ -53,13 +50,13 @@ class HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"beat": 0}
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return the offset of now; Spark gives no arguments before 4.2."""
+        """Return the current offset; Spark passes no arguments before 4.2."""
         if start is not None and (self._available_now or not self._interval_ms):
             return start
         return {"beat": time.time_ns() // (1_000_000 * self._interval_ms) if self._interval_ms else 0}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Beat no more: such a query ends with its input."""
+        """Stop beating: such a query ends with its input."""
         self._available_now = True
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:

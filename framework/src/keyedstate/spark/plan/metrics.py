@@ -1,8 +1,7 @@
-"""The metrics of epochs on the driver: kept for a while, found by Spark's progress events, logged.
+"""Metrics of epochs on the driver: kept for a while, found by Spark's progress events, logged and reported.
 
-They are there before Spark commits the epoch's micro-batch, so a listener that hears of its progress finds
-them.  What must happen for that while Spark waits is one assignment; the metrics are computed when they are
-first asked for, which is in the background where nobody is quicker.
+An epoch's metrics exist before Spark commits its micro-batch, so a listener of the query's progress finds
+them.  Spark waits meanwhile, so only the metadata is stored then; the first reader computes the metrics.
 """
 
 from __future__ import annotations
@@ -34,26 +33,21 @@ OPERATORS_KEPT = 200
 
 
 def epoch_metrics(query: StreamingQuery | str, uid: str | None = None) -> tuple[EpochMetrics, ...]:
-    """Return the metrics of a query's last epochs, the oldest first.
+    """Return the metrics of the last 100 epochs of each operator of a query, the oldest first.
 
     Parameters
     ----------
     query : StreamingQuery or str
-        The query or its id, also one that has ended; on the driver that ran it.
+        The query or its id, running or ended; on the driver that ran it.
     uid : str, optional
-        Of one operator; by default of all, those of an epoch by uid.
-
-    Returns
-    -------
-    tuple of EpochMetrics
-        Of at most the last 100 epochs of each operator.
+        Of one operator; by default of all, ordered by uid within an epoch.
     """
     query_id = query if isinstance(query, str) else str(query.id)
     return tuple(found for found in _recent.of_query(query_id) if uid in (None, found.uid))
 
 
 def metrics_of(progress: Any) -> tuple[EpochMetrics, ...]:
-    """Return the metrics of the keyed operators in the micro-batch that Spark reports the progress of.
+    """Return the metrics of the keyed operators in the micro-batch of a progress event, by uid.
 
     Parameters
     ----------
@@ -64,7 +58,7 @@ def metrics_of(progress: Any) -> tuple[EpochMetrics, ...]:
     Returns
     -------
     tuple of EpochMetrics
-        By uid; empty for a query without keyed operators, and for one that ran too long ago.
+        Empty for a query without keyed operators, and for an epoch that is no longer kept.
     """
     query_id, run_id, epoch = (
         progress[name] if isinstance(progress, Mapping) else getattr(progress, name)
@@ -75,15 +69,14 @@ def metrics_of(progress: Any) -> tuple[EpochMetrics, ...]:
 
 
 class EpochListener(StreamingQueryListener):
-    """A `StreamingQueryListener` that is told the metrics of each epoch of each keyed operator.
+    """A `StreamingQueryListener` that receives the metrics of each epoch of each keyed operator.
 
-    Derive a class from it, write `onEpoch`, and give an instance to ``spark.streams.addListener``.  The
-    other methods are Spark's and may be overridden too; one that overrides `onQueryProgress` calls
-    `metrics_of` itself.
+    Derive a class, write `onEpoch`, and give an instance to ``spark.streams.addListener``.  A class that
+    overrides `onQueryProgress` calls `metrics_of` itself.
     """
 
     def onEpoch(self, metrics: EpochMetrics) -> None:
-        """Take the metrics of one epoch of one operator."""
+        """Receive the metrics of one epoch of one operator."""
 
     def onQueryStarted(self, event: Any) -> None:
         """Do nothing."""
@@ -100,42 +93,28 @@ class EpochListener(StreamingQueryListener):
         """Do nothing."""
 
 
-class EpochReports:
-    """Takes the published checkpoints of operators and reports the metrics of their epochs.
+def record_epoch(metadata: CheckpointMetadata, publish_ms: float) -> None:
+    """Make the metrics of an epoch available, without computing them."""
+    _recent.add(_Epoch(metadata, publish_ms))
 
-    Parameters
-    ----------
-    context : SparkContext
-        Whose log they are written to.
-    reporters : iterable of Reporter
-    """
 
-    def __init__(self, context: SparkContext, reporters: Iterable[Reporter]) -> None:
-        self._context = context
-        self._reporters = tuple(reporters)
-
-    def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
-        """Make the metrics of an epoch available, at once and without computing them."""
-        _recent.add(_Epoch(metadata, publish_ms))
-
-    def completed(self, metadata: CheckpointMetadata) -> None:
-        """Report the metrics of an epoch, once in a run of the query; in the background."""
-        metrics = _recent.metrics_to_report(metadata)
-        if metrics is None:
-            return
-        _log_in_spark(self._context, metrics)
-        for reporter in self._reporters:
+def report_epoch(context: SparkContext, metadata: CheckpointMetadata, reporters: Iterable[Reporter]) -> None:
+    """Write the metrics of an epoch to Spark's log and to the reporters, once in a run of the query."""
+    metrics = _recent.metrics_to_report(metadata)
+    if metrics is not None:
+        _log_in_spark(context, metrics)
+        for reporter in reporters:
             reporter.report(metrics)
 
 
 class _Epoch:
-    """The metrics of one epoch, computed when they are first asked for."""
+    """The metrics of one epoch, computed when they are first read."""
 
     def __init__(self, metadata: CheckpointMetadata, publish_ms: float | None) -> None:
         self.operator = (metadata.query_id, metadata.uid)
         self.number = metadata.epoch
         self.run_id = metadata.run_id
-        #: Whether its metrics were reported in this run; written under the lock of `_Recent`.
+        #: Whether they were reported in this run; written under the lock of `_Recent`.
         self.reported = False
         self._time_ms = time.time_ns() // 1_000_000
         self._publish_ms = publish_ms
@@ -148,45 +127,41 @@ class _Epoch:
             if self._metrics is None:
                 assert self._metadata is not None
                 self._metrics = metrics_of_checkpoint(self._metadata, self._time_ms, self._publish_ms)
-                # Manifests are large where there are many partitions.
+                # Frees the manifests, which are large with many partitions.
                 self._metadata = None
             return self._metrics
 
 
 class _Recent:
-    """The last epochs of the operators that had one last."""
+    """The last epochs of the operators that were active last."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._operators: OrderedDict[tuple[str, str], OrderedDict[int, _Epoch]] = OrderedDict()
 
     def add(self, epoch: _Epoch) -> None:
         with self._lock:
-            self._add(epoch)
-
-    def _add(self, epoch: _Epoch) -> None:
-        epochs = self._operators.setdefault(epoch.operator, OrderedDict())
-        before = epochs.get(epoch.number)
-        epoch.reported = before is not None and before.run_id == epoch.run_id and before.reported
-        self._operators.move_to_end(epoch.operator)
-        epochs[epoch.number] = epoch
-        epochs.move_to_end(epoch.number)
-        if len(epochs) > EPOCHS_KEPT:
-            epochs.popitem(last=False)
-        if len(self._operators) > OPERATORS_KEPT:
-            self._operators.popitem(last=False)
+            epochs = self._operators.setdefault(epoch.operator, OrderedDict())
+            before = epochs.pop(epoch.number, None)
+            epoch.reported = before is not None and before.run_id == epoch.run_id and before.reported
+            epochs[epoch.number] = epoch
+            self._operators.move_to_end(epoch.operator)
+            if len(epochs) > EPOCHS_KEPT:
+                epochs.popitem(last=False)
+            if len(self._operators) > OPERATORS_KEPT:
+                self._operators.popitem(last=False)
 
     def metrics_to_report(self, metadata: CheckpointMetadata) -> EpochMetrics | None:
-        """Return the metrics of a completed checkpoint, which are new where tasks have published it.
+        """Return the metrics of a completed checkpoint, also of one that tasks of the next epoch published.
 
-        None where they were reported: a micro-batch that is evaluated more than once publishes each time.
+        None if they were reported: a micro-batch that is evaluated twice publishes twice.
         """
         with self._lock:
             epochs = self._operators.get((metadata.query_id, metadata.uid))
             epoch = None if epochs is None else epochs.get(metadata.epoch)
             if epoch is None or epoch.run_id != metadata.run_id:
                 epoch = _Epoch(metadata, None)
-                self._add(epoch)
+                self.add(epoch)
             if epoch.reported:
                 return None
             epoch.reported = True

@@ -1,4 +1,4 @@
-"""The output of a function that is run for its state alone."""
+"""The output of a bootstrap, which needs only the state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keyedstate.runtime.output import OutputSchema
 
 
 class _NoOutput(OutputSchema):
-    """Takes rows of any form and drops them."""
+    """Drops all rows, of any form."""
 
     def __init__(self) -> None:
         super().__init__(pa.schema([("dropped", pa.null())]))

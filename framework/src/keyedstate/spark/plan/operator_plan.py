@@ -1,14 +1,14 @@
-"""From a keyed DataFrame and a function to what runs in its tasks: checks, options, routing."""
+"""The plan of a keyed operator: checks, options, routing, and what its tasks run."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import cloudpickle
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate.checkpoint import (
     CheckpointListener,
@@ -16,13 +16,20 @@ from keyedstate.checkpoint import (
     CheckpointStorage,
     FailureReason,
     OperatorFolder,
+    SavepointRestore,
 )
 from keyedstate.checkpoint.storage.process_plugins import registry_of
 from keyedstate.epoch.configuration import choose_backend, frozen
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import pack_function
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
-from keyedstate.errors import EventTimeError, InvalidFunctionError, MissingEventTimeError, MissingUidError
+from keyedstate.errors import (
+    BootstrapError,
+    EventTimeError,
+    InvalidFunctionError,
+    MissingEventTimeError,
+    MissingUidError,
+)
 from keyedstate.joins import IntervalJoinFunction
 from keyedstate.keygroups import KEY_GROUP_COLUMN, check_parallelism, default_max_parallelism
 from keyedstate.options import (
@@ -38,18 +45,18 @@ from keyedstate.options import (
 )
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
-from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_row_classes
+from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_function, check_row_classes
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.two_inputs import INPUTS, ConnectedInputs, check_inputs
 from keyedstate.spark.hosts.owners import remote_access
-from keyedstate.spark.hosts.task_identity import epoch_on_driver, is_local
+from keyedstate.spark.hosts.task_identity import is_in_micro_batch, is_local
 from keyedstate.spark.plan.configuration import read_configuration
 from keyedstate.spark.plan.exactly_once import warn_of_random_rows, warn_of_temporary_location
 from keyedstate.spark.plan.heartbeat import has_python_sources, with_heartbeat
-from keyedstate.spark.plan.metrics import EpochReports
+from keyedstate.spark.plan.metrics import record_epoch, report_epoch
+from keyedstate.spark.plan.no_output import NO_OUTPUT
 from keyedstate.spark.plan.preflight import check_executors
-from keyedstate.spark.plan.reporters import reporters_of
-from keyedstate.spark.query.restore import ClaimedSavepoint, expected_owner
+from keyedstate.spark.plan.reporters import Reporter, reporters_of
 from keyedstate.spark.query.stop_watcher import watch_for_requests
 from keyedstate.spark.routing import route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_types, to_arrow
@@ -62,30 +69,22 @@ from keyedstate.state.operator.list_states import declared_operator_states
 from keyedstate.types import refuse_generic
 from keyedstate.windows import WindowedFunction
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-#: In the pickle of a function that has an accumulator: Spark asks those of its own workers alone for updates.
+#: In the pickle of a function with an accumulator; Spark collects updates from its own workers only.
 _ACCUMULATOR = b"_deserialize_accumulator"
 
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """The rows of an operator, with all that was said of them.
+    """The rows of an operator and its settings.
 
     Attributes
     ----------
-    df : DataFrame
-    key_columns : list of str
-    uid : str or None
-    config : mapping or None
-    broadcast : DataFrame or None
     interval_ms : int or None
         The interval of the heartbeat.
     connected : ConnectedInputs or None
-        Where the rows are the union of two inputs.
+        The two inputs that `df` is the union of.
     event_times : tuple of EventTime
-        That of the rows, or of each of two connected inputs; empty where rows have none.
+        One, or one of each connected input; empty without event time.
     """
 
     df: DataFrame
@@ -98,18 +97,13 @@ class KeyedRows:
     event_times: EventTimes = ()
 
     def required_uid(self) -> str:
-        """Return the operator's name.
-
-        Raises
-        ------
-        MissingUidError
-        """
+        """Return the operator's name; raises `MissingUidError`."""
         if self.uid is None:
             raise MissingUidError()
         return self.uid
 
     def parallelism(self, config: Configuration, stored: int | None = None) -> tuple[int, int]:
-        """Return parallelism and max parallelism; `stored` is the latter where the state fixes it.
+        """Return parallelism and max parallelism; `stored` is the latter of existing state.
 
         Raises
         ------
@@ -122,12 +116,7 @@ class KeyedRows:
         return parallelism, max_parallelism
 
     def check_sides(self, function: KeyedFunction) -> None:
-        """Refuse a function that has other inputs than the rows are of.
-
-        Raises
-        ------
-        InvalidFunctionError
-        """
+        """Raise `InvalidFunctionError` for a function with other inputs than the rows have."""
         check_inputs(function, connected=self.connected is not None)
         name = type(function).__name__
         two_sided = isinstance(function, KeyedBroadcastProcessFunction)
@@ -142,24 +131,19 @@ class KeyedRows:
                 ".broadcast()",
             )
 
-    def check_row_classes(self, function: KeyedFunction) -> None:
-        """Refuse a function that names a class for its rows which does not fit their columns.
+    def refuse_streaming(self) -> None:
+        """Raise `BootstrapError` for a streaming DataFrame."""
+        if self.df.isStreaming:
+            reason = "the DataFrame is a streaming one, which has no end; read the same source as a batch"
+            raise BootstrapError(self.required_uid(), reason)
 
-        Raises
-        ------
-        RowClassError
-        """
-
-        def columns_of(sort: str) -> pa.Schema:
-            if sort == ROWS:
-                return to_arrow(self.df.schema)
-            if sort == BROADCAST:
-                assert self.broadcast is not None, "checked"
-                return to_arrow(self.broadcast.schema)
-            assert self.connected is not None, "checked"
-            return (self.connected.first, self.connected.second)[INPUTS.index(sort)].schema
-
-        check_row_classes(function, columns_of)
+    def bootstrap_plan(self, function: KeyedFunction) -> tuple[OperatorPlan, DataFrame]:
+        """Return what the tasks of a bootstrap run, and their rows; raises as `SavepointEdit.add`."""
+        self.refuse_streaming()
+        check_function(function)
+        self.check_sides(function)
+        sides = dict.fromkeys(function.side_outputs, NO_OUTPUT)
+        return self.planned(function, NO_OUTPUT, sides, keeps_state=False)
 
     def planned(
         self,
@@ -169,29 +153,30 @@ class KeyedRows:
         *,
         keeps_state: bool,
     ) -> tuple[OperatorPlan, DataFrame]:
-        """Return what the tasks run, and their rows, routed to them."""
+        """Return what the tasks run, and the rows, routed to them."""
         if self.df.isStreaming:
             self.required_uid()
         if self.connected is None:
             _check_idle_time(self.event_times)
-        self.check_row_classes(function)
+        self._check_row_classes(function)
         spark = self.df.sparkSession
-        packed = pack_function(function)
+        pickled = pack_function(function)
         variables = tuple(spark.sparkContext._pickled_broadcast_vars)
         config = read_configuration(spark, self.config)
         chosen = choose_backend(config)
         _check_states(function, chosen.generic_types, self.event_times)
-        stored = None
+        stored, location, acknowledging = None, None, None
         storage = self._storage(spark, config) if keeps_state else None
-        folder = None if storage is None else OperatorFolder(storage, self.required_uid())
-        if storage is not None and folder is not None:
+        if storage is not None:
+            folder = OperatorFolder(storage, self.required_uid())
             check_executors(spark, config, chosen, storage)
-            owner = folder.read_owner() or expected_owner(config, folder)
+            owner = folder.read_owner() or SavepointRestore.of(config).expected_owner(
+                folder, config.get(MAX_PARALLELISM)
+            )
             stored = None if owner is None else owner.max_parallelism
         parallelism, max_parallelism = self.parallelism(config, stored)
-        place, acknowledging = None, None
-        if storage is not None and folder is not None:
-            place = StateLocation(
+        if storage is not None:
+            location = StateLocation(
                 uid=folder.uid,
                 directory=storage.uri,
                 compression=config[CHECKPOINT_COMPRESSION],
@@ -199,12 +184,12 @@ class KeyedRows:
             )
             acknowledging = _acknowledging(spark, config, folder)
             warn_of_random_rows(self.df, folder.uid)
-            # The rows of Spark's own source would look like input that is never used up.
+            # Spark's own rate source would look like input without end.
             beats = bool(self.interval_ms) and has_python_sources()
             acknowledgements_of(spark.sparkContext).set_heartbeat(folder, beats=beats)
             watch_for_requests(spark, folder)
         partitions = PartitionPlan(
-            function=packed,
+            function=pickled,
             function_name=type(function).__name__,
             key_columns=tuple(
                 (name, self.df.schema[name].dataType.simpleString()) for name in self.key_columns
@@ -215,16 +200,16 @@ class KeyedRows:
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             settings=frozen(config),
-            location=place,
+            location=location,
             event_times=self.event_times,
             connected=self.connected,
         )
-        plan = OperatorPlan.of(
-            partitions,
+        plan = OperatorPlan(
+            packed=cloudpickle.dumps(partitions),
             columns=(*self.df.columns, KEY_GROUP_COLUMN),
             acknowledging=acknowledging,
             broadcast=None if self.broadcast is None else broadcast_side_of(self.df, self.broadcast),
-            host_processes=_host_processes(spark, config, packed),
+            host_processes=_host_processes(spark, config, pickled),
             variables=variables,
             access=None if acknowledging is None else remote_access(spark, config, acknowledging.folder),
         )
@@ -238,11 +223,25 @@ class KeyedRows:
             rows = with_plain_names(rows)
         return plan, route(rows, parallelism, max_parallelism)
 
+    def _check_row_classes(self, function: KeyedFunction) -> None:
+        """Raise `RowClassError` for a row class of the function that does not fit the columns."""
+
+        def columns_of(sort: str) -> pa.Schema:
+            if sort == ROWS:
+                return to_arrow(self.df.schema)
+            if sort == BROADCAST:
+                assert self.broadcast is not None, "checked"
+                return to_arrow(self.broadcast.schema)
+            assert self.connected is not None, "checked"
+            return (self.connected.first, self.connected.second)[INPUTS.index(sort)].schema
+
+        check_row_classes(function, columns_of)
+
     def _storage(self, spark: SparkSession, config: Configuration) -> CheckpointStorage | None:
-        """Return where the folders with operators' checkpoints are; None where the operator keeps none."""
+        """Return the storage of the operator's checkpoints; None for an operator that keeps no state."""
         if self.uid is None:
             return None
-        if not self.df.isStreaming and epoch_on_driver(spark.sparkContext) is None:
+        if not self.df.isStreaming and not is_in_micro_batch(spark.sparkContext):
             return None
         return CheckpointStorage.open(config[CHECKPOINT_DIR], config)
 
@@ -252,7 +251,7 @@ def _check_idle_time(event_times: EventTimes) -> None:
         if each.idle is not None and each.inputs is None:
             raise EventTimeError(
                 each.column,
-                "an idle time is for several inputs; name their column with inputs=",
+                "an idle time is for several inputs; name the column that distinguishes them with inputs=",
             )
 
 
@@ -271,54 +270,46 @@ def _check_states(function: KeyedFunction, generic_types: bool, event_times: Eve
             operator_state.meta.refuse_generic()
 
 
+@dataclass
 class _Listener(CheckpointListener):
-    """Notifies plugins of an operator's checkpoints, reports them, and lets a savepoint go."""
+    """Notifies plugins of an operator's checkpoints, reports metrics, and releases a claimed savepoint."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        folder: OperatorFolder,
-        plugins: PluginRegistry,
-        savepoint: ClaimedSavepoint,
-        reports: EpochReports,
-    ) -> None:
-        self._spark = spark
-        self._folder = folder
-        self._plugins = plugins
-        self._savepoint = savepoint
-        self._reports = reports
+    spark: SparkSession
+    folder: OperatorFolder
+    plugins: PluginRegistry
+    restore: SavepointRestore
+    reporters: tuple[Reporter, ...]
+    is_released: bool = False
 
     def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
-        self._reports.published(metadata, publish_ms)
-        warn_of_temporary_location(self._spark, metadata.uid, metadata.query_id)
+        record_epoch(metadata, publish_ms)
+        warn_of_temporary_location(self.spark, metadata.uid, metadata.query_id)
 
     def completed(self, metadata: CheckpointMetadata) -> None:
-        self._plugins.notify(
+        self.plugins.notify(
             "keyedstate_checkpoint_completed",
             uid=metadata.uid,
             epoch=metadata.epoch,
-            location=self._folder.storage.uri,
+            location=self.folder.storage.uri,
             data_files=metadata.data_files,
         )
         try:
-            self._savepoint.release(metadata)
+            self.is_released = self.is_released or self.restore.release(self.folder, metadata)
         finally:
-            self._reports.completed(metadata)
+            report_epoch(self.spark.sparkContext, metadata, self.reporters)
 
     def aborted(self, epoch: int, reason: FailureReason) -> None:
-        uid = self._folder.uid
-        self._plugins.notify("keyedstate_checkpoint_aborted", uid=uid, epoch=epoch, reason=reason.value)
+        uid = self.folder.uid
+        self.plugins.notify("keyedstate_checkpoint_aborted", uid=uid, epoch=epoch, reason=reason.value)
 
     def subsumed(self, epoch: int) -> None:
-        self._plugins.notify("keyedstate_checkpoint_subsumed", uid=self._folder.uid, epoch=epoch)
+        self.plugins.notify("keyedstate_checkpoint_subsumed", uid=self.folder.uid, epoch=epoch)
 
 
 def _acknowledging(spark: SparkSession, config: Configuration, folder: OperatorFolder) -> Acknowledging:
     acknowledgements = acknowledgements_of(spark.sparkContext)
-    coordinator = acknowledgements.coordinator(folder)
-    reports = EpochReports(spark.sparkContext, reporters_of(config))
-    coordinator.configure(
-        _Listener(spark, folder, registry_of(config), ClaimedSavepoint(config, folder), reports),
+    acknowledgements.coordinator(folder).configure(
+        _Listener(spark, folder, registry_of(config), SavepointRestore.of(config), reporters_of(config)),
         config[CHECKPOINT_RETAINED],
         config[CHECKPOINT_TIMEOUT],
     )
@@ -329,19 +320,19 @@ def _acknowledging(spark: SparkSession, config: Configuration, folder: OperatorF
     )
 
 
-def _host_processes(spark: SparkSession, config: Configuration, packed: bytes) -> int | None:
-    """Return how many hosts an executor has, 0 where its processors are to be counted; None without hosts."""
-    if config[HOST] == "embedded" or _ACCUMULATOR in packed:
+def _host_processes(spark: SparkSession, config: Configuration, function: bytes) -> int | None:
+    """Return the number of hosts per executor, 0 for one per processor; None without hosts."""
+    if config[HOST] == "embedded" or _ACCUMULATOR in function:
         return None
     cores = spark.sparkContext.getConf().get("spark.executor.cores")
     if is_local(spark.sparkContext):
-        # The driver is the executor there, and this is the number in the brackets, or 1.
+        # The driver is the executor: the number in the brackets, or 1.
         cores = str(spark.sparkContext.defaultParallelism)
     return config.get(HOSTS_PROCESSES) or int(cores or 0)
 
 
 def task_of(plan: OperatorPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a plan as what `mapInArrow` takes."""
+    """Return the function of a plan for `mapInArrow`, under the name that Spark shows."""
 
     def keyed_operator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return plan.run(batches)

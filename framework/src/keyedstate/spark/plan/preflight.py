@@ -1,9 +1,8 @@
-"""The check of the executors before the first epoch: whether they can run the operator at all.
+"""The check of the executors before the first epoch.
 
 A small job imports keyedstate and the backend, writes, reads, snapshots and restores a few entries, and
-exchanges files with the driver through the checkpoint folder.  What is wrong then has one clear error on the
-driver, before any row was read.  Spark decides where the tasks of the job run: one per core, which on a busy
-cluster may leave out an executor.
+exchanges files with the driver through the checkpoint folder.  So a fault has one clear error on the driver,
+before any row is read.  The job has one task per core; on a busy cluster Spark may leave out an executor.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -64,17 +64,16 @@ _passed_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Probe:
-    """What the check's tasks are told.
+    """The input of the check's tasks.
 
     Attributes
     ----------
     settings : tuple
-        The configuration, as `frozen` gives it.
+        The configuration, as `frozen` returns it.
     keyedstate_version, provider : str
-        The driver's own.
+        The driver's.
     folder : str
-        URI of a folder for this check alone, below the checkpoint folder.
-    driver_host : str
+        URI of a folder of this check alone, below the checkpoint folder.
     """
 
     settings: tuple[tuple[str, Any], ...]
@@ -86,31 +85,19 @@ class Probe:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one task of the check has found; an empty `check` says that all is well.
-
-    Attributes
-    ----------
-    file : str
-        The file that it wrote for the driver to find.
-    """
+    """The result of one task: the failed check, or "" and the file that it wrote for the driver."""
 
     host: str
     check: str = ""
     reason: str = ""
     way_out: str = ""
-    file: str = field(default="")
+    file: str = ""
 
 
 def check_executors(
     spark: SparkSession, config: Configuration, chosen: ChosenBackend, storage: CheckpointStorage
 ) -> None:
-    """Run the check, once per Spark application and configuration.
-
-    Raises
-    ------
-    PreflightError
-        With the host, the check that failed and the way out.
-    """
+    """Run the check, once per Spark application and configuration; raises `PreflightError`."""
     settings = frozen(config)
     done = (spark.sparkContext.applicationId, settings)
     with _passed_lock:
@@ -137,7 +124,7 @@ def check_executors(
 
 
 def examine(probe: Probe) -> Finding:
-    """Do all checks in a task."""
+    """Run all checks in a task."""
     host = socket.gethostname()
     file = f"executor-{uuid.uuid4().hex}"
     checks: list[tuple[str, str, Callable[[], None]]] = [
@@ -148,7 +135,7 @@ def examine(probe: Probe) -> Finding:
     for check, way_out, run in checks:
         try:
             run()
-        except Exception as error:  # whatever goes wrong is what was looked for
+        except Exception as error:  # any fault is a finding
             return Finding(host, check, _plain(error), way_out)
     return Finding(host, file=file)
 
@@ -164,9 +151,9 @@ def _run(spark: SparkSession, probe: Probe) -> list[Finding]:
 
 
 def _python_of(spark: SparkSession) -> str:
-    """Return the interpreter that an executor runs; needs neither pandas nor pyarrow there."""
+    """Return the interpreter of an executor; needs neither pandas nor pyarrow there."""
 
-    # A nested function travels by value, as there may be no keyedstate.
+    # A nested function is pickled by value, because the executor may lack keyedstate.
     def interpreter(_: int) -> str:
         import sys
 
@@ -178,16 +165,16 @@ def _python_of(spark: SparkSession) -> str:
     try:
         (found,) = context.parallelize([0], 1).map(interpreter).collect()
     except PySparkException:
-        found = context.pythonExec  # as it is named on the driver
+        found = context.pythonExec  # the driver's setting
     return f"{found} ({origin})"
 
 
 def _probing(probe: Probe) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     import_check, way_out = _IMPORT, f"{_INSTALL} {_PYTHON}"
-    # As plain values: an instance could not be unpickled where keyedstate is missing.
-    facts = (probe.settings, probe.keyedstate_version, probe.provider, probe.folder, probe.driver_host)
+    # Plain values: without keyedstate no instance could be unpickled.
+    facts = astuple(probe)
 
-    # A nested function travels by value, so that it can report that nothing else of keyedstate is there.
+    # A nested function is pickled by value, so that it can report that keyedstate is missing.
     def probing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import socket
         import sys
@@ -232,8 +219,7 @@ def _check_backend(probe: Probe) -> None:
 
     with WorkingFolder(local_folder()) as folder:
         local = CheckpointStorage.open(folder)
-        keyed = _open(chosen, [])
-        try:
+        with closing(_open(chosen, [])) as keyed:
             handle = keyed.get_state(state)
             for key, number in expected.items():
                 keyed.set_current_key(key, number % len(_KEY_GROUPS))
@@ -242,19 +228,12 @@ def _check_backend(probe: Probe) -> None:
             writer = SegmentWriter(local, "probe.seg", _KEY_GROUPS, compression)
             keyed.snapshot(0).run(writer)
             segment = writer.finish()
-        finally:
-            keyed.close()
-        source = SegmentHandle.open(local, segment)
-        keyed = _open(chosen, [source])
-        try:
+        with closing(SegmentHandle.open(local, segment)) as source, closing(_open(chosen, [source])) as keyed:
             handle = keyed.get_state(state)
             found = {}
             for key, number in expected.items():
                 keyed.set_current_key(key, number % len(_KEY_GROUPS))
                 found[key] = handle.value()
-        finally:
-            keyed.close()
-            source.close()
     if found != expected:
         raise RuntimeError(f"{expected} was written, and {found} restored")
 
@@ -278,15 +257,12 @@ def _check_storage(probe: Probe, file: str) -> None:
 
 
 def _plain(error: Exception) -> str:
-    return (
-        str(error).rstrip(".")
-        if isinstance(error, RuntimeError)
-        else f"{type(error).__name__}: {error}".rstrip(".")
-    )
+    text = str(error) if isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}"
+    return text.rstrip(".")
 
 
 def _last_words(error: BaseException) -> str:
-    """Return the last line of a worker's traceback, where the message holds one: the error itself."""
+    """Return the error itself: the last line of a worker's traceback, if the message holds one."""
     lines = [line.strip() for line in str(error).splitlines()]
     named = [line for line in lines if line and not line.startswith(("at ", "File ", "JVM ", "Driver "))]
     errors = [line for line in named if "Error" in line.split(":", 1)[0]]

@@ -1,4 +1,4 @@
-"""What plugins do with the metrics of epochs."""
+"""Metric reporters of plugins."""
 
 from __future__ import annotations
 
@@ -19,49 +19,43 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reporter:
-    """What one plugin has given to take the metrics of epochs.
-
-    Attributes
-    ----------
-    plugin : str
-    function : callable
-    """
+    """A plugin and its function that receives the metrics of epochs."""
 
     plugin: str
     function: Callable[[EpochMetrics], object]
 
     def report(self, metrics: EpochMetrics) -> None:
-        """Hand over the metrics of an epoch; an error is logged."""
+        """Call the function; an error is logged."""
         try:
             self.function(metrics)
-        except Exception:  # whatever a stranger's function raises
+        except Exception:  # whatever a plugin's function raises
             _log.exception(
                 "the plugin %s cannot report epoch %d of %r", self.plugin, metrics.epoch, metrics.uid
             )
 
 
 def reporters_of(config: Configuration) -> tuple[Reporter, ...]:
-    """Return the reporters of all plugins, the same ones for the same options.
+    """Return the reporters of all plugins, the same objects for the same options.
 
-    Plugins that are not allowed or broken are passed over.
+    Plugins that are not allowed, or broken, are skipped.
 
     Raises
     ------
     InvalidPluginError
-        Where a plugin's hook fails or returns no function, or a module of ``plugins.modules`` cannot be
+        If a plugin's hook fails or returns no function, or a module of ``plugins.modules`` cannot be
         imported.
     """
     return _reporters(config[METRICS_OPTIONS], registry_of(config))
 
 
-# An operator is built in each micro-batch where it is built inside `foreachBatch`.
+# `foreachBatch` may build an operator in each micro-batch.
 @lru_cache(maxsize=8)
 def _reporters(options: tuple[tuple[str, str], ...], plugins: PluginRegistry) -> tuple[Reporter, ...]:
     found: list[Reporter] = []
     for provider, call in plugins.callers(HOOK, []):
         try:
             answers = call(options=dict(options))
-        except Exception as error:  # whatever a stranger's function raises
+        except Exception as error:  # whatever a plugin's function raises
             raise provider.invalid(f"the hook {HOOK} failed with {type(error).__name__}: {error}") from error
         for answer in answers:
             if not callable(answer):

@@ -1,1 +1,1 @@
-"""Streaming queries on disk: Spark's checkpoint location, savepoints taken of it, forks, stopping."""
+"""Streaming queries: Spark's checkpoint location, savepoints, forks, stopping."""

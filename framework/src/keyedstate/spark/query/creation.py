@@ -1,7 +1,6 @@
-"""Savepoints of streaming queries, taken of their checkpoints.
+"""Savepoints of streaming queries, copied from their checkpoints.
 
-A savepoint is made of a published checkpoint of each operator, which is whole and never changes; so a running
-query is not asked for anything, and does not wait.
+A published checkpoint is complete and never changes, so a running query neither takes part nor waits.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from keyedstate.errors import (
 )
 from keyedstate.spark.query.location import QueryLocation
 
-#: A lease of a creation that was killed ends after so many seconds; one that goes on renews it.
-_HOLD_SECONDS = 3600.0
+#: The time of a lease, which a running creation renews.
+_LEASE_SECONDS = 3600.0
 _ATTEMPTS = 10
 
 
@@ -52,7 +51,7 @@ def take_savepoint(
     epoch: int | None,
     progress: Progress | None,
 ) -> SavepointFolder:
-    """Make a savepoint of the checkpoints in a folder; as `Savepoint.create`."""
+    """See `Savepoint.create`."""
     location = None if spark_checkpoint_location is None else QueryLocation.open(spark_checkpoint_location)
     query_id = None if location is None else location.query_id()
     folders = query_folders(CheckpointStorage.at(checkpoint_dir), uids, query_id)
@@ -69,24 +68,22 @@ def savepoint_of(
     watermark: int | None = None,
     progress: Progress | None = None,
 ) -> SavepointFolder:
-    """Make a savepoint of operators' folders; as `Savepoint.create`, which finds them."""
+    """Make a savepoint of operators' folders; raises as `Savepoint.create`."""
     with contextlib.ExitStack() as stack:
         if not isinstance(target, CheckpointStorage):
             target = replace(CheckpointStorage.open(target), permissions=folders[0].storage.permissions)
         writer = stack.enter_context(SavepointWriter(target))
-        holds = contextlib.ExitStack()
-        stack.enter_context(holds)
-        position, held = _held(folders, location, epoch, holds)
+        position, leases = _leased(folders, location, epoch, stack.enter_context(contextlib.ExitStack()))
         if location is not None and position is not None:
             for path, data in location.files_at(position.epoch).items():
                 writer.add_spark_file(path, data)
         copied = CopyProgress(
-            sum(bytes_of(one.metadata) for one in held),
-            _renewing(held, progress or (lambda done, total: None)),
+            sum(bytes_of(each.metadata) for each in leases),
+            _renewing(leases, progress or (lambda done, total: None)),
         )
-        for folder, one in zip(folders, held, strict=True):
+        for folder, each in zip(folders, leases, strict=True):
             target = writer.storage(folder.uid)
-            writer.add_operator(write_canonical(one.metadata, folder.storage, target, progress=copied))
+            writer.add_operator(write_canonical(each.metadata, folder.storage, target, progress=copied))
         return writer.finish(spark=position, drained=drained, watermark=watermark)
 
 
@@ -100,7 +97,7 @@ def query_folders(
     owners = {folder.uid: _owner(folder) for folder in found}
     wanted = query_id or owners[found[0].uid].query_id
     foreign = [folder for folder in found if owners[folder.uid].query_id != wanted]
-    # Without uids the folder may be that of several queries, of which Spark's location names one.
+    # Without uids the folder may have several queries; Spark's location names one.
     if foreign and (uids or query_id is None or len(foreign) == len(found)):
         other = owners[foreign[0].uid].query_id
         raise StateFolderOwnedError(foreign[0].location, f"query {other}", wanted)
@@ -114,20 +111,20 @@ def _owner(folder: OperatorFolder) -> Owner:
     return owner
 
 
-def _held(
+def _leased(
     folders: Sequence[OperatorFolder],
     location: QueryLocation | None,
     epoch: int | None,
     stack: contextlib.ExitStack,
 ) -> tuple[SparkPosition | None, list[Lease]]:
-    """Hold the checkpoints of the newest epoch that all operators have, in their order."""
+    """Take leases of the operators' checkpoints of the newest epoch that all of them have."""
     for remaining in reversed(range(_ATTEMPTS)):
         reason = "There is none." if location is None else f"Spark has committed none in {location.location}."
         for candidate in _candidates(folders, location, epoch):
             with contextlib.ExitStack() as attempt:
                 try:
-                    held = [
-                        attempt.enter_context(_hold_after(folder, candidate, location is not None))
+                    leases = [
+                        attempt.enter_context(_lease_after(folder, candidate, location is not None))
                         for folder in folders
                     ]
                 except (UnknownEpochError, CheckpointGoneError) as error:
@@ -136,9 +133,9 @@ def _held(
                     reason = f"Of epoch {candidate}: {error}"
                     continue
                 stack.push(attempt.pop_all())
-                query_id = held[0].metadata.query_id
-                return None if location is None else SparkPosition(query_id, candidate), held
-        # A running query publishes, commits and cleans up while this looks: then there are newer ones.
+                query_id = leases[0].metadata.query_id
+                return None if location is None else SparkPosition(query_id, candidate), leases
+        # A running query publishes, commits and deletes meanwhile: look for newer ones.
         if not remaining or epoch is not None:
             break
         time.sleep(0.05)
@@ -148,7 +145,7 @@ def _held(
 def _candidates(
     folders: Sequence[OperatorFolder], location: QueryLocation | None, epoch: int | None
 ) -> list[int]:
-    """Return the epochs that come into question, the newest first."""
+    """Return the possible epochs, the newest first."""
     if location is None:
         common = set.intersection(*(set(folder.checkpoints()) for folder in folders))
         found = sorted(common, reverse=True)
@@ -162,17 +159,17 @@ def _candidates(
     return [epoch]
 
 
-def _hold_after(folder: OperatorFolder, epoch: int, committed: bool) -> Lease:
-    """Hold the checkpoint with the state after an epoch.
+def _lease_after(folder: OperatorFolder, epoch: int, committed: bool) -> Lease:
+    """Take a lease of the checkpoint with the state after an epoch.
 
-    It is of an earlier one where the operator was not evaluated since; but then it must be known that none
-    in between was cleaned up: of all that there is, clean-up keeps the newest two.
+    It is an earlier one if the operator was not evaluated since.  Clean-up keeps the newest two, so with more
+    than one newer checkpoint the right one may be deleted.
     """
     if not committed:
-        return lease(folder, epoch, _HOLD_SECONDS)
+        return lease(folder, epoch, _LEASE_SECONDS)
     owner = _owner(folder)
     run_id = owner.runs[-1] if owner.runs else uuid.uuid4().hex
-    # The next epoch begins from what a task of the next one would begin from.
+    # As a task of the next epoch would restore it.
     identity = TaskIdentity(
         uid=folder.uid,
         query_id=owner.query_id,
@@ -187,22 +184,22 @@ def _hold_after(folder: OperatorFolder, epoch: int, committed: bool) -> Lease:
     metadata: CheckpointMetadata | None = None
     with contextlib.suppress(MissingCheckpointError):
         metadata = find_restore_point(folder, identity)
-    there = folder.checkpoints()
+    retained = folder.checkpoints()
     if metadata is None or (
-        metadata.epoch < epoch and len([number for number in there if number > metadata.epoch]) > 1
+        metadata.epoch < epoch and len([number for number in retained if number > metadata.epoch]) > 1
     ):
-        raise UnknownEpochError(folder.location, epoch, there)
-    return lease(folder, metadata.epoch, _HOLD_SECONDS)
+        raise UnknownEpochError(folder.location, epoch, retained)
+    return lease(folder, metadata.epoch, _LEASE_SECONDS)
 
 
-def _renewing(held: Sequence[Lease], progress: Progress) -> Callable[[int, int], None]:
+def _renewing(leases: Sequence[Lease], progress: Progress) -> Callable[[int, int], None]:
     renewed = time.monotonic()
 
     def report(done: int, total: int) -> None:
         nonlocal renewed
-        if time.monotonic() - renewed > _HOLD_SECONDS / 10:
-            for one in held:
-                one.renew(_HOLD_SECONDS)
+        if time.monotonic() - renewed > _LEASE_SECONDS / 10:
+            for each in leases:
+                each.renew(_LEASE_SECONDS)
             renewed = time.monotonic()
         progress(done, total)
 

@@ -1,4 +1,4 @@
-"""A query that resumes from a savepoint of another one."""
+"""Forks: new queries that continue from a savepoint of another one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from keyedstate.spark.query.location import QueryLocation
 
 @dataclass(frozen=True)
 class Fork:
-    """A query that continues from a savepoint, and has not been started yet.
+    """A query that continues from a savepoint, and was not started yet.
 
     Attributes
     ----------
     query_id : str
-        Its new id.
+        Of the new query.
     epoch : int
-        The micro-batch of its parent after which it continues.
+        The micro-batch of the savepoint, after which it continues.
     operators : tuple of str
     """
 
@@ -39,7 +39,7 @@ def fork_savepoint(
     checkpoint_dir: Location,
     progress: Progress | None,
 ) -> Fork:
-    """Prepare a query that resumes from a savepoint; as `Savepoint.fork`."""
+    """See `Savepoint.fork`."""
     if origin.spark is None:
         raise NotForkableError(origin.location)
     written: list[Callable[[], None]] = []
@@ -59,7 +59,7 @@ def fork_savepoint(
         location.write(files_of_spark, fork.query_id)
     except BaseException:
         with contextlib.suppress(CheckpointError):
-            # The last first: it is what makes the others count.
+            # In reverse order: the last file makes the others valid.
             for delete in reversed(written):
                 delete()
         raise
@@ -68,7 +68,7 @@ def fork_savepoint(
 
 @dataclass(frozen=True)
 class _NotingStorage(CheckpointStorage):
-    """Notes how each file that is written through it is deleted again: another fork may write here too."""
+    """Notes the files that this fork writes, because another one may write here too."""
 
     written: list[Callable[[], None]] = field(default_factory=list)
 
@@ -93,7 +93,7 @@ def _fork_operator(
 ) -> None:
     metadata = origin.metadata(folder.uid)
     whole = write_canonical(metadata, origin.storage(folder.uid), folder.storage, progress=progress)
-    # A run that nobody has seen: the first one of the fork must find that it is not of this one.
+    # An unknown run: the first run of the fork must see that this checkpoint is of another one.
     run_id = str(uuid.uuid4())
     parts = tuple(
         replace(part, identity=replace(part.identity, query_id=fork.query_id, run_id=run_id))

@@ -1,16 +1,16 @@
-"""Spark's checkpoint location of one query, as files: how far it has come, and what continues it from there.
+"""Spark's checkpoint location of one query: its committed micro-batches, and the files to continue from one.
 
 ::
 
     metadata            the query's id
     offsets/<epoch>     where each source ended in that micro-batch; written before it runs
     commits/<epoch>     the micro-batch is done
-    sources/<n>/...     what source n keeps for itself: a file source the log of the files that it has seen
+    sources/<n>/...     files of source n; of a file source, the log of the files that it has read
     state/...           Spark's own stateful operators
 
-A query goes on behind its newest committed micro-batch where these are copied up to it.  The log of a file
-source is cut there too: files that the query has seen since are new to one that goes on from the copy.  Other
-sources keep there what they wrote once, at their beginning.
+A copy of these files up to a committed micro-batch is a location that continues after it.  The log of a file
+source is cut there: files that the query has read since are new to the copy.  Other sources write their files
+once, when they start.
 """
 
 from __future__ import annotations
@@ -29,29 +29,24 @@ _NUMBER = re.compile(r"(0|[1-9][0-9]*)")
 _LOG_FILE = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
 _HADOOP_S3 = re.compile(r"s3[an]://")
 _HADOOP_LOCAL = re.compile(r"\Afile:(//)?(?=/)")
-#: How often the files are read again because a running query deletes what it has no use for.
+#: How often files are read again, because a running query deletes old ones.
 _READINGS = 5
 
 
 def without_hadoop_scheme(uri: str) -> str:
-    """Return what others than Hadoop call the same place: ``s3://`` for ``s3a://``, a path for ``file:``."""
+    """Return the name of a place outside of Hadoop: ``s3://`` for ``s3a://``, a path for ``file:``."""
     return _HADOOP_LOCAL.sub("", _HADOOP_S3.sub("s3://", uri))
 
 
 @dataclass(frozen=True)
 class QueryLocation:
-    """One checkpoint location.
-
-    Attributes
-    ----------
-    storage : CheckpointStorage
-    """
+    """The checkpoint location of one query."""
 
     storage: CheckpointStorage
 
     @classmethod
     def open(cls, location: Location) -> QueryLocation:
-        """Open a location by its path or URI, one of Hadoop's (``s3a://``) too; it need not exist."""
+        """Open a location, which need not exist, by its path or a URI, also one of Hadoop (``s3a://``)."""
         if isinstance(location, CheckpointStorage):
             return cls(location)
         return cls(CheckpointStorage.open(without_hadoop_scheme(str(location))))
@@ -62,7 +57,7 @@ class QueryLocation:
         return self.storage.location()
 
     def query_id(self) -> str:
-        """Return the id of the query; raises `SparkLocationError` where there is none."""
+        """Return the id of the query; raises `SparkLocationError` if there is none."""
         try:
             document = json.loads(self.storage.read("metadata"))
             return str(document["id"])
@@ -74,7 +69,7 @@ class QueryLocation:
         raise SparkLocationError(self.location, reason, "Give the option checkpointLocation of the query.")
 
     def committed(self) -> list[int]:
-        """Return the micro-batches that are done and whose offsets are there, ascending."""
+        """Return the committed micro-batches that have offsets, ascending."""
         offsets, commits = (
             {int(name) for name in self.storage.list(folder) if _NUMBER.fullmatch(name)}
             for folder in ("offsets", "commits")
@@ -82,7 +77,7 @@ class QueryLocation:
         return sorted(offsets & commits)
 
     def refuse_state(self) -> None:
-        """Raise `SparkLocationError` where Spark keeps state of its own for the query."""
+        """Raise `SparkLocationError` if the query has stateful operators of Spark."""
         if any(not name.startswith(".") for name in self.storage.list("state")):
             raise SparkLocationError(
                 self.location,
@@ -93,13 +88,12 @@ class QueryLocation:
             )
 
     def files_at(self, epoch: int) -> dict[str, bytes]:
-        """Return what a query needs that goes on behind a committed micro-batch, by path; small files all.
+        """Return the files, all small, of a query that continues after a committed micro-batch, by path.
 
         Raises
         ------
         SparkLocationError
-        SparkLocationError
-            Where something needed is missing or has a form that is not known here.
+            Also if a file is missing or has an unknown form.
         """
         self.refuse_state()
         for remaining in reversed(range(_READINGS)):
@@ -112,10 +106,10 @@ class QueryLocation:
         raise AssertionError("unreachable")
 
     def write(self, files: Mapping[str, bytes], query_id: str) -> None:
-        """Write a location that `files_at` has read, for a query of another id.
+        """Write the files of `files_at` as the location of another query, its id last.
 
-        The id comes last.  A location that lacks it gets one from Spark which no state folder knows, so that
-        a query which is started from a half is refused.
+        Spark gives a location without an id a new one, which no state folder knows, so a query that starts
+        from an incomplete location is refused.
         """
         for path in sorted(files):
             if path != "metadata":
@@ -124,7 +118,7 @@ class QueryLocation:
 
     def _read_files(self, epoch: int) -> dict[str, bytes]:
         paths = ["metadata", f"offsets/{epoch}", f"commits/{epoch}"]
-        # Spark starts a restarted query's sources with the micro-batch before, so it asks where that ended.
+        # Spark restarts sources with the micro-batch before, and reads where that one ended.
         if epoch > 0:
             paths += [f"offsets/{epoch - 1}"]
             paths += [f"commits/{epoch - 1}"] if self.storage.exists(f"commits/{epoch - 1}") else []
@@ -156,13 +150,13 @@ class QueryLocation:
         return isinstance(entry, dict) and {"path", "timestamp", "batchId"} <= entry.keys()
 
     def _log_ends(self, logs: list[str], offsets: list[str]) -> dict[str, int]:
-        """Return up to which entry each log of a file source counts.
+        """Return the last valid entry of each log of a file source.
 
-        The offsets are those of the sources as the plan has them: one that is in it twice has two.
+        The offsets are in the order of the plan, and a source that is in it twice has two.
         """
         parsed = [_log_offset(offset) for offset in offsets]
         known = [end for end in parsed if end is not None and end >= 0]
-        if self._stand_in_place(logs, parsed, known):
+        if self._is_in_order(logs, parsed, known):
             ends = ((source, parsed[int(source)]) for source in logs)
             return {source: end for source, end in ends if end is not None}
         if len(set(known)) == 1 and -1 not in parsed:
@@ -174,13 +168,13 @@ class QueryLocation:
             "Read each folder by one DataFrame, and use that one twice in another way than in a union.",
         )
 
-    def _stand_in_place(self, logs: list[str], parsed: list[int | None], known: list[int]) -> bool:
-        """Return whether each source surely has one offset: then they stand in the order of the sources."""
+    def _is_in_order(self, logs: list[str], parsed: list[int | None], known: list[int]) -> bool:
+        """Return whether each source surely has one offset, so that they are in the order of the sources."""
         if not all(source.isdecimal() and int(source) < len(parsed) for source in logs):
             return False
         if any(parsed[int(source)] is None for source in logs):
             return False
-        # A source with an offset has a log. One without may have got its log since, and stand in for another.
+        # A source with an offset has a log. One without may have written its log since.
         each_has_one = all(
             str(number) in logs for number, end in enumerate(parsed) if end is not None and end >= 0
         )
@@ -189,21 +183,21 @@ class QueryLocation:
     def _cut_log(self, source: str, names: list[str], end: int) -> Iterator[tuple[str, bytes]]:
         """Yield a file source's log up to an entry.
 
-        Spark gathers the log in one file now and then, ``19.compact`` say, and deletes those before.  Where
-        that is beyond the end, its entries up to there become the file of such a gathering at the end.
+        Spark compacts the log now and then into one file, such as ``19.compact``, and deletes those before.
+        If that file is beyond the end, its entries up to the end become a compacted file.
         """
         files = {int(name.partition(".")[0]): name for name in names}
-        gathered = [number for number, name in files.items() if name.endswith(".compact")]
-        begin = max((number for number in gathered if number <= end), default=0)
+        compacted = [number for number, name in files.items() if name.endswith(".compact")]
+        begin = max((number for number in compacted if number <= end), default=0)
         if all(number in files for number in range(begin, end + 1)):
             for number in sorted(files):
                 if number <= end:
                     path = f"sources/{source}/{files[number]}"
                     yield path, self.storage.read(path)
             return
-        beyond = min((number for number in gathered if number > end), default=None)
+        beyond = min((number for number in compacted if number > end), default=None)
         if beyond is None:
-            # Deleted since it was listed, or by somebody.
+            # Deleted after it was listed.
             raise MissingFileError(self.storage.location(f"sources/{source}/{end}"), "read")
         version, *entries = self.storage.read(f"sources/{source}/{files[beyond]}").decode().split("\n")
         kept = [entry for entry in entries if _batch_of(self.location, entry) <= end]
@@ -222,7 +216,7 @@ def _source_offsets(location: str, data: bytes) -> list[str]:
 
 
 def _log_offset(offset: str) -> int | None:
-    """Return a file source's offset, -1 where a source has none yet, and None for that of another source."""
+    """Return a file source's offset, -1 for none yet, and None for the offset of another source."""
     if offset == "-":
         return -1
     document = _parsed(offset)

@@ -1,4 +1,4 @@
-"""Stopping a running query with a savepoint of all that it has done."""
+"""Stopping a query with a savepoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from keyedstate.time.service import EVENT_TIMERS
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: The watermark behind all events, as Flink has it: the largest number of 64 bits.
+#: The watermark after all events (Flink's ``Watermark.MAX_WATERMARK``).
 FINAL_WATERMARK = 2**63 - 1
 _LOOK_EVERY_S = 0.02
 
@@ -30,14 +30,14 @@ _LOOK_EVERY_S = 0.02
 def stop_with_savepoint(
     query: StreamingQuery, target: Location, *, drain: bool = False, progress: Progress | None = None
 ) -> tuple[SavepointFolder, StreamingQueryException | None]:
-    """Stop a query and take a savepoint of it, as `Savepoint.stop`; return why it had failed before, too."""
+    """Return the savepoint and the query's failure; see `Savepoint.stop`."""
     location = _location_of(query)
     if drain and not query.isActive and query.exception() is None:
         way_out = "Take its savepoint without drain, or start it again first."
         raise QueryNotStoppedError(str(query.id), "it is to be drained and has ended", way_out)
     location.refuse_state()
     SavepointWriter(target).abort()
-    # A failure is the query's end as well; it is reported with the savepoint.
+    # A failure ends the query too; it is reported with the savepoint.
     with contextlib.suppress(StreamingQueryException):
         if drain:
             _use_up_input(query)
@@ -65,14 +65,14 @@ def stop_with_savepoint(
 
 
 def _use_up_input(query: StreamingQuery) -> None:
-    """Wait until all input is used up; where there are heartbeats, event-time timers fire behind it."""
+    """Wait until all input is processed, and, with heartbeats, until event-time timers have fired."""
     if not _has_heartbeat(query):
         query.processAllAvailable()
-        # Before its first micro-batch nothing was known of the query.
+        # Before its first micro-batch its operators were unknown.
         if not _has_heartbeat(query):
             _refuse_timers(query)
             return
-    # Spark's own method waits for a moment without anything new, and heartbeats are always new.
+    # `processAllAvailable` waits for a time without new offsets, and heartbeats always have some.
     _await_batch(query, without_rows=True)
     # One operator's last rows may be the input of another.
     for folder in _folders_of(query):
@@ -81,7 +81,7 @@ def _use_up_input(query: StreamingQuery) -> None:
 
 
 def _refuse_timers(query: StreamingQuery) -> None:
-    """Refuse to drain a query with event-time timers, for which Spark would make no micro-batch."""
+    """Refuse to drain a query with event-time timers, for which Spark would run no micro-batch."""
     for folder in _folders_of(query):
         epochs = folder.checkpoints()
         metadata = folder.read_metadata(max(epochs)) if epochs else None
@@ -110,9 +110,9 @@ def _has_heartbeat(query: StreamingQuery) -> bool:
 
 
 def _await_batch(query: StreamingQuery, *, without_rows: bool = False) -> None:
-    """Wait for a micro-batch that began after this call, or for the end of the query."""
+    """Wait for a micro-batch that started after this call, or for the end of the query."""
     last = query.lastProgress
-    # The next one may have begun before; the one behind it has not.
+    # The next one may have started before; the one after it has not.
     enough = (-1 if last is None else last["batchId"]) + 2
     while query.isActive:
         last = query.lastProgress
@@ -126,7 +126,7 @@ def _let_batch_finish(query: StreamingQuery) -> None:
     while query.isActive and query.status["isTriggerActive"]:
         now = query.lastProgress
         if now is not None and (last is None or now["batchId"] != last["batchId"]):
-            # Between two micro-batches that follow each other at once.
+            # One has finished, and the next started at once.
             return
         time.sleep(_LOOK_EVERY_S)
 

@@ -17,12 +17,12 @@ from keyedstate.spark.query.stop import stop_with_savepoint
 
 _log = logging.getLogger(__name__)
 
-#: A look costs one read of a file that is not there, for each operator of a running query.
+#: Each time it reads one file, mostly missing, for each operator of a running query.
 _LOOK_EVERY_S = 2.0
 
 
 def watch_for_requests(spark: SparkSession, folder: OperatorFolder) -> None:
-    """Look for requests in an operator's folder, as long as the session's context lives."""
+    """Watch an operator's folder for requests until the session's context ends."""
     context = spark.sparkContext
     with _lock:
         watcher = _watchers.get(context)
@@ -32,7 +32,7 @@ def watch_for_requests(spark: SparkSession, folder: OperatorFolder) -> None:
 
 
 class _Watcher:
-    """The folders of one context, and the thread that looks into them."""
+    """The folders of one context, and the thread that reads requests in them."""
 
     def __init__(self, context: SparkContext) -> None:
         self.folders: dict[str, tuple[OperatorFolder, SparkSession]] = {}
@@ -49,11 +49,11 @@ class _Watcher:
                     _log.debug("no request to stop a query could be read", exc_info=True)
             time.sleep(_LOOK_EVERY_S)
         with _lock:
-            # It refers to the context, which would keep both for ever.
+            # It refers to the context, so neither would be freed.
             _watchers.pop(self._context, None)
 
     def _look(self, folder: OperatorFolder, session: SparkSession) -> None:
-        # Built inside `foreachBatch`, an operator has a session of its own, which knows no queries.
+        # An operator that `foreachBatch` builds has its own session, without queries.
         sessions = (session, SparkSession._instantiatedSession)
         active = {str(query.id): query for one in sessions if one is not None for query in one.streams.active}
         query = self._query_of(folder, active) if active else None
@@ -63,11 +63,11 @@ class _Watcher:
                 _stop(query, folder, request)
 
     def _query_of(self, folder: OperatorFolder, active: dict[str, StreamingQuery]) -> StreamingQuery | None:
-        """Return the running query of a folder, which is known from the first epoch on."""
+        """Return the running query of a folder, whose owner is known from the first epoch on."""
         uri = folder.storage.uri
         query = active.get(self._query_ids.get(uri, ""))
         if query is None:
-            # Another query may have begun in the folder since.
+            # Another query may own the folder since.
             owner = folder.read_owner()
             if owner is not None:
                 self._query_ids[uri] = owner.query_id
@@ -80,7 +80,7 @@ def _stop(query: StreamingQuery, folder: OperatorFolder, request: StopRequest) -
         try:
             _, failure = stop_with_savepoint(query, request.savepoint, drain=request.drain)
             status, answer = "done", "" if failure is None else str(failure)
-        except Exception as error:  # whatever it is, the waiting process is to report it
+        except Exception as error:  # the answer to the request
             status, answer = "failed", f"{type(error).__name__}: {error}"
     request.answered(folder, status, answer)
 

@@ -1,7 +1,7 @@
-"""State from a bounded DataFrame: a process function runs over it, and what it keeps goes into a savepoint.
+"""State from a bounded DataFrame: a process function runs over it, and its state goes into a savepoint.
 
-Each task writes its files under names of its own and returns their manifest as its result.  So of two
-attempts at one partition that count which is the job's result, and the files of the other are deleted.
+Each task writes files under unique names and returns their manifest as its result.  Of two attempts at one
+partition the job's result has one, and the files of the other are deleted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -35,11 +35,11 @@ from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.options import CHECKPOINT_COMPRESSION
 from keyedstate.runtime.runners import KeyedOperator
-from keyedstate.spark.task.task import OperatorPlan
+from keyedstate.spark.task.task import OperatorPlan, SaveBounded
 from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
-#: What stands for the query in the manifests of a savepoint that no query has written.
+#: The query and run in manifests that no query has written.
 BOOTSTRAP = "bootstrap"
 
 ArrowTask: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
@@ -48,17 +48,14 @@ ArrowTask: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordB
 def run_bootstrap(
     plan: OperatorPlan, rows: DataFrame, root: CheckpointStorage, uid: str
 ) -> CheckpointMetadata:
-    """Run a function over bounded rows and write its state into a savepoint's folder.
+    """Run a function over bounded rows, routed to its tasks, and write its state into a savepoint.
 
     Parameters
     ----------
-    plan : OperatorPlan
-    rows : DataFrame
-        Routed to the plan's tasks.
     root : CheckpointStorage
         The savepoint.
     uid : str
-        The operator, as it is to be called in the savepoint.
+        Of the operator in the savepoint.
     """
     save = _saving(plan.partitions, root.uri, uid)
 
@@ -67,17 +64,16 @@ def run_bootstrap(
         if manifest is not None:
             yield as_result(manifest)
 
-    # Partitions without rows do not always get a task.
-    parts = manifests_of(rows, bootstrap)
-    for partition in range(plan.partitions.parallelism):
-        if partition not in parts:
-            manifest = plan.bootstrap(iter(()), save, partition)
-            assert manifest is not None
-            parts[partition] = manifest
-    return metadata_of(parts.values(), root.child(uid))
+    def bootstrap_empty(partition: int) -> AttemptManifest:
+        manifest = plan.bootstrap(iter(()), save, partition)
+        assert manifest is not None, "the partition is given"
+        return manifest
+
+    manifests = written_parts(rows, bootstrap, plan.partitions.parallelism, bootstrap_empty)
+    return metadata_of(manifests, root.child(uid))
 
 
-def _saving(plan: PartitionPlan, root_uri: str, uid: str) -> Any:
+def _saving(plan: PartitionPlan, root_uri: str, uid: str) -> SaveBounded:
     def save(
         partition: int, backend: KeyedStateBackend, states: OperatorStateBackend, operator: KeyedOperator
     ) -> AttemptManifest:
@@ -110,19 +106,22 @@ def bootstrap_identity(uid: str, partition: int, parallelism: int, max_paralleli
 
 
 def as_result(manifest: AttemptManifest) -> pa.RecordBatch:
-    """Return a manifest as the row that a task gives its job."""
+    """Return a manifest as the one row of a task's result."""
     return pa.record_batch({"manifest": pa.array([json.dumps(to_json(manifest))], pa.string())})
 
 
-def manifests_of(rows: DataFrame, task: ArrowTask) -> dict[int, AttemptManifest]:
-    """Run the task over each partition of the rows and return the manifests that it yields, by partition."""
+def written_parts(
+    rows: DataFrame, task: ArrowTask, parallelism: int, write_empty: Callable[[int], AttemptManifest]
+) -> list[AttemptManifest]:
+    """Run a task over each partition of the rows, and write those that got no task; return the manifests."""
     results = rows.mapInArrow(task, "manifest string").collect()
     found = [from_json(AttemptManifest, json.loads(row[0])) for row in results]
-    return {manifest.identity.partition: manifest for manifest in found}
+    parts = {manifest.identity.partition: manifest for manifest in found}
+    return [parts.get(number) or write_empty(number) for number in range(parallelism)]
 
 
 def metadata_of(manifests: Iterable[AttemptManifest], storage: CheckpointStorage) -> CheckpointMetadata:
-    """Return the metadata of an operator whose parts are complete; files of other attempts are deleted."""
+    """Return the metadata of an operator's parts, and delete the files of other attempts."""
     metadata = CheckpointMetadata.of(list(manifests))
     used = {path for part in metadata.parts for path in part.data_files}
     written = [path for name in storage.list("data") if is_data_path(path := f"data/{name}")]

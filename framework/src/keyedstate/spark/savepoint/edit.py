@@ -1,7 +1,7 @@
 """New savepoints: from DataFrames, and from old savepoints through DataFrames.
 
-What is not edited is carried over, file by file; what is edited is written by Spark's tasks, each the key
-groups of one part.  The new savepoint exists when all of it is there.
+The driver copies files that are not edited.  Spark's tasks write the others, each the key groups of one part.
+The new savepoint exists when all of it is written.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from keyedstate.spark.routing import quoted, route, with_key_group
 from keyedstate.spark.savepoint.bootstrap import (
     BOOTSTRAP,
     bootstrap_identity,
-    manifests_of,
     metadata_of,
     run_bootstrap,
+    written_parts,
 )
 from keyedstate.spark.savepoint.operator_state_writing import with_operator_states
 from keyedstate.spark.savepoint.state_writing import PartRewrite
@@ -52,13 +52,12 @@ if TYPE_CHECKING:
     from keyedstate.spark.dataframe.frame import KeyedFrame
     from keyedstate.spark.task.task import OperatorPlan
 
-
 S = TypeVar("S", bound=SavepointFolder)
 
 
 @dataclass(frozen=True)
 class _FromRows:
-    """A state that is taken from a DataFrame."""
+    """A state whose new entries are the rows of a DataFrame."""
 
     rows: DataFrame
     meta: StateMeta
@@ -67,31 +66,22 @@ class _FromRows:
 
 @dataclass
 class _Operator:
-    """What becomes an operator of the new savepoint.
+    """An operator of the new savepoint: one of the old savepoint, of a function, or of states only."""
 
-    Attributes
-    ----------
-    origin : OperatorSnapshot or None
-        What the old savepoint has of it.
-    bootstrap : (OperatorPlan, DataFrame) or None
-        The function that makes it, and its rows.
-    empty : CheckpointMetadata or None
-        Of an operator that is made of states only.
-    states : dict of str to _FromRows
-    operator_states : dict of str to (OperatorStateMeta, DataFrame)
-    """
-
+    #: In the old savepoint.
     origin: OperatorSnapshot | None = None
+    #: Of the old savepoint, or of an operator without state; None with a bootstrap.
+    metadata: CheckpointMetadata | None = None
+    #: The function that makes the state, and its rows.
     bootstrap: tuple[OperatorPlan, DataFrame] | None = None
-    empty: CheckpointMetadata | None = None
     states: dict[str, _FromRows] = field(default_factory=dict)
     operator_states: dict[str, tuple[OperatorStateMeta, DataFrame]] = field(default_factory=dict)
 
 
 class SavepointEdit(Generic[S]):
-    """A savepoint in the making; made by `Savepoint.new` and `Savepoint.edit`.
+    """A builder of a savepoint; made by `Savepoint.new` and `Savepoint.edit`.
 
-    Methods note what is to be done and return the object; `write` does it.
+    Methods record a change and return the object; `write` carries the changes out.
     """
 
     def __init__(self, kind: type[S], base: S | None = None) -> None:
@@ -100,7 +90,8 @@ class SavepointEdit(Generic[S]):
         self._operators: dict[str, _Operator] = {}
         if base is not None:
             for uid in base.operators:
-                self._operators[uid] = _Operator(OperatorSnapshot.open(base.root, uid))
+                origin = OperatorSnapshot.open(base.root, uid)
+                self._operators[uid] = _Operator(origin, origin.metadata)
 
     @property
     def operators(self) -> list[str]:
@@ -115,20 +106,19 @@ class SavepointEdit(Generic[S]):
         frame : KeyedFrame or ConnectedFrame
             ``keyed(df, "key", uid="name")``, or two that are connected.
         function : KeyedProcessFunction, VectorizedProcessFunction or KeyedCoProcessFunction
-            What it yields is dropped.
+            Its output is dropped.
 
         Raises
         ------
         BootstrapError
-            For a streaming DataFrame, and a uid that is there already.
+            For a streaming DataFrame, and a uid that exists already.
         MissingUidError
-
-        Notes
-        -----
-        Other errors are those of `KeyedFrame.process`.
+            Other errors are those of `KeyedFrame.process`.
         """
-        self._refuse_known(frame.uid)
-        self._operators[frame.uid] = _Operator(bootstrap=frame.bootstrap_plan(function))
+        bound, rows = frame._bound(function)
+        uid = rows.required_uid()
+        self._refuse_known(uid)
+        self._operators[uid] = _Operator(bootstrap=rows.bootstrap_plan(bound))
         return self
 
     def add_state(self, frame: KeyedFrame, state: StateDescriptor[Any]) -> SavepointEdit[S]:
@@ -137,8 +127,8 @@ class SavepointEdit(Generic[S]):
         Parameters
         ----------
         frame : KeyedFrame
-            ``keyed(df, "key", uid="name")``, with the columns of the key, ``value`` and, where the state has
-            a time to live, ``written_at`` if it is known.  A uid that is there already gets the state too.
+            ``keyed(df, "key", uid="name")`` with the columns of the key, ``value`` and, for a state with a
+            time to live, optionally ``written_at``.  The operator may exist already.
         state : StateDescriptor
             The declaration, such as ``ValueState("total", types.INT64)``.
 
@@ -146,13 +136,15 @@ class SavepointEdit(Generic[S]):
         ------
         BootstrapError, MissingUidError
         StateFrameError
-            For columns that are missing or of other types, and a state that is there already.
+            For columns that are missing or of other types, and a state that exists already.
         """
-        uid = frame.uid
-        rows, key_columns, parallelism, max_parallelism = frame.bootstrap_rows()
+        keyed_rows = frame._rows
+        uid, rows = keyed_rows.required_uid(), keyed_rows.df
+        keyed_rows.refuse_streaming()
+        parallelism = keyed_rows.parallelism(read_configuration(rows.sparkSession, keyed_rows.config))
         if uid not in self._operators:
-            empty = _empty(uid, rows, key_columns, parallelism, max_parallelism)
-            self._operators[uid] = _Operator(empty=empty)
+            empty = _empty(uid, rows, keyed_rows.key_columns, *parallelism)
+            self._operators[uid] = _Operator(metadata=empty)
         operator = self._operators[uid]
         if state.name in operator.states or (operator.origin and state.name in operator.origin.states()):
             raise StateFrameError(uid, state.name, "the operator has it already; use replace_state()")
@@ -166,19 +158,18 @@ class SavepointEdit(Generic[S]):
         ----------
         uid : str
         state : str or StateDescriptor
-            The state's name, where its type stays; or its new declaration, with another type.
+            The state's name, or its new declaration with another type.
         rows : DataFrame
-            With the columns that reading the state gives: those of the key, ``value``, and ``namespace`` and
-            ``written_at`` where the state has them.  Other columns are passed over.  Keys without a row have
-            no state.  Of an operator's list ``value`` and, where it is to stay with its task, ``task``; of a
+            With the columns of the data source: those of the key, ``value``, and ``namespace`` and
+            ``written_at`` if the state has them.  Other columns are ignored; keys without a row lose their
+            state.  For a list of the operator ``value`` and, to keep the tasks of elements, ``task``; for a
             broadcast map ``key`` and ``value``.
 
         Raises
         ------
         UnknownOperatorError, UnknownStateError
-            With the closest names.
         StateFrameError
-            For columns that are missing or of other types; keys that come twice are found when it is written.
+            For columns that are missing or of other types; `write` finds duplicate keys.
         """
         operator = self._operator(uid)
         name = state if isinstance(state, str) else state.name
@@ -200,12 +191,7 @@ class SavepointEdit(Generic[S]):
         return self
 
     def remove(self, uid: str) -> SavepointEdit[S]:
-        """Leave an operator out.
-
-        Raises
-        ------
-        UnknownOperatorError
-        """
+        """Leave an operator out; raises `UnknownOperatorError`."""
         self._operator(uid)
         del self._operators[uid]
         return self
@@ -217,7 +203,7 @@ class SavepointEdit(Generic[S]):
         ------
         UnknownOperatorError
         BootstrapError
-            Where an operator has the new uid already; to swap two, rename one out of the way first.
+            If the new uid exists already; to swap two, rename one out of the way first.
         """
         operator = self._operator(uid)
         if new != uid:
@@ -237,16 +223,16 @@ class SavepointEdit(Generic[S]):
         Returns
         -------
         Savepoint
-            Spark's source offsets are carried over from the old one, where it has them.
+            With the source offsets of the old one.
 
         Raises
         ------
         BootstrapError
-            Where it would have no operator.
+            For a savepoint without operators.
         TargetExistsError
-            Where there is something in the folder.
+            If the folder is not empty.
         StateFrameError
-            For a key that comes twice, inside the error of Spark's job.
+            For a duplicate key, inside the error of Spark's job.
         CheckpointError
         """
         if not self._operators:
@@ -266,7 +252,7 @@ class SavepointEdit(Generic[S]):
     def _put(
         self, uid: str, operator: _Operator, name: str, rows: DataFrame, declared: StateDescriptor[Any] | None
     ) -> None:
-        metadata = _metadata(operator)
+        metadata = operator.metadata
         if metadata is None:
             raise StateFrameError(
                 uid, name, "a function makes the operator's state; write its savepoint and edit that"
@@ -277,8 +263,10 @@ class SavepointEdit(Generic[S]):
             meta = operator.origin.state(name)
             ttl_ms = next((part.ttl_ms[name] for part in metadata.parts if name in part.ttl_ms), None)
         else:
-            key = key_serializer_for(_key_types(uid, name, metadata, rows))
-            # Out of its snapshot, so that no class of the program has to travel: columns become rows.
+            key_columns = dict(metadata.key_columns)
+            _require(uid, name, rows, key_columns)
+            key = key_serializer_for(key_types(rows, list(key_columns)))
+            # From its snapshot, which needs no class of the program in tasks: dataclasses become rows.
             value = declared.serializer.snapshot().restore_serializer()
             meta = StateMeta(name, declared.kind, key, VOID, value)
             ttl_ms = None if declared.ttl is None else declared.ttl.ms
@@ -294,10 +282,6 @@ class SavepointEdit(Generic[S]):
     def _refuse_known(self, uid: str) -> None:
         if uid in self._operators:
             raise BootstrapError(uid, "there is an operator of that uid already; remove or rename it first")
-
-
-def _metadata(operator: _Operator) -> CheckpointMetadata | None:
-    return operator.empty if operator.origin is None else operator.origin.metadata
 
 
 def _empty(
@@ -329,12 +313,6 @@ def _empty(
     return CheckpointMetadata.of(parts)
 
 
-def _key_types(uid: str, state: str, metadata: CheckpointMetadata, rows: DataFrame) -> list[Any]:
-    names = [name for name, _ in metadata.key_columns]
-    _require(uid, state, rows, dict(metadata.key_columns))
-    return key_types(rows, names)
-
-
 def _check_columns(uid: str, meta: StateMeta, metadata: CheckpointMetadata, rows: DataFrame) -> None:
     """Refuse rows that lack a column of the state or have it with another type."""
     wanted = dict(metadata.key_columns)
@@ -362,22 +340,21 @@ def _require(uid: str, state: str, rows: DataFrame, wanted: Mapping[str, str]) -
 
 
 def _written(uid: str, operator: _Operator, writer: SavepointWriter) -> CheckpointMetadata:
-    """Write the data of one operator into the savepoint; returns its metadata there."""
+    """Write the data of one operator into the savepoint; return its metadata there."""
     target = writer.storage(uid)
     if operator.bootstrap is not None:
         plan, rows = operator.bootstrap
         return run_bootstrap(plan, rows, writer.root, uid)
-    origin = operator.origin
-    if origin is None:
-        assert operator.empty is not None, "an operator of states only"
-        metadata, source = operator.empty, target
-    else:
-        metadata, source = origin.metadata, origin.storage
+    assert operator.metadata is not None, "without a bootstrap"
+    metadata = operator.metadata
+    source = target if operator.origin is None else operator.origin.storage
     if not operator.states:
-        metadata = _under(uid, write_canonical(metadata, source, target))
+        whole = write_canonical(metadata, source, target)
+        parts = tuple(replace(part, identity=replace(part.identity, uid=uid)) for part in whole.parts)
+        metadata = replace(whole, uid=uid, parts=parts)
     for state in operator.states.values():
         metadata = _with_state(uid, metadata, source, target, state)
-        # What follows goes on from what is written.
+        # The next state changes what this one has written.
         source = target
     if operator.operator_states:
         compression = _configuration()[CHECKPOINT_COMPRESSION]
@@ -395,44 +372,20 @@ def _with_state(
 ) -> CheckpointMetadata:
     rows, meta = state.rows, state.meta
     key_columns = [name for name, _ in metadata.key_columns]
-    rewrite = PartRewrite(
-        metadata,
-        source.uri,
-        target.uri,
-        uid,
-        meta,
-        state.ttl_ms,
-        tuple(key_columns),
-        frozen(_configuration()),
-    )
+    settings = frozen(_configuration())
+    rewrite = PartRewrite(metadata, source.uri, target.uri, uid, meta, state.ttl_ms, settings)
     own = ["value"]
     if meta.namespace_serializer != VOID:
         own.append("namespace")
     if isinstance(meta.value_serializer, TimedSerializer) and "written_at" in rows.columns:
         own.append("written_at")
     chosen = rows.select(*(quoted(name) for name in (*key_columns, *own)))
-    routed = route(
-        with_key_group(chosen, key_columns, metadata.max_parallelism),
-        metadata.parallelism,
-        metadata.max_parallelism,
-    )
-    parts = manifests_of(routed, rewrite.run)
-    for number in range(metadata.parallelism):
-        if number not in parts:
-            # A part without rows has had no task, or one that knew of nothing.
-            parts[number] = rewrite.write(number, None)
-    return metadata_of(parts.values(), target)
+    parallelism, max_parallelism = metadata.parallelism, metadata.max_parallelism
+    routed = route(with_key_group(chosen, key_columns, max_parallelism), parallelism, max_parallelism)
+    return metadata_of(written_parts(routed, rewrite.run, parallelism, rewrite.write), target)
 
 
 def _configuration() -> Configuration:
-    """Return the options of the session that there is; without one those of the environment."""
+    """Return the options of the active session, or of the environment."""
     session = SparkSession.getActiveSession()
     return Configuration(environ=os.environ) if session is None else read_configuration(session, None)
-
-
-def _under(uid: str, metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """Return the metadata of an operator under another uid."""
-    if metadata.uid == uid:
-        return metadata
-    parts = tuple(replace(part, identity=replace(part.identity, uid=uid)) for part in metadata.parts)
-    return replace(metadata, uid=uid, parts=parts)

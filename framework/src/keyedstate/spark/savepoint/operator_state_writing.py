@@ -1,9 +1,9 @@
-"""A DataFrame back into operator state: written by the driver, since it is small and lies in every part."""
+"""A DataFrame as operator state: the driver writes it, because it is small and every part has some."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,7 @@ from keyedstate.checkpoint.protocol.operator_folder import data_paths
 from keyedstate.errors import StateFrameError
 from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
 from keyedstate.spark.dataframe.state_columns import fitted
+from keyedstate.spark.task.broadcast import collect_packed, unpacked
 from keyedstate.types import VOID_NAMESPACE
 
 _Entries = Sequence["EntryBatch[Any, Any, Any]"]
@@ -34,33 +35,30 @@ def with_operator_states(
     states: Mapping[str, tuple[OperatorStateMeta, DataFrame]],
     compression: str,
 ) -> CheckpointMetadata:
-    """Write the operator state of all parts anew, with some states taken from rows.
+    """Rewrite the operator state of all parts, with some states taken from rows.
 
     Parameters
     ----------
-    metadata : CheckpointMetadata
     storage : CheckpointStorage
-        The operator's folder in the new savepoint, where the data of `metadata` lies already.
+        The operator's folder in the new savepoint, which has the data of `metadata`.
     states : mapping
         By name, the state's meta and its rows.
-    compression : str
 
     Raises
     ------
     StateFrameError
-        For values that the state's type refuses, tasks that there are not, and keys that come twice.
+        For values that the state's type refuses, unknown tasks and duplicate keys.
     """
-    dealt = {
-        name: _dealt(metadata.uid, meta, rows, metadata.parallelism) for name, (meta, rows) in states.items()
-    }
     metas = {name: meta for name, (meta, _) in states.items()}
-    parts = tuple(
-        _with_states(
-            part, storage, metas, {name: entries[number] for name, entries in dealt.items()}, compression
-        )
-        for number, part in enumerate(metadata.parts)
-    )
-    return replace(metadata, parts=parts)
+    redistributed = {
+        name: _redistributed(metadata.uid, meta, rows, metadata.parallelism)
+        for name, (meta, rows) in states.items()
+    }
+    parts = []
+    for number, part in enumerate(metadata.parts):
+        entries = {name: of_tasks[number] for name, of_tasks in redistributed.items()}
+        parts.append(_with_states(part, storage, metas, entries, compression))
+    return replace(metadata, parts=tuple(parts))
 
 
 def _with_states(
@@ -90,10 +88,10 @@ def _with_states(
     return replace(changed, bytes=sum(written.bytes for written in changed.files))
 
 
-def _dealt(
+def _redistributed(
     uid: str, meta: OperatorStateMeta, rows: DataFrame, parallelism: int
 ) -> list[EntryBatch[Any, Any, Any]]:
-    """Return what each task is to have of a state."""
+    """Return the entries of a state for each task."""
     table = _collected(rows)
     values = _values(uid, meta, table, "value", meta.value_serializer)
     if meta.kind is OperatorStateKind.BROADCAST:
@@ -140,19 +138,8 @@ def _values(uid: str, meta: OperatorStateMeta, table: pa.Table, column: str, ser
 
 
 def _collected(rows: DataFrame) -> pa.Table:
-    """Return all rows as Arrow columns; `DataFrame.toArrow` does it from Spark 4 on only."""
-
-    def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as writer:
-                writer.write_batch(batch)
-            yield pa.record_batch({"packed": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
-
-    found = [
-        pa.ipc.open_stream(bytes(row[0])).read_all()
-        for row in rows.mapInArrow(packed, "packed binary").collect()
-    ]
-    if found:
-        return pa.concat_tables(found)
+    """Return all rows as Arrow columns, as `DataFrame.toArrow` does since Spark 4."""
+    batches = list(unpacked(collect_packed(rows), rows.columns))
+    if batches:
+        return pa.Table.from_batches(batches)
     return pa.table({name: pa.array([], pa.null()) for name in rows.columns})

@@ -1,4 +1,4 @@
-"""Savepoints, as a job and its operators use them: one class."""
+"""Savepoints: created, edited, forked."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class Savepoint(SavepointFolder):
-    """The whole state of a query's operators, in one folder that stands for itself.
+    """The state of all operators of a query, in one folder that refers to no other.
 
-    `create`, `stop` and `new` make one, `open` finds it again, `delete` deletes it.  Only `stop`, `new` and
-    `edit` need PySpark.
+    `create`, `stop` and `new` make one, `open` finds it, `delete` deletes it.  Only `stop`, `new` and `edit`
+    need PySpark.  Every method raises `CheckpointError` for a file that is damaged, or cannot be read or
+    written, and names it.
     """
 
     @classmethod
@@ -38,7 +39,7 @@ class Savepoint(SavepointFolder):
         epoch: int | None = None,
         progress: Progress | None = None,
     ) -> Savepoint:
-        """Make a savepoint of the checkpoints of a query, whether it runs or not; no Spark is needed.
+        """Make a savepoint of the checkpoints of a running or stopped query; needs no Spark.
 
         Parameters
         ----------
@@ -48,29 +49,28 @@ class Savepoint(SavepointFolder):
             The option ``checkpoint.dir`` of the query.
         spark_checkpoint_location : str or path, optional
             The query's ``checkpointLocation``.  With it the savepoint is that of the newest micro-batch that
-            Spark has committed and the operators retain, and may be forked; without it that of their newest
-            checkpoints of one epoch, and only a new query may start from it.
+            Spark has committed and the operators retain, and may be forked.  Without it the savepoint is that
+            of the newest epoch of which all operators have a checkpoint, and only a new query may start from
+            it.
         uids : sequence of str, optional
-            The operators; by default all that belong to the query.
+            The operators; by default all of the query.
         epoch : int, optional
-            The micro-batch, where it is to be another one that is still retained.
+            Another retained micro-batch.
         progress : callable, optional
-            Told how many of how many bytes are done.
+            Called with the number of bytes done, and of all.
 
         Raises
         ------
         NoSnapshotError, StateFolderOwnedError
-            Where the folder has no operator, or none of the query.
+            If the folder has no operator, or none of the query.
         NoCommonEpochError, UnknownEpochError
-            Where the operators have no checkpoints of one epoch, or of the given one.
+            If the operators have no checkpoints of one epoch, or of the given one.
         IncompleteEpochError
-            Where an epoch ran and no checkpoint can be made of it.
+            If an epoch ran and no checkpoint can be made of it.
         TargetExistsError
-            Where something is at the place already.
+            If the new folder is not empty.
         SparkLocationError
-            Where the query cannot continue elsewhere.
-        CheckpointError
-            Where a file, which is named, is damaged or cannot be read or written.
+            If the query cannot continue elsewhere.
         """
         made = take_savepoint(target, checkpoint_dir, spark_checkpoint_location, uids, epoch, progress)
         return cls.open(made.root)
@@ -81,9 +81,8 @@ class Savepoint(SavepointFolder):
     ) -> StoppedQuery:
         """Let the running micro-batch finish, stop the query, and take a savepoint of it.
 
-        Nothing is lost and nothing doubled: the savepoint is that of the last micro-batch that Spark has
-        committed.  Where the next one has begun in the instant of stopping, it is given up, and the query
-        that resumes from the savepoint repeats it.
+        The savepoint is that of the last micro-batch that Spark has committed.  A query that resumes from it
+        repeats a micro-batch that started at the moment of stopping.
 
         Parameters
         ----------
@@ -92,24 +91,23 @@ class Savepoint(SavepointFolder):
         target : str or path
             The new savepoint.
         drain : bool, default False
-            Use up all input that exists first, fire all event-time timers, and mark the savepoint as drained,
-            with the final watermark: for a query that comes to its end.  Timers fire in micro-batches; where
-            there are some, the query needs a heartbeat, which makes micro-batches without input.
+            First process all available input and fire all event-time timers, and mark the savepoint as
+            drained, with the final watermark: for the end of a query.  Timers fire in micro-batches, so a
+            query with timers needs a heartbeat.
         progress : callable, optional
-            Told how many of how many bytes are done.
+            As in `create`.
 
         Raises
         ------
         QueryNotStoppedError
-            Where the query has no keyed operators, or is to be drained and has ended, or has event-time
-            timers and no heartbeat; it keeps running.
+            If the query has no keyed operators, or cannot be drained: it has ended, or has event-time timers
+            and no heartbeat.  It keeps running.
         TargetExistsError, SparkLocationError
-            Where no savepoint of it can be taken or written there; it keeps running.
+            If no savepoint can be taken or written there; the query keeps running.
         NoCommonEpochError
-            Where it was stopped before its first micro-batch was done.
+            If the query was stopped before the end of its first micro-batch.
         CheckpointError
-            Where a file, which is named, is damaged or cannot be read or written.  The query is stopped then,
-            and `create` takes the savepoint later.
+            After the query has stopped; `create` takes the savepoint later.
         """
         from keyedstate.spark.query.stop import stop_with_savepoint
 
@@ -119,13 +117,13 @@ class Savepoint(SavepointFolder):
 
     @classmethod
     def new(cls) -> SavepointEdit[Savepoint]:
-        """Begin a savepoint without any operator: `SavepointEdit.add` gives it some."""
+        """Start a savepoint without operators; `SavepointEdit.add` adds them."""
         from keyedstate.spark.savepoint.edit import SavepointEdit
 
         return SavepointEdit(cls)
 
     def edit(self) -> SavepointEdit[Savepoint]:
-        """Begin a new savepoint from this one, which stays as it is."""
+        """Start a new savepoint from this one, which does not change."""
         from keyedstate.spark.savepoint.edit import SavepointEdit
 
         return SavepointEdit(type(self), self)
@@ -150,12 +148,11 @@ class Savepoint(SavepointFolder):
         target, compression, progress
             As in `convert`.
         uid, epoch : optional
-            Of several operators this one, and not its newest checkpoint.
+            To choose one of several operators, and an epoch other than the newest.
 
         Raises
         ------
-        NoSnapshotError, UnknownOperatorError, UnknownEpochError
-            Where there is no such checkpoint; others as in `convert`.
+        NoSnapshotError, UnknownOperatorError, UnknownEpochError, TargetExistsError
         """
         stored = OperatorSnapshot.open(checkpoint, uid, epoch)
         made = savepoint_of_checkpoint(stored, target, compression=compression, progress=progress)
@@ -164,26 +161,24 @@ class Savepoint(SavepointFolder):
     def convert(
         self, target: Location, *, compression: str | None = None, progress: Progress | None = None
     ) -> Savepoint:
-        """Write everything that is in this savepoint once more, in the newest format.
+        """Write this savepoint again, in the newest format.
 
         Parameters
         ----------
         target : str or path
             The new folder.
         compression : {"zstd", "lz4", "none"}, optional
-            By default each file keeps what it has.
+            By default that of each file.
         progress : callable, optional
+            As in `create`.
 
         Raises
         ------
         TargetExistsError
-            Where something is at the place already.
-        CheckpointError
-            Where a file, which is named, is damaged or cannot be read or written.
+            If the new folder is not empty.
         """
-        return type(self).open(
-            convert_savepoint(self.root, target, compression=compression, progress=progress).root
-        )
+        made = convert_savepoint(self.root, target, compression=compression, progress=progress)
+        return type(self).open(made.root)
 
     def fork(
         self,
@@ -192,33 +187,32 @@ class Savepoint(SavepointFolder):
         *,
         progress: Progress | None = None,
     ) -> Fork:
-        """Prepare a query that continues from a savepoint exactly where its own query was.
+        """Prepare a query that continues after the micro-batch of a savepoint, from the same offsets.
 
-        Start it with the same program, the new locations and a sink of its own.  It continues with the next
-        micro-batch, from the same offsets; neither the query that the savepoint is of nor the savepoint is
-        touched or needed any more.
+        Start it with the same program, the new locations and its own sink.  It needs neither the savepoint
+        nor the old query.
 
         Parameters
         ----------
         spark_checkpoint_location : str or path
             The ``checkpointLocation`` of the new query: a folder that is empty or does not exist.
         checkpoint_dir : str or path
-            Its option ``checkpoint.dir``; the folder may hold other operators, of other queries.
+            Its option ``checkpoint.dir``; the folder may have operators of other queries.
         progress : callable, optional
+            As in `create`.
 
         Raises
         ------
         NotForkableError
         TargetExistsError
-            Where a target is not empty; nothing was written.
+            If a target is not empty; nothing was written.
         CheckpointError
-            Where a file, which is named, is damaged or cannot be read or written; what was written is
-            deleted.
+            After the files that were written are deleted.
 
         Notes
         -----
-        Killed on its way it leaves folders that no query can use: each state folder gets its owner last, and
-        Spark's location, written after them all, its id last.  Delete them and fork again.
+        A killed fork leaves folders that no query can use: each state folder gets its owner last, and Spark's
+        location, after all of them, its id last.  Delete them and fork again.
         """
         return fork_savepoint(self, spark_checkpoint_location, checkpoint_dir, progress)
 
@@ -234,8 +228,7 @@ class StoppedQuery:
     epoch : int
         That micro-batch.
     failure : StreamingQueryException or None
-        Why the query had failed before it could be stopped.  The savepoint is as good as any; a drained one
-        was not possible then.
+        If the query failed before it was stopped.  The savepoint is valid, but not drained.
     """
 
     savepoint: Savepoint

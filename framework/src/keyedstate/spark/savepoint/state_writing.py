@@ -1,7 +1,7 @@
-"""A DataFrame back into state: what the tasks of an edit do with the rows of their key groups.
+"""A DataFrame as state: the tasks of an edit write the rows of their key groups.
 
-A part of a savepoint is one file with all states of some key groups, so the part is written anew: one state
-out of the rows, the others as they are.
+A part of a savepoint is one file with all states of some key groups.  So a task rewrites the part, with one
+state from the rows and copies of the others.
 """
 
 from __future__ import annotations
@@ -56,17 +56,15 @@ class PartRewrite:
     Attributes
     ----------
     metadata : CheckpointMetadata
-        What there is; the result has the same parallelism.
+        Of the old parts; the new ones have the same parallelism.
     source, target : str
-        URIs of the operator's folder, now and in the new savepoint.
+        URIs of the operator's folder, old and new.
     uid : str
-        The operator's name in the new savepoint.
+        In the new savepoint.
     meta : StateMeta
-        Of the state that the rows are, with serializers that need no classes.
-    ttl_ms : int or None
-    key_columns : tuple of str
+        Of the state in the rows, with serializers that need no classes.
     settings : tuple
-        The configuration, as `keyedstate.epoch.configuration.frozen` gives it.
+        The configuration, as `keyedstate.epoch.configuration.frozen` returns it.
     """
 
     metadata: CheckpointMetadata
@@ -75,11 +73,10 @@ class PartRewrite:
     uid: str
     meta: StateMeta
     ttl_ms: int | None
-    key_columns: tuple[str, ...]
     settings: tuple[tuple[str, Any], ...]
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run one partition; what `mapInArrow` calls. The columns end with the key group."""
+        """Run one partition, whose last column is the key group; `mapInArrow` calls this."""
         filled = [batch for batch in batches if batch.num_rows]
         if filled:
             rows = pa.Table.from_batches(filled)
@@ -88,13 +85,13 @@ class PartRewrite:
             number = operator_index_for_key_group(group, metadata.parallelism, metadata.max_parallelism)
             yield as_result(self.write(number, rows))
 
-    def write(self, number: int, rows: pa.Table | None) -> AttemptManifest:
-        """Write one part; without rows the state is empty in it.
+    def write(self, number: int, rows: pa.Table | None = None) -> AttemptManifest:
+        """Write one part; without rows its state is empty.
 
         Raises
         ------
         StateFrameError
-            For a value that the state's type refuses, and for a key that comes twice.
+            For a value that the state's type refuses, and for a duplicate key.
         CheckpointError
         """
         metadata, meta = self.metadata, self.meta
@@ -139,7 +136,7 @@ class PartRewrite:
     def _carry_over(
         self, source: CheckpointStorage, key_groups: KeyGroupRange, writer: SegmentWriter, opened: ExitStack
     ) -> list[dict[str, Any]]:
-        """Write the other states as they are; returns their descriptions."""
+        """Copy the other states; return their descriptions."""
         handles = handles_for(self.metadata, source, key_groups)
         for handle in handles:
             opened.callback(handle.close)
@@ -154,8 +151,6 @@ class PartRewrite:
                         writer.write_entries(key_group, handle.entries(name, key_group))
                         break
         return [meta.to_json() for meta in metas.values()]
-
-    # -- rows as entries -------------------------------------------------------------------------------
 
     def _entries(
         self, key_groups: KeyGroupRange, rows: pa.Table
@@ -175,27 +170,18 @@ class PartRewrite:
         bounds = [0, *(np.flatnonzero(np.diff(groups[order])) + 1).tolist(), len(order)]
         result: dict[int, list[EntryBatch[Any, Any, Any]]] = {}
         for start, end in pairwise(bounds):
-            places = order[start:end].tolist()
-            result[int(groups[places[0]])] = [
-                EntryBatch(
-                    [namespaces[place] for place in chunk],
-                    [keys[place] for place in chunk],
-                    [values[place] for place in chunk],
-                )
-                for chunk in (
-                    places[at : at + _BATCH_ENTRIES] for at in range(0, len(places), _BATCH_ENTRIES)
-                )
-            ]
+            for at in range(start, end, _BATCH_ENTRIES):
+                chunk = order[at : min(at + _BATCH_ENTRIES, end)].tolist()
+                columns = ([column[place] for place in chunk] for column in (namespaces, keys, values))
+                result.setdefault(int(groups[chunk[0]]), []).append(EntryBatch(*columns))
         return result
 
     def _keys(self, table: pa.Table) -> pa.Array:
         arrow_type = self.meta.key_serializer.arrow_type
-        if len(self.key_columns) == 1:
-            return self._column(table, self.key_columns[0], arrow_type)
-        parts = [
-            self._column(table, name, field.type)
-            for name, field in zip(self.key_columns, arrow_type, strict=True)
-        ]
+        names = [name for name, _ in self.metadata.key_columns]
+        if len(names) == 1:
+            return self._column(table, names[0], arrow_type)
+        parts = [self._column(table, name, field.type) for name, field in zip(names, arrow_type, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=list(arrow_type))
 
     def _column(self, table: pa.Table, name: str, arrow_type: pa.DataType) -> pa.Array:
@@ -240,7 +226,7 @@ class PartRewrite:
 
 
 def with_times(serializer: TypeSerializer[Any], plain: pa.Array, written: pa.Array | None) -> pa.Array:
-    """Return the stored form of values: what `keyedstate.checkpoint.reading.state_reader` takes apart."""
+    """Return values and their times in the stored form; `checkpoint.reading.state_reader` separates them."""
     names = ["timestamp", "value"]
     if isinstance(serializer, TtlListSerializer):
         stamps = _stamps(None if written is None else written.values, len(plain.values))
@@ -264,7 +250,7 @@ def with_times(serializer: TypeSerializer[Any], plain: pa.Array, written: pa.Arr
 
 
 def _same(keys: pa.Array, others: pa.Array) -> bool:
-    # By their text, for one NaN is not another.
+    # As text, because NaN differs from NaN.
     return list(map(repr, keys.to_pylist())) == list(map(repr, fitted(others, keys.type).to_pylist()))
 
 
@@ -284,5 +270,5 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     found = column.combine_chunks()
     if isinstance(found, pa.ChunkedArray):
         found = pa.concat_arrays(found.chunks) if found.num_chunks else pa.array([], found.type)
-    # Offsets from 0, so that the columns of one row can be compared by them.
+    # Offsets from 0, so that those of two columns can be compared.
     return found if found.offset == 0 else pa.concat_arrays([found])

@@ -1,1 +1,1 @@
-"""What runs in Spark's Python workers."""
+"""Tasks of keyed operators in Spark's Python workers."""

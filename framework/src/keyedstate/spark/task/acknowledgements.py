@@ -1,9 +1,8 @@
-"""Acknowledgements: how the driver hears, before Spark commits an epoch, which attempts have succeeded.
+"""Acknowledgements of tasks: the driver receives them before Spark commits the epoch.
 
-A task adds one entry to an accumulator when its last row was taken.  Spark hands it to the driver only if
-the task succeeded, and does so before the job ends and thus before the sink and Spark's own log commit.
-There is one accumulator for a SparkContext: Spark keeps each one for the context's life, and frames are
-built again and again in notebooks and in `foreachBatch`.
+A task adds an entry to an accumulator after its last row.  Spark delivers it only if the task succeeds, and
+before the job ends, thus before the sink and Spark's own log commit.  Spark keeps an accumulator as long as
+its context, and notebooks and `foreachBatch` build operators again and again, so a context has one.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator, Operat
 
 _log = logging.getLogger(__name__)
 
-#: The JSON faces of acknowledgements, by the nonce of their attempt and with the folder that they are about.
+#: Acknowledgements as JSON, each with the URI of its operator's folder, by the nonce of the attempt.
 Update = dict[str, tuple[str, dict[str, Any]]]
 
 
 class Acknowledgements:
-    """The acknowledgements of one SparkContext, handed to the coordinators of the state folders."""
+    """The acknowledgements of one SparkContext, passed to the coordinators of operators' folders."""
 
     def __init__(self, context: SparkContext) -> None:
-        # By folder, so that an operator that is built anew goes on where its predecessor is.
+        # By folder: an operator that is built again continues with its coordinator.
         self._coordinators: dict[str, CheckpointCoordinator] = {}
         #: The folders of operators whose query makes micro-batches without input.
         self._with_heartbeat: set[str] = set()
@@ -37,7 +36,7 @@ class Acknowledgements:
     def coordinator(self, folder: OperatorFolder) -> CheckpointCoordinator:
         """Return the coordinator of a folder, the same object every time.
 
-        It is told what tasks acknowledge about the folder, in a thread of PySpark.
+        A thread of PySpark passes it the acknowledgements for the folder.
         """
         with _lock:
             found = self._coordinators.get(folder.storage.uri)
@@ -54,11 +53,11 @@ class Acknowledgements:
         return folder.storage.uri in self._with_heartbeat
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait for what coordinators do in the background; False where `timeout` seconds are too short."""
+        """Wait for the background work of all coordinators; False after `timeout` seconds."""
         return all(coordinator.drain(timeout) for coordinator in list(self._coordinators.values()))
 
     def folders(self) -> list[OperatorFolder]:
-        """Return the folders of all operators that were built, of whichever query."""
+        """Return the folders of all operators that were built, of any query."""
         return [coordinator.folder for coordinator in list(self._coordinators.values())]
 
     def _receive(self, update: Update) -> None:
@@ -66,9 +65,8 @@ class Acknowledgements:
             try:
                 self._coordinators[folder].acknowledge(from_json(Acknowledgement, document))
             except Exception:
-                # Raised from here, an error would cut PySpark's connection for all accumulators and still not
-                # stop the epoch. What was not published now is found, and made up for where that is possible,
-                # by the tasks of the next epoch.
+                # An error raised here would cut PySpark's connection for all accumulators, and not stop the
+                # epoch. The tasks of the next epoch find the missing checkpoint, and publish it if possible.
                 _log.exception(
                     "the acknowledged attempt %s was not published as a checkpoint; the next epoch will "
                     "publish it or stop the query",
@@ -90,18 +88,18 @@ _lock = threading.Lock()
 
 
 def acknowledge(accumulator: Accumulator[Update], folder: str, acknowledgement: Acknowledgement) -> None:
-    """Add an entry in a task; the driver gets it if the task succeeds."""
+    """Add an entry in a task; the driver receives it if the task succeeds."""
     accumulator.add({acknowledgement.identity.nonce: (folder, to_json(acknowledgement))})
 
 
 class _Delivery(AccumulatorParam[Update]):
-    """Merges dicts in a task, and on the driver passes them on instead of keeping them."""
+    """Merges entries in a task, and passes them on, instead of keeping them, on the driver."""
 
     def __init__(self, receive: Callable[[Update], None] | None) -> None:
         self._receive = receive
 
     def __reduce__(self) -> tuple[type[_Delivery], tuple[None]]:
-        # What travels to the tasks must not carry the driver's side along.
+        # The driver's side must not be pickled into tasks.
         return _Delivery, (None,)
 
     def zero(self, value: Update) -> Update:

@@ -1,13 +1,12 @@
-"""The broadcast side: how every row of a second, small DataFrame reaches every task.
+"""The broadcast side: every row of a second, small DataFrame reaches every task.
 
-A batch DataFrame is read when the operator is built and travels inside it.  Spark has no union of a streaming
-and a batch DataFrame, by which its rows could come along, and this way no task has to keep rows of keys back.
+The driver reads a batch DataFrame when it builds the operator, and sends its rows inside the plan: Spark has
+no union of a streaming and a batch DataFrame.
 
-The rows of a streaming DataFrame come through the same exchange as the rows of keys, once for every task.
-Each batch of them is packed into one value of a binary column, so that rows of keys, where it is null, carry
-next to nothing.  Spark hands a task the two sorts of rows in any order; all rows of the broadcast side are
-processed first, and those of keys wait in a `BatchSpool`: so what a row of a key finds depends on its
-micro-batch alone.
+The rows of a streaming DataFrame pass through the same exchange as keyed rows, once for every task.  Each
+batch of them is packed into one value of a binary column, which is null in keyed rows.  A task receives both
+in any order and processes the broadcast rows first, while keyed rows wait in a `BatchSpool`.  So what a keyed
+row finds depends on its micro-batch alone.
 """
 
 from __future__ import annotations
@@ -18,55 +17,47 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
 
 from keyedstate.errors import BroadcastFrameError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, key_group_range_for
 from keyedstate.spark.hosts.task_identity import task_context
 from keyedstate.spark.routing import numbered
-from keyedstate.spark.schema import to_arrow
+from keyedstate.spark.schema import without_arrow_type
 from keyedstate.spark.task.spool import BatchSpool
 
 #: Name of the column that carries rows of the broadcast side to a task.
 BROADCAST_COLUMN = "__keyedstate_broadcast"
 
-#: What stands before the rows of a packed batch: the partition and the place in it that it came from.  The
-#: exchange keeps no order, and all tasks must see one.
+#: The prefix of a packed batch: its partition and position there.  All tasks must process the batches in the
+#: same order, which the exchange does not keep.
 _PLACE = struct.Struct(">QQ")
 _PACKED = f"{KEY_GROUP_COLUMN} int, {BROADCAST_COLUMN} binary"
 
 
 @dataclass(frozen=True)
 class BroadcastSide:
-    """The broadcast side of an operator, as its tasks know it.
+    """The broadcast side of an operator, for its tasks.
 
     Attributes
     ----------
     columns : tuple of str
         The real names of the columns.
     rows : tuple of bytes or None
-        The packed rows of a batch DataFrame; None where rows come with those of keys.
+        The packed rows of a batch DataFrame; None if rows arrive together with keyed ones.
     each_epoch : bool
-        Whether `rows` were read for one micro-batch, and not for a whole run of the query.
+        Whether `rows` belong to one micro-batch, and not to a whole run of the query.
     """
 
     columns: tuple[str, ...]
     rows: tuple[bytes, ...] | None
     each_epoch: bool
 
-    def batches(self, packed: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-        """Yield packed rows in the order that is the same for every task."""
-        for piece in sorted(packed):
-            for batch in pa.ipc.open_stream(pa.py_buffer(piece)[_PLACE.size :]):
-                yield batch.rename_columns(self.columns)
-
     def separate(
         self, batches: Iterable[pa.RecordBatch], spool: BatchSpool
     ) -> tuple[Iterator[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-        """Read all that comes to a task; return the rows of the broadcast side and, after them, of keys."""
+        """Read all batches of a task; return the rows of the broadcast side, and the keyed rows."""
         packed: list[bytes] = []
         for batch in batches:
             *columns, pieces = batch.columns
@@ -76,7 +67,7 @@ class BroadcastSide:
                 keyed_rows = keyed_rows.filter(pc.is_null(pieces))
             if keyed_rows.num_rows:
                 spool.add(keyed_rows)
-        return self.batches(packed), spool.drain()
+        return unpacked(packed, self.columns), spool.drain()
 
 
 def broadcast_side_of(keyed_frame: DataFrame, rows: DataFrame) -> BroadcastSide:
@@ -85,22 +76,16 @@ def broadcast_side_of(keyed_frame: DataFrame, rows: DataFrame) -> BroadcastSide:
     Raises
     ------
     BroadcastFrameError
-        For a streaming DataFrame beside a batch one, no column, or a type that Arrow does not have.
+        For a streaming DataFrame with a keyed batch one, no column, or a type that Arrow lacks.
     """
     if not rows.columns:
         raise BroadcastFrameError("it has no column")
-    for field in rows.schema.fields:
-        try:
-            to_arrow(StructType([field]))
-        except (PySparkException, TypeError) as error:
-            raise BroadcastFrameError(
-                f"its column {field.name!r} has the type {field.dataType.simpleString()}, which has no Arrow "
-                "type; cast it, for example to a string"
-            ) from error
+    fault = without_arrow_type(rows.schema.fields)
+    if fault is not None:
+        raise BroadcastFrameError(fault)
     columns = tuple(rows.columns)
     if not rows.isStreaming:
-        packed = _packed(rows, [0]).select(BROADCAST_COLUMN).collect()
-        return BroadcastSide(columns, tuple(bytes(row[0]) for row in packed), not keyed_frame.isStreaming)
+        return BroadcastSide(columns, collect_packed(rows), not keyed_frame.isStreaming)
     if not keyed_frame.isStreaming:
         raise BroadcastFrameError(
             "it is streaming and the keyed one is not; give rows of a batch DataFrame, or key a streaming one"
@@ -111,25 +96,33 @@ def broadcast_side_of(keyed_frame: DataFrame, rows: DataFrame) -> BroadcastSide:
 def with_broadcast_rows(
     keyed_rows: DataFrame, rows: DataFrame, parallelism: int, max_parallelism: int
 ) -> DataFrame:
-    """Return the frame of keyed rows, its columns numbered, with the packed rows for each task added."""
+    """Return the keyed rows, with numbered columns, and the packed broadcast rows for each task."""
     ranges = [key_group_range_for(task, parallelism, max_parallelism) for task in range(parallelism)]
     packed = _packed(rows, [key_groups.start for key_groups in ranges])
     alone = numbered(keyed_rows).withColumn(BROADCAST_COLUMN, f.lit(None).cast("binary"))
     return alone.unionByName(packed, allowMissingColumns=True)
 
 
+def collect_packed(rows: DataFrame) -> tuple[bytes, ...]:
+    """Return all rows of a batch DataFrame, packed."""
+    return tuple(bytes(row[0]) for row in _packed(rows, [0]).select(BROADCAST_COLUMN).collect())
+
+
+def unpacked(packed: Iterable[bytes], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield packed rows, in the order of the DataFrame, under the given names."""
+    for piece in sorted(packed):
+        for batch in pa.ipc.open_stream(pa.py_buffer(piece)[_PLACE.size :]):
+            yield batch.rename_columns(columns)
+
+
 def _packed(rows: DataFrame, key_groups: Sequence[int]) -> DataFrame:
-    packing = _Packing(tuple(key_groups))
-
-    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return packing.pack(batches)
-
-    return rows.toDF(*(f"c{number}" for number in range(len(rows.columns)))).mapInArrow(pack, _PACKED)
+    numbered_rows = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
+    return numbered_rows.mapInArrow(_Packing(tuple(key_groups)).pack, _PACKED)
 
 
 @dataclass(frozen=True)
 class _Packing:
-    """Packs each batch of the broadcast side, once for every key group: the first of a task's."""
+    """Packs each batch of the broadcast side, once for each key group: the first one of every task."""
 
     key_groups: tuple[int, ...]
 

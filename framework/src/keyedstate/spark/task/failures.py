@@ -1,4 +1,4 @@
-"""How an error of a task reaches the driver: its own lines first, and traces of the framework after them."""
+"""The text by which an error of a task reaches the driver: the user's lines first, then traces."""
 
 from __future__ import annotations
 
@@ -16,16 +16,8 @@ from keyedstate.runtime.failures import report_of
 _PYSPARK = str(Path(pyspark.__file__).parent)
 
 
-def told_to_driver(error: KeyedStateError, uid: str | None) -> KeyedStateError:
-    """Return an error with all in its text that the driver is to be told, which gets nothing else of it.
-
-    Parameters
-    ----------
-    error : KeyedStateError
-        Of a task, which ends with it.
-    uid : str or None
-        The operator.
-    """
+def with_report(error: KeyedStateError, uid: str | None) -> KeyedStateError:
+    """Return the error that ends a task of an operator, with its whole report as its text."""
     _hide_trace()
     if isinstance(error, UserFunctionError):
         error.uid = uid
@@ -45,8 +37,8 @@ def told_to_driver(error: KeyedStateError, uid: str | None) -> KeyedStateError:
 
 
 @contextlib.contextmanager
-def told_without_trace() -> Iterator[None]:
-    """Let errors of keyedstate leave a process of Spark's as their text alone: it says all."""
+def without_traceback() -> Iterator[None]:
+    """Let errors of keyedstate leave a Python process of Spark without its traceback."""
     try:
         yield
     except KeyedStateError:
@@ -55,6 +47,5 @@ def told_without_trace() -> Iterator[None]:
 
 
 def _hide_trace() -> None:
-    """Let the worker tell an error without the frames that it puts before it otherwise."""
-    # Each worker ends with its first error, so that this concerns no other. Spark 3.5 does not know it.
+    """Let this worker report its error, which is its last, without frames; has no effect on Spark 3.5."""
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"

@@ -1,11 +1,11 @@
-"""Arrow batches that wait: in memory up to a bound, and beyond it on the task's own disk."""
+"""Arrow batches that wait: in memory up to a limit, then in a file on the task's local disk."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import pyarrow as pa
@@ -14,15 +14,14 @@ import pyarrow as pa
 MEMORY_BYTES = 32 << 20
 
 
-class BatchSpool:
-    """Gives record batches back in the order in which they came.
+class BatchSpool(AbstractContextManager["BatchSpool"]):
+    """A queue of record batches of one schema: `add` all, then `drain`.
 
     Parameters
     ----------
     folder : Path or None
-        Where a file may be made; the system's temporary folder by default.  The file has no name, so that
-        nothing is left of it when the process is killed.
-    memory_bytes : int
+        For a file; by default the system's temporary folder.  The file has no name, so nothing is left of it
+        when the process is killed.
     """
 
     def __init__(self, folder: Path | None, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -32,18 +31,13 @@ class BatchSpool:
         self._file: IO[bytes] | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
 
-    def __enter__(self) -> BatchSpool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._waiting.clear()
         if self._file is not None:
             self._file.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Keep a batch; all are of one schema."""
+        """Keep a batch."""
         if self._writer is None and self._memory_bytes >= batch.nbytes:
             self._memory_bytes -= batch.nbytes
             self._waiting.append(batch)
@@ -55,7 +49,7 @@ class BatchSpool:
         self._writer.write_batch(batch)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Yield every batch once; to be called when all were added."""
+        """Yield every batch once, in the order in which they were added."""
         self._waiting.reverse()
         while self._waiting:
             yield self._waiting.pop()

@@ -1,4 +1,4 @@
-"""What runs inside a task: who it is, its two sides of rows, the acknowledgement; and bounded inputs."""
+"""A task of a keyed operator: one epoch of one partition of a stream, or one partition of a batch."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.runtime.timers import AtEnd
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.network.client import HostedEpoch, Sides
-from keyedstate.spark.hosts.owners import RemoteAccess, kept_elsewhere, run_where_kept
+from keyedstate.spark.hosts.owners import RemoteAccess, remote_partition, run_on_owner
 from keyedstate.spark.hosts.processes import worker_parents
 from keyedstate.spark.hosts.task_identity import attempt_identity, task_context
 from keyedstate.spark.task.acknowledgements import Update, acknowledge
-from keyedstate.spark.task.broadcast import BroadcastSide
-from keyedstate.spark.task.failures import told_to_driver
+from keyedstate.spark.task.broadcast import BroadcastSide, unpacked
+from keyedstate.spark.task.failures import with_report
 from keyedstate.spark.task.spool import BatchSpool
 from keyedstate.spark.task.worker_process import read_at_once, spare_the_collector
 from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
-#: Writes the state of one partition of a bounded input, and describes what it has written.
+#: Writes the state of one partition of a bounded input; returns its manifest.
 SaveBounded: TypeAlias = (
     "Callable[[int, KeyedStateBackend, OperatorStateBackend, KeyedOperator], AttemptManifest]"
 )
@@ -46,15 +46,14 @@ SaveBounded: TypeAlias = (
 
 @dataclass(frozen=True)
 class Acknowledging:
-    """How the driver hears of the attempts of an operator in a streaming query.
+    """How tasks of a streaming query acknowledge attempts to the driver.
 
     Attributes
     ----------
     operator_id : str
-        Another one each time an operator is built: tells two operators of one uid apart.
+        Differs each time an operator is built: distinguishes two operators of one uid.
     folder : str
-        The operator's own folder, by which the driver knows the coordinator.
-    accumulator : Accumulator
+        URI of the operator's folder, which identifies its coordinator.
     """
 
     operator_id: str
@@ -64,26 +63,23 @@ class Acknowledging:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """All that the tasks of one operator need to know; it travels inside their function.
+    """The plan of one operator, pickled into the function of its tasks.
 
     Attributes
     ----------
     packed : bytes
-        `partitions`, pickled: a host gets these very bytes.
+        `partitions`, pickled; hosts receive these bytes.
     columns : tuple of str
-        The real names of the columns that come in, in their order.
+        The real names of the incoming columns.
     acknowledging : Acknowledging or None
         None for a batch DataFrame.
-    broadcast : BroadcastSide or None
-        The rows that every task gets, where there are any.
     host_processes : int or None
-        How many hosts an executor has, 0 for one per processor of its machine; None where epochs run in the
-        tasks themselves.
+        Hosts per executor, 0 for one per processor of its machine; None if epochs run in the tasks.
     variables : tuple of pyspark.Broadcast
-        The broadcast variables that the function uses: Spark sends those that it sees when it pickles what
-        runs in a task, and the function is pickled by then.
+        The broadcast variables of the function.  Spark sends those that it finds while it pickles a task, and
+        the function is pickled before.
     access : RemoteAccess or None
-        What lets tasks use hosts of other executors; None where they shall not.
+        For the hosts of other executors; None if tasks do not use them.
     """
 
     packed: bytes
@@ -94,33 +90,18 @@ class OperatorPlan:
     variables: tuple[Any, ...]
     access: RemoteAccess | None
 
-    @classmethod
-    def of(
-        cls,
-        partitions: PartitionPlan,
-        columns: tuple[str, ...],
-        acknowledging: Acknowledging | None,
-        broadcast: BroadcastSide | None,
-        host_processes: int | None,
-        variables: tuple[Any, ...],
-        access: RemoteAccess | None,
-    ) -> OperatorPlan:
-        """Return the plan of the tasks that run these partitions."""
-        packed = cloudpickle.dumps(partitions)
-        return cls(packed, columns, acknowledging, broadcast, host_processes, variables, access)
-
     @property
     def partitions(self) -> PartitionPlan:
-        """What runs any partition."""
+        """The plan of the partitions, unpickled once in a process."""
         return _unpacked(self.packed)
 
     @property
     def _uid(self) -> str | None:
-        place = self.partitions.location
-        return None if place is None else place.uid
+        location = self.partitions.location
+        return None if location is None else location.uid
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run one partition; what `mapInArrow` calls."""
+        """Run one partition; `mapInArrow` calls this."""
         batches = read_at_once(batches)
         try:
             if self.acknowledging is None:
@@ -128,7 +109,7 @@ class OperatorPlan:
             else:
                 yield from self._run_epoch(self.acknowledging, batches)
         except KeyedStateError as error:
-            raise told_to_driver(error, self._uid) from None
+            raise with_report(error, self._uid) from None
         spare_the_collector()
 
     def _run_bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -142,20 +123,12 @@ class OperatorPlan:
     def bootstrap(
         self, batches: Iterator[pa.RecordBatch], save: SaveBounded, partition: int | None = None
     ) -> AttemptManifest | None:
-        """Run one partition of a bounded input for its state, and drop what the function yields.
+        """Run one partition of a bounded input for its state; return the manifest, or None without rows.
 
         Parameters
         ----------
-        batches : iterator of pyarrow.RecordBatch
-        save : callable
-            Writes the state and returns its manifest.
         partition : int, optional
-            Of a partition without rows; by default the rows say which it is.
-
-        Returns
-        -------
-        AttemptManifest or None
-            None where there are no rows and nobody said which partition it is.
+            To run a partition without rows; by default the rows identify the partition.
         """
         try:
             if partition is None:
@@ -169,15 +142,15 @@ class OperatorPlan:
                         pass
                 return save(partition, backend, states, operator)
         except KeyedStateError as error:
-            raise told_to_driver(error, self._uid) from None
+            raise with_report(error, self._uid) from None
 
     def _partition_of(self, batches: Iterator[pa.RecordBatch]) -> tuple[int | None, Iterator[pa.RecordBatch]]:
-        """Return which partition of a bounded input the rows are of, None without any, and all rows."""
+        """Return the partition that rows of a bounded input belong to, None without rows, and all rows."""
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:
             return None, filled
-        # However Spark counts the partitions: the rows say which it is.
+        # Spark may number the partitions differently.
         key_group = first.column(KEY_GROUP_COLUMN)[0].as_py()
         plan = self.partitions
         partition = operator_index_for_key_group(key_group, plan.parallelism, plan.max_parallelism)
@@ -196,24 +169,24 @@ class OperatorPlan:
         self, acknowledging: Acknowledging, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         plan = self.partitions
-        place = plan.location
-        assert place is not None, "what is acknowledged has a place"
+        location = plan.location
+        assert location is not None, "an acknowledged attempt has a location"
         identity = attempt_identity(
-            place.uid, acknowledging.operator_id, plan.parallelism, plan.max_parallelism
+            location.uid, acknowledging.operator_id, plan.parallelism, plan.max_parallelism
         )
         with BatchSpool(local_folder()) as spool:
 
-            def sides(goes_on: bool) -> tuple[Iterable[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+            def sides(continues_run: bool) -> tuple[Iterable[pa.RecordBatch], Iterator[pa.RecordBatch]]:
                 rows = self._checked(plan.key_groups(identity.partition), batches)
-                return self._sides(rows, spool, goes_on=goes_on)
+                return self._sides(rows, spool, continues_run=continues_run)
 
             if self.host_processes is None:
                 path = yield from run_in_task(plan, identity, sides)
             else:
-                introduction = None if self.access is None else self.access.introduction()
-                kept = None
-                if introduction is not None:
-                    kept = kept_elsewhere(introduction, plan.settings, place, identity)
+                introduction, remote = None, None
+                if self.access is not None:
+                    introduction = self.access.introduction()
+                    remote = remote_partition(introduction, plan.settings, location, identity)
                 epoch = HostedEpoch(
                     identity,
                     self.packed,
@@ -222,38 +195,37 @@ class OperatorPlan:
                     introduction=introduction,
                 )
                 number = identity.partition % (self.host_processes or os.cpu_count() or 1)
-                identity, path = yield from run_where_kept(
+                identity, path = yield from run_on_owner(
                     epoch,
-                    kept,
+                    remote,
                     lambda: _hosts(plan.settings).connect(number),
                     lambda identity: run_in_task(plan, identity, sides),
                 )
         acknowledge(acknowledging.accumulator, acknowledging.folder, Acknowledgement(identity, path))
 
     def _sides(
-        self, batches: Iterator[pa.RecordBatch], spool: BatchSpool, *, goes_on: bool = False
+        self, batches: Iterator[pa.RecordBatch], spool: BatchSpool, *, continues_run: bool = False
     ) -> tuple[Iterable[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-        """Return the rows of the broadcast side and, to be read after them, those of keys.
+        """Return the rows of the broadcast side and, to be read after them, the keyed rows.
 
         Parameters
         ----------
         batches : iterator of pyarrow.RecordBatch
-            All that Spark gives the task.
-        spool : BatchSpool
-        goes_on : bool
-            Whether the run has had an epoch before: it has processed the rows of a batch DataFrame already.
+            All rows of the task.
+        continues_run : bool
+            Whether an earlier epoch of the run has processed the rows of a batch DataFrame.
         """
         side, broadcast_rows = self.broadcast, iter(())
         if side is not None and side.rows is None:
             broadcast_rows, batches = side.separate(batches, spool)
-        elif side is not None and side.rows is not None and (side.each_epoch or not goes_on):
-            broadcast_rows = side.batches(side.rows)
+        elif side is not None and side.rows is not None and (side.each_epoch or not continues_run):
+            broadcast_rows = unpacked(side.rows, side.columns)
         return broadcast_rows, (batch.rename_columns(self.columns) for batch in batches)
 
     def _checked(
         self, key_groups: KeyGroupRange, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        """Refuse rows of key groups that this task does not own; their state would be lost."""
+        """Yield the batches; raise `MisroutedRowsError` for a key group that the task does not own."""
         for batch in batches:
             column = batch.column(KEY_GROUP_COLUMN).to_numpy()
             outside = (column < key_groups.start) | (column > key_groups.end)
@@ -270,18 +242,17 @@ class OperatorPlan:
 def run_in_task(
     plan: PartitionPlan, identity: TaskIdentity, sides: Sides
 ) -> Generator[pa.RecordBatch, None, str]:
-    """Run an epoch in this process, with a partition of its own; returns the path of its manifest."""
-    assert plan.location is not None, "what is acknowledged has a place"
-    beginning = EpochStart.of(plan, plan.location, identity)
-    with contextlib.closing(Partition(plan, beginning)) as partition:
-        yield from partition.run(beginning, *sides(beginning.continues_run))
-        return partition.finish(beginning)
+    """Run an epoch in this process; yields its output and returns the path of its manifest."""
+    assert plan.location is not None, "an acknowledged attempt has a location"
+    start = EpochStart.of(plan, plan.location, identity)
+    with contextlib.closing(Partition(plan, start)) as partition:
+        yield from partition.run(start, *sides(start.continues_run))
+        return partition.finish(start)
 
 
 @lru_cache(maxsize=8)
 def _hosts(settings: tuple[tuple[str, Any], ...]) -> Hosts:
-    config = configuration_in_task(settings)
-    return Hosts(worker_parents(), HostSettings.of(config))
+    return Hosts(worker_parents(), HostSettings.of(configuration_in_task(settings)))
 
 
 @lru_cache(maxsize=8)

@@ -1,14 +1,10 @@
-"""What Spark's Python workers lose between a task's steps, and how a task gets it back.
+"""Two costs of Spark's Python workers that exceed a task of few rows, and how a task avoids them.
 
-Two things cost a task of few rows more than its work does (seen on Spark 4.3):
-
-* A worker that is used again collects garbage after each task, and looks at all that was ever imported:
-  50 ms of a processor where pyspark, pandas and pyarrow are.  What is there at the end of a worker's first
-  task is taken out of the collector's sight (`gc.freeze`): it stays until the process ends anyway.
-* The JVM writes a task's command and then its rows, and TCP holds small writes back until the one before is
-  acknowledged, which Linux puts off for 40 ms where nothing is sent the other way (Nagle's algorithm and
-  delayed acknowledgements).  So the task asks that what came be acknowledged at once, before it waits for
-  more.  Spark's option ``spark.python.unix.domain.socket.enabled`` has the same effect.
+* A reused worker runs the garbage collector after each task, over all imported modules: 50 ms with pyspark,
+  pandas and pyarrow.  `spare_the_collector` freezes the objects that exist after the first task.
+* The JVM writes a task's command and then its rows.  TCP delays the second small write until Linux
+  acknowledges the first one, up to 40 ms later (Nagle's algorithm and delayed acknowledgements).
+  `read_at_once` acknowledges at once, as does ``spark.python.unix.domain.socket.enabled``.
 """
 
 from __future__ import annotations
@@ -24,14 +20,13 @@ from ipaddress import ip_address
 
 import pyarrow as pa
 
-#: Where Linux lists the open files of a process.
 _OPEN_FILES = "/proc/self/fd"
-#: Linux only; it holds until the kernel thinks better of it.
+#: Linux only; the kernel resets it now and then.
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 
 def read_at_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what Spark sends to this worker, without the delays of acknowledgements."""
+    """Yield the batches that Spark sends to this worker, without delayed acknowledgements."""
     connections = _connections_to_this_machine()
     for connection in connections:
         _set(connection, socket.TCP_NODELAY)
@@ -48,13 +43,13 @@ def read_at_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @lru_cache(maxsize=1)
 def spare_the_collector() -> None:
-    """Take what is in memory out of the garbage collector's sight, once in the life of a process."""
+    """Exclude all present objects from garbage collection, once in the life of a process."""
     gc.collect()
     gc.freeze()
 
 
 def _connections_to_this_machine() -> list[int]:
-    """Return the descriptors of TCP connections to this machine, of which the JVM's is one."""
+    """Return the descriptors of TCP connections to this machine; one is that to the JVM."""
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(_OPEN_FILES):
@@ -72,14 +67,14 @@ def _is_to_this_machine(descriptor: int) -> bool:
 
 
 def _set(descriptor: int, option: int) -> None:
-    # The user's own function may have had such a connection, and have closed it.
+    # The user's function may have closed a connection of its own.
     with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, option, 1)
 
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Give a socket that stays open, since it belongs to somebody else."""
+    """Give a socket of a descriptor, and leave the descriptor open."""
     connection = socket.socket(fileno=descriptor)
     try:
         yield connection

@@ -1,7 +1,6 @@
-"""A task's side of a connection: one loop that sends when the host takes, and receives when it gives.
+"""A task's side of a connection: one loop that sends and receives, each when the socket is ready.
 
-So neither side waits for the other to read, and of each direction no more is in memory than a batch here, a
-batch there and what the socket holds.
+So neither side waits for the other to read, and each keeps at most one batch per direction in memory.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from keyedstate.spark.hosts.network.tcp_listener import Introduction
 from keyedstate.spark.hosts.processes import Process
 from keyedstate.spark.hosts.task_context import task_facts
 
-#: Given whether the run has had an epoch before: the rows of the broadcast side, and those of keys.
+#: The broadcast and the keyed rows, given whether the run has had an epoch before.
 Sides: TypeAlias = "Callable[[bool], tuple[Iterable[pa.RecordBatch], Iterator[pa.RecordBatch]]]"
 
-#: How often a task looks for another host where one ends just as it connects.
+#: How many hosts a task tries that end just as it connects.
 _TRIES = 5
 
 
@@ -50,16 +49,14 @@ class HostedEpoch:
 
     Attributes
     ----------
-    identity : TaskIdentity
     packed : bytes
         The plan, pickled.
-    sides : callable
     timeout_ms : int
-        How long it may take; 0 for any time.
+        0 sets no limit.
     task : mapping, optional
-        What `TaskContext` is to say in the host; by default what it says here.
+        The facts of `TaskContext` in the host; by default those of this task.
     introduction : Introduction or None
-        What other executors need to reach the host; None where they are not to.
+        None if other executors do not use the host.
     """
 
     identity: TaskIdentity
@@ -75,54 +72,60 @@ class HostedEpoch:
         Parameters
         ----------
         connect : callable
-            Returns a connection to the partition's host; called again where that ends before it answers.
+            Returns a connection to the partition's host; called again if that ends before it answers.
 
         Raises
         ------
         KeyedStateError
-            What has failed in the host, under its own class.
+            The error in the host, of its own class.
         HostUnavailableError, HostLostError, HostProtocolError, EpochTimeoutError
         """
         for _ in range(_TRIES):
             with connect() as connection:
                 conversation = _Conversation(self, connection)
-                if conversation.begin():
-                    return (yield from conversation.run(conversation.prepare()))
+                try:
+                    conversation.begin()
+                except HostLostError:
+                    continue
+                return (yield from conversation.run(conversation.prepare()))
         raise HostUnavailableError(f"{_TRIES} hosts, one after the other, have ended when a task connected")
 
     def offer(
         self, connection: socket.socket, session: Session, version: str, deadline: float
     ) -> Generator[pa.RecordBatch, None, str] | None:
-        """Ask the host of another executor to run the epoch.
+        """Ask the host of another executor, at an authenticated connection, to run the epoch.
 
         Parameters
         ----------
-        connection : socket.socket
-            To a host that has proved that it belongs to the query.
-        session : Session
-            What that proof has given.
         version : str
-            The `Partition.version` from which the epoch begins.
+            The `Partition.version` from which the epoch starts.
         deadline : float
-            By `time.monotonic`, for its answer.
+            Of its first answer, by `time.monotonic`.
 
         Returns
         -------
         generator or None
-            As `run`; None where it does not keep that version.
+            As `run`; None if it does not keep that version.
 
         Raises
         ------
         KeyedStateError
-            Where it has failed before it took any rows.
+            If it fails before the first row.
         """
         conversation = _Conversation(self, connection, session, version)
-        conversation.begin_elsewhere(deadline)
+        of_epoch, conversation.deadline = conversation.deadline, deadline
+        try:
+            conversation.begin()
+        except EpochTimeoutError:
+            raise HostUnavailableError("that of another executor does not answer") from None
+        conversation.deadline = of_epoch
         ready = conversation.prepare()
         return None if ready.type is FrameType.NOT_KEPT else conversation.run(ready)
 
 
 class _Conversation:
+    """One attempt at a connection; a version is given to hosts of other executors only."""
+
     def __init__(
         self,
         epoch: HostedEpoch,
@@ -138,35 +141,15 @@ class _Conversation:
             connection, {FrameType.HELLO, FrameType.FAILED}, None if session is None else session.received
         )
         self._host: Process | None = None
-        #: What is being sent; the host may have hung up on it, since it has something to say.
+        #: To be sent. A host that has failed may have stopped receiving.
         self._outgoing: list[memoryview] = []
-        self._deaf = False
-        self._deadline = time.monotonic() + epoch.timeout_ms / 1000.0 if epoch.timeout_ms else None
+        self._is_cut_off = False
+        self.deadline = time.monotonic() + epoch.timeout_ms / 1000.0 if epoch.timeout_ms else None
         self._poller = select.poll()
         connection.setblocking(False)
 
-    def begin(self) -> bool:
-        """Exchange greetings; False where the host ends instead."""
-        self._greet()
-        try:
-            hello = self._wait()
-        except HostLostError:
-            return False
-        self._host = Process.named(str(hello.json().get("process")))
-        return True
-
-    def begin_elsewhere(self, deadline: float) -> None:
-        """Exchange greetings with a host that is no process of this executor, and none to be killed."""
-        self._greet()
-        longest, self._deadline = self._deadline, deadline
-        try:
-            hello = self._wait()
-        except EpochTimeoutError:
-            raise HostUnavailableError("that of another executor does not answer") from None
-        self._host = Process.named(str(hello.json().get("process")))
-        self._deadline = longest
-
-    def _greet(self) -> None:
+    def begin(self) -> None:
+        """Send HELLO and BEGIN, and receive HELLO."""
         epoch = self._epoch
         begin: dict[str, Any] = {
             "digest": hashlib.sha256(epoch.packed).hexdigest(),
@@ -186,9 +169,10 @@ class _Conversation:
             frame(FrameType.HELLO, {"protocol": PROTOCOL, "keyedstate": version.__version__}),
             frame(FrameType.BEGIN, begin),
         )
+        self._host = Process.named(str(self._wait().json().get("process")))
 
     def prepare(self) -> Frame:
-        """Bring the host to the beginning of the epoch; returns its answer."""
+        """Let the host restore the partition, with the plan if it asks for it; return its answer."""
         self._reader.expected = {FrameType.READY, FrameType.FAILED}
         self._reader.expected.add(FrameType.NEED_PLAN if self._version is None else FrameType.NOT_KEPT)
         received = self._wait()
@@ -199,14 +183,14 @@ class _Conversation:
         return received
 
     def run(self, ready: Frame) -> Generator[pa.RecordBatch, None, str]:
-        """Yield the output and return the path of the manifest; `ready` is what `prepare` has returned."""
+        """Yield the output and return the path of the manifest, after the answer to `prepare`."""
         sending = self._frames(bool(ready.json().get("goes_on")))
         self._reader.expected = {FrameType.SCHEMA, FrameType.BATCH, FrameType.DONE, FrameType.FAILED}
         decoder = BatchDecoder()
         exhausted = False
         while True:
             if not self._outgoing and not exhausted:
-                # Waits for Spark, which takes what this task has yielded meanwhile.
+                # Waits for rows of Spark.
                 pieces = next(sending, None)
                 if pieces is None:
                     exhausted = True
@@ -221,8 +205,8 @@ class _Conversation:
             if batch is not None:
                 yield batch
 
-    def _frames(self, goes_on: bool) -> Iterator[list[Any]]:
-        broadcast_rows, batches = self._epoch.sides(goes_on)
+    def _frames(self, continues_run: bool) -> Iterator[list[Any]]:
+        broadcast_rows, batches = self._epoch.sides(continues_run)
         encoder = BatchEncoder()
         for batch in broadcast_rows:
             yield from encoder.frames(batch)
@@ -234,7 +218,7 @@ class _Conversation:
         yield frame(FrameType.END)
 
     def _put(self, *frames: list[Any]) -> None:
-        if self._deaf:
+        if self._is_cut_off:
             return
         for pieces in frames:
             sealed = pieces if self._session is None else self._session.sealed(pieces)
@@ -247,12 +231,12 @@ class _Conversation:
                 return received
 
     def _step(self) -> Frame | None:
-        """Wait until the host takes or gives something; return the frame that this has completed."""
+        """Wait until the connection is ready, and send or receive; return the frame that is complete then."""
         events = select.POLLIN | (select.POLLOUT if self._outgoing else 0)
         self._poller.register(self._connection, events)
-        left_ms = None if self._deadline is None else (self._deadline - time.monotonic()) * 1000.0
+        left_ms = None if self.deadline is None else (self.deadline - time.monotonic()) * 1000.0
         ready = self._poller.poll(None if left_ms is None else max(left_ms, 0.0))
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self.deadline is not None and time.monotonic() >= self.deadline:
             self._give_up()
         for _, event in ready:
             if event & select.POLLOUT and self._outgoing:
@@ -267,9 +251,9 @@ class _Conversation:
         except BlockingIOError:
             return
         except OSError:
-            # What it has said before it hung up is still to be read.
+            # Its last frame is still to be read.
             self._outgoing.clear()
-            self._deaf = True
+            self._is_cut_off = True
             return
         if sent < len(self._outgoing[0]):
             self._outgoing[0] = self._outgoing[0][sent:]
@@ -299,7 +283,7 @@ class _Conversation:
         return HostLostError(identity.uid, identity.partition, identity.epoch, pid)
 
     def _give_up(self) -> None:
-        # That of another executor interrupts the function, or ends, when the connection does.
+        # A host of another executor interrupts the function, or ends, when the connection is closed.
         if self._host is not None and self._version is None:
             self._host.kill(signal.SIGKILL)
         identity = self._epoch.identity
@@ -307,15 +291,12 @@ class _Conversation:
 
 
 def _imports() -> dict[str, Any]:
-    """Return where this worker finds modules and files of Spark."""
-    return {
-        "sys_path": [entry for entry in sys.path if entry],
-        "spark_files": SparkFiles._root_directory,
-    }
+    """Return where this worker finds modules, and Spark's files."""
+    return {"sys_path": list(filter(None, sys.path)), "spark_files": SparkFiles._root_directory}
 
 
 def _broadcasts() -> dict[str, str]:
-    """Return where this worker reads broadcast variables, by their numbers."""
+    """Return the paths of this worker's broadcast variables by number."""
     broadcast = sys.modules.get("pyspark.broadcast")
     registry = {} if broadcast is None else broadcast._broadcastRegistry
     paths = {str(number): getattr(value, "_path", None) for number, value in registry.items()}

@@ -1,6 +1,6 @@
-"""Who is at the other end of a TCP connection: a mutual challenge, before anything else is read.
+"""A mutual challenge, before anything else is read from a TCP connection.
 
-Three messages of fixed sizes, in which nothing is parsed::
+It has three messages of fixed sizes, in which nothing is parsed::
 
     task                                             host
     mark (8), key id (16), nonce (32)            →
@@ -8,13 +8,13 @@ Three messages of fixed sizes, in which nothing is parsed::
     MAC of the task (32)                         →
 
 A MAC is HMAC-SHA256, under the query's secret, of the role of its sender, the key id, both nonces, the host's
-address and the TLS session.  So what one side has sent proves nothing when it is sent back or sent again, nor
-when another process relays it: the address that the task has connected to is not the host's, or the TLS
-sessions on both sides of the relay differ.  The host proves itself first, so that a task gives its own proof
-to no process that does not know the secret.
+address and the TLS session.  So a message proves nothing when it is reflected or replayed.  Nor does it when
+a process relays it: either the task has connected to another address than the host's, or the TLS sessions on
+both sides of the relay differ.  The host proves itself first, so a task sends no proof to a process that does
+not know the secret.
 
 Both sides derive the keys of their frames' seals from the same values.  A process on the network path that
-passes the challenge on has no key, and can change nothing after it.
+forwards the challenge has no key, and cannot change frames.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _HOST_SEALS, _TASK_SEALS = b"seals of a host", b"seals of a task"
 
 @dataclass(frozen=True)
 class Session:
-    """A connection whose ends have proved that they know one secret.
+    """A connection whose ends have proved that they know the same secret.
 
     Attributes
     ----------
     name : bytes
         The key id of the secret.
     sent, received : Seals or None
-        Of the frames that this side sends and receives; None where TLS protects them.
+        Of the frames that this side sends and receives; None with TLS.
     """
 
     name: bytes
@@ -61,13 +61,13 @@ class Session:
     received: Seals | None = field(repr=False)
 
     def sealed(self, pieces: Iterable[Any]) -> list[Any]:
-        """Return the pieces of the next frame to be sent, with its seal."""
+        """Return the pieces of the next frame to send, with its seal."""
         pieces = list(pieces)
         return pieces if self.sent is None else [*pieces, self.sent.next(pieces)]
 
 
 def key_id(secret: bytes) -> bytes:
-    """Return the name under which a secret is asked for; it does not give the secret away."""
+    """Return the public name of a secret."""
     return hmac.digest(secret, b"keyedstate key id", hashlib.sha256)[:_KEY_ID_BYTES]
 
 
@@ -77,19 +77,18 @@ def prove_task(connection: socket.socket, secret: bytes, address: HostAddress, d
     Parameters
     ----------
     connection : socket.socket
-        For TLS an `ssl.SSLSocket` whose handshake is done.
-    secret : bytes
+        With TLS, an `ssl.SSLSocket` after its handshake.
     address : HostAddress
-        The host's, to which the task has connected.
+        To which the task has connected.
     deadline : float
         By `time.monotonic`.
 
     Raises
     ------
     AuthenticationError
-        Where the other side does not know the secret, or is not the host of this address.
+        If the other side does not know the secret, or is not the host of this address.
     OSError
-        Where the connection is lost or the time is up.
+        If the connection is lost or the deadline has passed.
     """
     name, nonce = key_id(secret), secrets.token_bytes(_NONCE_BYTES)
     _send(connection, MARK + name + nonce, deadline)
@@ -110,29 +109,12 @@ def prove_host(
     address: HostAddress,
     deadline: float,
 ) -> Session:
-    """Do the host's side of the challenge.
-
-    Parameters
-    ----------
-    connection : socket.socket
-        As in `prove_task`.
-    secret_of : callable
-        Returns the secret of a key id, or None.
-    address : HostAddress
-        This host's, by which tasks find it.
-    deadline : float
-        By `time.monotonic`.
-
-    Raises
-    ------
-    AuthenticationError, OSError
-        As `prove_task`.
-    """
+    """Do the host's side of the challenge, as `prove_task`; `secret_of` returns the secret of a key id."""
     if _receive(connection, len(MARK), deadline) != MARK:
         raise AuthenticationError("it is no task of this version of keyedstate")
     asked = _receive(connection, _KEY_ID_BYTES + _NONCE_BYTES, deadline)
     name, nonce = asked[:_KEY_ID_BYTES], secrets.token_bytes(_NONCE_BYTES)
-    # An unknown key id is answered like any other: the other side learns nothing by it.
+    # An unknown key id gets the same kind of answer, so it reveals nothing.
     secret = secret_of(name) or secrets.token_bytes(SECRET_BYTES)
     bound = asked + nonce + _channel(connection, address)
     _send(connection, nonce + _mac(secret, _HOST, bound), deadline)
@@ -143,7 +125,7 @@ def prove_host(
 
 
 def _channel(connection: socket.socket, address: HostAddress) -> bytes:
-    """Return what a proof holds for: one host and, with TLS, one session with it."""
+    """Return the channel of a proof: the host and, with TLS, its session."""
     session = ""
     if isinstance(connection, ssl.SSLSocket):
         # With TLS 1.3 too: the client's Finished message, which depends on the keys of the session.
@@ -174,7 +156,7 @@ def _send(connection: socket.socket, data: bytes, deadline: float) -> None:
 def _receive(connection: socket.socket, length: int, deadline: float) -> bytes:
     received = b""
     while len(received) < length:
-        # Each byte has what is left of the time, so that nobody gains any by sending one at a time.
+        # All bytes share the deadline, so sending one at a time gains nothing.
         connection.settimeout(_left(deadline))
         piece = connection.recv(length - len(received))
         if not piece:

@@ -1,29 +1,29 @@
-"""What goes over a connection between a task and its host, and how it is cut into frames.
+"""The frames of a connection between a task and its host.
 
 A frame is its length (4 bytes, big-endian), its type (1 byte) and its content: a JSON object, an Arrow IPC
 message, the pickled plan, or nothing.  A connection serves one attempt at one epoch::
 
     task                                      host
     HELLO   versions                     →
-    BEGIN   digest of the plan, who I am →
+    BEGIN   digest of the plan, identity →
                                          ←    HELLO      process
-                                         ←    NEED_PLAN  (where the digest is not known)
+                                         ←    NEED_PLAN  (for an unknown digest)
     IMPORTS, PLAN                        →
-                                         ←    READY      the restore point was found, the state is there
+                                         ←    READY      the state is restored
     SCHEMA, BATCH...                     →               rows of the broadcast side
     KEYED                                →
-    SCHEMA, BATCH...                     →    ←  SCHEMA, BATCH...    both at once
+    SCHEMA, BATCH...                     →    ←  SCHEMA, BATCH...    at the same time
     END                                  →
                                          ←    DONE       the path of the attempt's manifest
                                          ←    FAILED     instead of any of the host's frames
                                          ←    NOT_KEPT   instead of READY, to a task of another executor
 
-A task of another executor proves who it is before (`handshake`), and names the version that it looks for.  No
-plan is asked of it or taken from it: where plan or version are not there, it does without this host.  Without
-TLS each of its frames, and of those to it, ends with a seal (`seals`), which the length does not count.
+A task of another executor authenticates itself first (`handshake`), and names the version that it needs.  The
+host accepts no plan from it: without the plan or the version it answers NOT_KEPT.  Without TLS each frame in
+both directions ends with a seal (`seals`), which the length does not count.
 
-Nothing but HELLO is read from whom has not said it, and no type may be longer than its limit; PLAN alone is
-pickled, and is accepted where the caller of `FrameReader` allows it.
+`FrameReader` accepts the expected types only, HELLO before all others, and enforces the limit of each type.
+PLAN alone is pickled.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ import pyarrow as pa
 from keyedstate.errors import HostProtocolError
 from keyedstate.spark.hosts.network.seals import SEAL_BYTES, Seals
 
-#: Of what goes over a connection; another one is refused.
+#: The version of the protocol; a host refuses others.
 PROTOCOL = 1
 _HEADER = struct.Struct(">IB")
-#: A batch is cut until it is no larger, so that neither side holds more than a few of these.
+#: Larger batches are split, which bounds the memory of both sides.
 BATCH_BYTES = 16 << 20
 _FIRST_PIECE = 1 << 20
 
 
 class FrameType(enum.IntEnum):
-    """What a frame is."""
+    """The type of a frame."""
 
     HELLO = 1
     BEGIN = 2
@@ -88,13 +88,7 @@ LIMITS: Mapping[FrameType, int] = {
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame that was received.
-
-    Attributes
-    ----------
-    type : FrameType
-    content : bytearray
-    """
+    """A frame that was received."""
 
     type: FrameType
     content: bytearray
@@ -111,17 +105,12 @@ class Frame:
 
 
 def frame(kind: FrameType, content: Any = b"") -> list[Any]:
-    """Return the pieces of a frame, to be sent one after the other.
-
-    Parameters
-    ----------
-    kind : FrameType
-    content : mapping or bytes-like
+    """Return the pieces of a frame, to be sent in their order.
 
     Raises
     ------
     HostProtocolError
-        Where the content is larger than its type may be.
+        If the content exceeds the limit of its type.
     """
     if isinstance(content, Mapping):
         content = json.dumps(content).encode()
@@ -134,13 +123,13 @@ def frame(kind: FrameType, content: Any = b"") -> list[Any]:
 
 
 class BatchEncoder:
-    """Makes frames of the batches of one direction: the schema goes before the first and where it changes."""
+    """Makes frames of the batches of one direction: a schema before the first one, and when it changes."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
 
     def frames(self, batch: pa.RecordBatch) -> Iterator[list[Any]]:
-        """Yield the frames of one batch, large ones in parts."""
+        """Yield the frames of one batch; a large one is split."""
         if batch.schema != self._schema:
             self._schema = batch.schema
             yield frame(FrameType.SCHEMA, batch.schema.serialize())
@@ -157,13 +146,7 @@ class BatchDecoder:
         self._schema: pa.Schema | None = None
 
     def batch(self, received: Frame) -> pa.RecordBatch | None:
-        """Return the batch of a frame; None for a schema.
-
-        Raises
-        ------
-        HostProtocolError
-            For what is neither, or is damaged.
-        """
+        """Return the batch of a frame, None for a schema; `HostProtocolError` for others and damaged ones."""
         content = pa.py_buffer(received.content)
         try:
             if received.type is FrameType.SCHEMA:
@@ -179,16 +162,14 @@ class BatchDecoder:
 
 
 class FrameReader:
-    """Cuts what is received into frames.
+    """Reads frames from a blocking or non-blocking socket.
 
     Parameters
     ----------
-    connection : socket.socket
-        Blocking or not.
     expected : set of FrameType
-        What may come; the caller changes the attribute as the connection goes on.
+        The accepted types; the caller changes the attribute during the conversation.
     seals : Seals, optional
-        Of the frames that come, where they have seals.
+        Of the received frames.
     """
 
     def __init__(
@@ -204,14 +185,7 @@ class FrameReader:
         self._filled = 0
 
     def read(self) -> Frame | None:
-        """Wait for a frame; None where the other side has closed the connection between two frames.
-
-        Raises
-        ------
-        HostProtocolError
-        OSError
-            Where the connection is lost.
-        """
+        """Wait for a frame; None if the other side has closed the connection. Raises as `step`."""
         while True:
             received, ended = self.step()
             if ended:
@@ -220,13 +194,13 @@ class FrameReader:
                 return received
 
     def step(self) -> tuple[Frame | None, bool]:
-        """Receive once: return the frame that this has completed, and whether the connection has ended.
+        """Receive once: return the frame that is complete then, and whether the connection has ended.
 
         Raises
         ------
         HostProtocolError
         OSError
-            Where the connection is lost, also inside a frame.
+            If the connection is lost, also if it ends inside a frame.
         """
         if self._type is None:
             target, end = self._header, _HEADER.size
@@ -244,7 +218,7 @@ class FrameReader:
         if self._type is None:
             self._begin()
         elif end < self._length:
-            # Grows with what comes: a length alone takes no memory.
+            # Grows with the received bytes: a length alone takes no memory.
             self._content.extend(bytes(min(end, self._length - end)))
         if self._type is not None and self._filled == self._length:
             self._check_seal()

@@ -1,4 +1,4 @@
-"""Where tasks of other executors come in: a TCP port of the host, and who may pass."""
+"""The TCP port of a host, for authenticated tasks of other executors."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from keyedstate.options import (
     Configuration,
 )
 from keyedstate.spark.hosts.network.handshake import SECRET_BYTES, Session, key_id, prove_host
-from keyedstate.spark.hosts.network.tls import TlsFiles, agree, plain_end
+from keyedstate.spark.hosts.network.tls import TlsFiles, handshake, plain_socket
 
 _log = logging.getLogger(__name__)
 
-#: How many may be about to prove who they are; when one more comes, the one that came first has to go.
-MAX_STRANGERS = 32
-#: Queries whose secrets a host remembers, and plans of each.
+#: How many connections may be unauthenticated at once; one more closes the oldest of them.
+MAX_PENDING = 32
+#: The number of queries whose secrets a host keeps, and of plans of each.
 _MAX_REMEMBERED = 64
-#: What an executor's environment may say of its address, in falling precedence.
+#: Environment variables with an executor's address, by falling precedence.
 _ADDRESSES = ("SPARK_LOCAL_IP", "SPARK_EXECUTOR_POD_IP")
 
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a task tells the hosts of its own executor, so that those of others find and reach them.
+    """What a task sends to the hosts of its own executor, so that other executors can reach them.
 
     Attributes
     ----------
     secret : bytes
-        The query's; whoever knows it may use the partitions of the query.
+        The query's; a process that knows it may use the query's partitions.
     driver : str
-        The address of the driver, which tells an executor that has several addresses which one to take.
+        The driver's address; an executor with several addresses advertises the one towards it.
     executor : str
-        The executor's identity.
+        As `executor_id` returns it.
     """
 
     secret: bytes = field(repr=False)
@@ -55,64 +55,58 @@ class Introduction:
     executor: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON face, for a socket that only this user can reach."""
+        """Return the JSON representation, for a socket that only this user can reach."""
         return {"secret": self.secret.hex(), "driver": self.driver, "executor": self.executor}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Introduction:
-        """Rebuild from the JSON face.
-
-        Raises
-        ------
-        HostProtocolError
-        """
+        """Rebuild from the JSON representation; raises `HostProtocolError`."""
         try:
             read = cls(bytes.fromhex(document["secret"]), str(document["driver"]), str(document["executor"]))
         except (KeyError, TypeError, ValueError):
-            # The cause might show the secret.
+            # Without the cause, which might show the secret.
             raise HostProtocolError("an introduction is malformed") from None
         if len(read.secret) != SECRET_BYTES:
             raise HostProtocolError("an introduction has a secret of another length")
         return read
 
 
-class Door:
-    """The TCP side of a host; closed until the first introduction.
+class TcpListener:
+    """The TCP side of a host; it listens after the first introduction.
 
     Parameters
     ----------
     deliver : callable
-        Gets each connection of a task that knows a secret, and its session; in another thread.
+        Receives each authenticated connection and its session, in another thread.
     """
 
     def __init__(self, deliver: Callable[[socket.socket, Session], None]) -> None:
         self._deliver = deliver
         self._lock = threading.Lock()
-        #: Told when a stranger's thread ends.
+        #: Notified when the thread of an unauthenticated connection ends.
         self._room = threading.Condition(self._lock)
         #: The secrets by key id, and the digests of the plans that belong to each.
         self._secrets: dict[bytes, bytes] = {}
         self._plans: dict[bytes, dict[str, None]] = {}
-        #: Connections whose other end has not proved anything yet, as they came, and which may still do so.
-        self._strangers: dict[socket.socket, bool] = {}
+        #: Unauthenticated connections, the oldest first, and whether they were not yet shut down.
+        self._pending: dict[socket.socket, bool] = {}
         self._listener: socket.socket | None = None
         self._tried = False
         self._closed = threading.Event()
         self._timeout_s = 0.0
         self._tls: TlsFiles | None = None
-        #: Where tasks of other executors find the host; None where they cannot.
+        #: For tasks of other executors; None while they cannot connect.
         self.address: HostAddress | None = None
 
     def introduce(
         self, introduction: Introduction, digest: str, settings: tuple[tuple[str, Any], ...]
     ) -> None:
-        """Let tasks in that know a query's secret, to a plan of that query; listen, if that was not done yet.
+        """Accept tasks that know a query's secret, for a plan of the query, and start listening.
 
-        Where no port can be had it is logged, and other executors restore from files.
+        Without a free port a warning is logged, and other executors restore from files.
 
         Parameters
         ----------
-        introduction : Introduction
         digest : str
             Of the plan.
         settings : tuple
@@ -122,8 +116,9 @@ class Door:
         with self._lock:
             plans = self._plans.pop(name, {})
             plans[digest] = None
-            _trim(plans)
-            # The newest come last.
+            for forgotten in list(plans)[:-_MAX_REMEMBERED]:
+                del plans[forgotten]
+            # The newest are last.
             self._plans[name] = plans
             self._secrets[name] = introduction.secret
             for old in list(self._plans)[:-_MAX_REMEMBERED]:
@@ -147,19 +142,19 @@ class Door:
             return digest in self._plans.get(name, ())
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop listening, and close all unauthenticated connections."""
         with self._lock:
             self._closed.set()
             self.address = None
             listener, self._listener = self._listener, None
-            strangers = list(self._strangers)
+            pending = list(self._pending)
         if listener is not None:
             # Wakes the thread that waits for connections.
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
-        for stranger in strangers:
-            _turn_away(stranger)
+        for connection in pending:
+            _shut_down(connection)
 
     def _open(self, introduction: Introduction, config: Configuration) -> None:
         advertised = _advertised(config.get(HOSTS_ADVERTISED_ADDRESS), introduction.driver)
@@ -174,7 +169,7 @@ class Door:
         self._listener = listener
         self.address = HostAddress(introduction.executor, advertised, listener.getsockname()[1])
         threading.Thread(
-            target=self._accept, args=(listener, self.address), name="keyedstate-door", daemon=True
+            target=self._accept, args=(listener, self.address), name="keyedstate-tcp", daemon=True
         ).start()
 
     def _accept(self, listener: socket.socket, address: HostAddress) -> None:
@@ -182,7 +177,7 @@ class Door:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                # The door is closed, or there is no file descriptor left just now.
+                # It was closed, or no file descriptor is free.
                 time.sleep(0.1)
                 continue
             if self._tls is not None:
@@ -192,21 +187,21 @@ class Door:
                     connection.close()
                     continue
             with self._lock:
-                # Whoever is slow makes room for those who are not; and is counted until its thread has ended.
-                if len(self._strangers) >= MAX_STRANGERS:
-                    for stranger, stays in self._strangers.items():
-                        if stays:
-                            self._strangers[stranger] = False
-                            _turn_away(stranger)
+                # A slow connection makes room for a new one, and counts until its thread has ended.
+                if len(self._pending) >= MAX_PENDING:
+                    for oldest, is_open in self._pending.items():
+                        if is_open:
+                            self._pending[oldest] = False
+                            _shut_down(oldest)
                             break
-                # The threads of those that were turned away end at once, where the machine lets them.
-                self._room.wait_for(lambda: len(self._strangers) < 2 * MAX_STRANGERS, timeout=1.0)
-                if self._closed.is_set() or len(self._strangers) >= 2 * MAX_STRANGERS:
+                # The threads of connections that were shut down end soon.
+                self._room.wait_for(lambda: len(self._pending) < 2 * MAX_PENDING, timeout=1.0)
+                if self._closed.is_set() or len(self._pending) >= 2 * MAX_PENDING:
                     connection.close()
                     continue
-                self._strangers[connection] = True
+                self._pending[connection] = True
             threading.Thread(
-                target=self._ask, args=(connection, address), name="keyedstate-stranger", daemon=True
+                target=self._ask, args=(connection, address), name="keyedstate-challenge", daemon=True
             ).start()
 
     def _ask(self, connection: socket.socket, address: HostAddress) -> None:
@@ -214,31 +209,30 @@ class Door:
         try:
             deadline = time.monotonic() + self._timeout_s
             if isinstance(connection, ssl.SSLSocket):
-                agree(connection, deadline)
+                handshake(connection, deadline)
             session = prove_host(connection, self._secrets.get, address, deadline)
             set_up(connection)
         except (OSError, HostError):
-            # Nothing is told to a stranger, nor logged for each: whoever scans ports would fill the log.
+            # Without an answer, and without a message: a port scan would fill the log.
             pass
         finally:
             with self._lock:
-                del self._strangers[connection]
+                del self._pending[connection]
                 self._room.notify()
                 welcome = not self._closed.is_set()
             if welcome and session is not None:
                 if isinstance(connection, ssl.SSLSocket):
-                    connection = plain_end(connection)
+                    connection = plain_socket(connection)
                 self._deliver(connection, session)
             else:
                 connection.close()
 
 
 def set_up(connection: socket.socket) -> None:
-    """Let a connection wait for as long as the other side is there, and find out where it is not."""
+    """Let a connection wait without a timeout, but notice a machine that is gone within half a minute."""
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # A machine that has vanished says nothing; it is given up after half a minute.
     for option, value in (
         ("TCP_KEEPIDLE", 10),
         ("TCP_KEEPINTVL", 5),
@@ -249,16 +243,10 @@ def set_up(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _turn_away(stranger: socket.socket) -> None:
-    # Its own thread closes it.
+def _shut_down(connection: socket.socket) -> None:
+    # Its own thread closes it, and still uses TLS's objects.
     with contextlib.suppress(OSError):
-        # Not TLS's own, by which its thread would lose what it works with.
-        socket.socket.shutdown(stranger, socket.SHUT_RDWR)
-
-
-def _trim(remembered: dict[str, None]) -> None:
-    for old in list(remembered)[:-_MAX_REMEMBERED]:
-        del remembered[old]
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def _listen(address: str, low: int, high: int) -> socket.socket:
@@ -280,19 +268,21 @@ def _listen(address: str, low: int, high: int) -> socket.socket:
 
 
 def _advertised(configured: str | None, driver: str) -> str:
-    """Return the address under which other executors reach this one."""
+    """Return the address of this executor for other ones."""
     if configured is not None and not configured.startswith("$"):
         return configured
     for name in _ADDRESSES if configured is None else (configured[1:],):
         if os.environ.get(name):
             return os.environ[name]
     if configured is not None:
-        raise OSError(f"the environment variable {configured[1:]}, which is to hold the address, is not set")
+        raise OSError(
+            f"the environment variable {configured[1:]}, which hosts.advertised-address names, is not set"
+        )
     return _address_towards(driver)
 
 
 def _address_towards(driver: str) -> str:
-    """Return the address of this machine that is on the way to another one; sends nothing."""
+    """Return the address of this machine on the route to another one; sends nothing."""
     error: OSError | None = None
     for family, kind, protocol, _, target in socket.getaddrinfo(
         driver.strip("[]"), 9, type=socket.SOCK_DGRAM

@@ -1,7 +1,6 @@
 """TLS between executors: both sides show a certificate of one authority, before the challenge.
 
-Whoever talks over such a connection gets an ordinary socket: a thread relays between that and the encrypted
-one, so that nothing else has to know of encryption.
+A thread relays between the encrypted connection and an ordinary socket, which the other modules use.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ _PIECE_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Where each executor has what it needs for TLS.
+    """The paths of PEM files on each executor.
 
     Attributes
     ----------
     certificate, key, ca : str
-        PEM files: the executor's certificate with what leads to the authority, its key without a password,
-        and the certificates of the authorities whose executors it trusts.
+        The executor's certificate with its chain, its key without a password, and the certificates of the
+        trusted authorities.
     """
 
     certificate: str
@@ -39,13 +38,7 @@ class TlsFiles:
 
     @classmethod
     def of(cls, config: Configuration) -> TlsFiles | None:
-        """Return what the options say; None where they ask for no TLS.
-
-        Raises
-        ------
-        MissingOptionError
-            Where only some are set.
-        """
+        """Read the options; None without TLS, `MissingOptionError` if only some are set."""
         options = (HOSTS_TLS_CERTIFICATE, HOSTS_TLS_KEY, HOSTS_TLS_CA)
         values = [config.get(option) for option in options]
         if not any(values):
@@ -60,16 +53,16 @@ class TlsFiles:
         return cls(certificate, key, ca)
 
     def check(self) -> None:
-        """Read the files; raises OSError where that cannot be done."""
+        """Read the files; raises OSError if one cannot be used."""
         _context(self, True)
 
     def wrap(self, connection: socket.socket, *, server: bool) -> ssl.SSLSocket:
-        """Return the connection as one that will be encrypted: `agree` does the handshake.
+        """Return the connection, to be encrypted by `handshake`.
 
         Raises
         ------
         OSError
-            Where a file cannot be used, or the connection is lost.
+            If a file cannot be used, or the connection is lost.
         """
         return _context(self, server).wrap_socket(
             connection, server_side=server, do_handshake_on_connect=False
@@ -80,7 +73,7 @@ class TlsFiles:
 def _context(files: TlsFiles, server: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # The addresses of executors come and go. Who it is, the challenge proves.
+    # Executors have changing addresses. The challenge proves their identity.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(files.certificate, files.key, password=_no_password)
@@ -89,31 +82,25 @@ def _context(files: TlsFiles, server: bool) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    # Else OpenSSL asks for it at the terminal.
+    # Without this function OpenSSL would ask at the terminal.
     raise OSError("the key of hosts.tls-key has a password")
 
 
-def agree(connection: ssl.SSLSocket, deadline: float) -> None:
-    """Do the handshake.
-
-    Parameters
-    ----------
-    connection : ssl.SSLSocket
-    deadline : float
-        By `time.monotonic`.
+def handshake(connection: ssl.SSLSocket, deadline: float) -> None:
+    """Do TLS's handshake before a deadline, by `time.monotonic`.
 
     Raises
     ------
     OSError
-        `ssl.SSLError` where the other side shows no certificate of the authority, or speaks no TLS.
+        `ssl.SSLError` if the other side shows no certificate of the authority, or does not use TLS.
     """
-    # It holds for the whole of the handshake.
+    # This timeout applies to the whole handshake.
     connection.settimeout(max(deadline - time.monotonic(), 0.001))
     connection.do_handshake()
 
 
-def plain_end(connection: ssl.SSLSocket) -> socket.socket:
-    """Return a socket that stands for an encrypted connection, and leave that to a thread."""
+def plain_socket(connection: ssl.SSLSocket) -> socket.socket:
+    """Return a plain socket for an encrypted connection, with a thread that relays between them."""
     mine, theirs = socket.socketpair()
     connection.setblocking(False)
     theirs.setblocking(False)
@@ -123,7 +110,7 @@ def plain_end(connection: ssl.SSLSocket) -> socket.socket:
 
 
 class _Relay:
-    """Carries bytes both ways until both have ended or one end is lost; of each way it holds one piece."""
+    """Relays both directions until both have ended or a side is lost; buffers one piece of each."""
 
     def __init__(self, secured: ssl.SSLSocket, plain: socket.socket) -> None:
         self._ways = (_Way(secured, plain), _Way(plain, secured))
@@ -133,7 +120,7 @@ class _Relay:
         secured, plain = self._ways[0].source, self._ways[1].source
         with secured, plain, contextlib.suppress(OSError):
             while not all(way.ended for way in self._ways):
-                # Data that TLS has decrypted already does not wake a poll, so both are tried first.
+                # Bytes that TLS has already decrypted wake no poll, so both directions are tried first.
                 moved = self._ways[0].step()
                 if not (self._ways[1].step() or moved):
                     self._wait()
@@ -157,22 +144,15 @@ class _Way:
         self.source = source
         self.target = target
         self.ended = False
-        #: What would let it go on.
+        #: The event that lets it continue.
         self.waits_for: tuple[socket.socket, int] | None = None
         self._piece = memoryview(b"")
 
     def step(self) -> bool:
-        """Receive or send once; returns whether anything came of it.
-
-        Raises
-        ------
-        OSError
-            Where either side is lost.
-        """
+        """Receive or send once; return whether bytes moved. OSError if a side is lost."""
         if self.ended:
             return False
         sending = len(self._piece) > 0
-        place = self.target if sending else self.source
         try:
             if sending:
                 self._piece = self._piece[self.target.send(self._piece) :]
@@ -180,13 +160,14 @@ class _Way:
                 self._piece = memoryview(self.source.recv(_PIECE_BYTES))
                 if not self._piece:
                     self.ended = True
-                    # Of the connection below TLS: the other way goes on.
+                    # Of the connection below TLS: the other direction continues.
                     socket.socket.shutdown(self.target, socket.SHUT_WR)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            writes = (
-                sending if isinstance(error, BlockingIOError) else isinstance(error, ssl.SSLWantWriteError)
+            writes = isinstance(error, ssl.SSLWantWriteError) or (
+                sending and isinstance(error, BlockingIOError)
             )
-            self.waits_for = place, select.POLLOUT if writes else select.POLLIN
+            side = self.target if sending else self.source
+            self.waits_for = side, select.POLLOUT if writes else select.POLLIN
             return False
         self.waits_for = None
         return True

@@ -1,26 +1,24 @@
-"""Windows at the border to Spark: which columns they put out."""
+"""The output columns of windowed functions and interval joins."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from keyedstate.errors import InvalidWindowError
+from keyedstate.joins import joined_columns
+from keyedstate.runtime.two_inputs import ConnectedInputs
 from keyedstate.spark.dataframe.state_columns import spark_type_of
-from keyedstate.spark.schema import distinct, parse_output, to_arrow
+from keyedstate.spark.schema import distinct, folded, parse_output, to_arrow
 from keyedstate.windows import WINDOW_END, WINDOW_START, Global, WindowOutput
 from keyedstate.windows.declaration.definition import WindowDefinition
 
 
 def check_event_time(definition: WindowDefinition, *, known: bool) -> None:
-    """Refuse windows in event time over rows that have none.
-
-    Raises
-    ------
-    InvalidWindowError
-    """
+    """Raise `InvalidWindowError` for windows in event time over rows without one."""
     assigner = definition.assigner
     if not known and assigner.is_event_time and not isinstance(assigner, Global):
         raise InvalidWindowError(
@@ -31,13 +29,13 @@ def check_event_time(definition: WindowDefinition, *, known: bool) -> None:
         )
 
 
-def output_type(frame: DataFrame, key_columns: Sequence[str], output: WindowOutput) -> StructType:
+def window_output_type(frame: DataFrame, key_columns: Sequence[str], output: WindowOutput) -> StructType:
     """Return the columns of the rows that a windowed function yields.
 
     Raises
     ------
     OutputSchemaError
-        For declared columns that cannot be used, and where two have one name.
+        For declared columns that cannot be used, and for two of the same name.
     """
     fields = {field.name: field for field in frame.schema.fields}
     columns = [field for name, field in fields.items() if name not in key_columns]
@@ -45,7 +43,7 @@ def output_type(frame: DataFrame, key_columns: Sequence[str], output: WindowOutp
         results = output.schema(to_arrow(frame.schema), key_columns)
         columns = [StructField(field.name, spark_type_of(field.type), field.nullable) for field in results]
     elif output.schema is not None or not output.with_window:
-        columns = list(_parsed(frame, output.schema).fields)
+        columns = parse_output(frame.sparkSession, output.schema)[0].fields
     if not output.with_window:
         return StructType(columns)
     bounds = [StructField(name, TimestampType()) for name in (WINDOW_START, WINDOW_END)]
@@ -53,6 +51,29 @@ def output_type(frame: DataFrame, key_columns: Sequence[str], output: WindowOutp
     return distinct(frame, StructType([*keys, *(bounds if output.bounded else []), *columns]))
 
 
-def _parsed(frame: DataFrame, schema: object) -> StructType:
-    declared, _ = parse_output(frame.sparkSession, schema)  # type: ignore[arg-type] # it checks what it is given
-    return declared
+def join_output_type(
+    left: DataFrame, right: DataFrame, inputs: ConnectedInputs, declared: object, *, by_itself: bool
+) -> StructType:
+    """Return the columns of the rows of a join.
+
+    Parameters
+    ----------
+    inputs : ConnectedInputs
+        The same two, with Arrow's types.
+    declared : object
+        The columns of a function of the user.
+    by_itself : bool
+        Whether the join makes the rows, and no function of the user.
+
+    Raises
+    ------
+    OutputSchemaError
+        For declared columns that cannot be used, and for two of the same name.
+    """
+    if not by_itself:
+        return parse_output(left.sparkSession, declared)[0]
+    columns = StructType()
+    for each in joined_columns(inputs, partial(folded, left)):
+        field = (right if each.of_right else left).schema.fields[each.place]
+        columns.add(StructField(each.name, field.dataType, field.nullable))
+    return distinct(left, columns)

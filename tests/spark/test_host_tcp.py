@@ -21,7 +21,7 @@ from keyedstate.errors import AuthenticationError, InvalidOptionError
 from keyedstate.options import HOSTS_PORTS, Configuration
 from keyedstate.spark.hosts.network.handshake import MARK, Session, key_id, prove_host, prove_task
 from keyedstate.spark.hosts.network.protocol import LIMITS, PROTOCOL, FrameType, frame
-from keyedstate.spark.hosts.network.tcp_listener import MAX_STRANGERS, Door, Introduction
+from keyedstate.spark.hosts.network.tcp_listener import MAX_PENDING, Introduction, TcpListener
 
 SECRET = bytes(range(32))
 ADDRESS = HostAddress("here", "127.0.0.1", 7077)
@@ -30,18 +30,18 @@ ASKED, CHALLENGE, PROOF = 56, 64, 32
 
 
 class Entrance:
-    """A door, and who came through it."""
+    """A listener and the connections that it has delivered."""
 
     def __init__(self, options: dict[str, object]) -> None:
         self.came: queue.Queue[tuple[socket.socket, Session]] = queue.Queue()
-        self.door = Door(lambda connection, session: self.came.put((connection, session)))
-        self.door.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(options.items()))
+        self.listener = TcpListener(lambda connection, session: self.came.put((connection, session)))
+        self.listener.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(options.items()))
 
     @property
     def address(self) -> HostAddress:
         """Where it is."""
-        assert self.door.address is not None
-        return self.door.address
+        assert self.listener.address is not None
+        return self.listener.address
 
     def stranger(self) -> socket.socket:
         """Connect, and prove nothing."""
@@ -58,12 +58,12 @@ class Entrance:
 
 @pytest.fixture
 def enter() -> Iterator[Callable[..., Entrance]]:
-    """Make doors with options; all are closed when the test ends."""
-    with contextlib.ExitStack() as doors:
+    """Make listeners with options; all are closed when the test ends."""
+    with contextlib.ExitStack() as listeners:
 
         def make(options: dict[str, object] | None = None) -> Entrance:
             entrance = Entrance(options or {})
-            doors.callback(entrance.door.close)
+            listeners.callback(entrance.listener.close)
             return entrance
 
         yield make
@@ -233,15 +233,15 @@ def test_a_silent_client_does_not_block_others(enter: Callable[..., Entrance]) -
     entrance = enter({"hosts.connect-timeout": 60_000})
     before = threading.active_count()
     with contextlib.ExitStack() as crowd:
-        silent = [crowd.enter_context(entrance.stranger()) for _ in range(3 * MAX_STRANGERS)]
+        silent = [crowd.enter_context(entrance.stranger()) for _ in range(3 * MAX_PENDING)]
         for connection in silent:
             with contextlib.suppress(OSError):
                 connection.sendall(MARK[:3])
         assert entrance.task() == key_id(SECRET)
         # Those that came first had to go, and each has a thread at most.
         assert silence(silent[0]) == b""
-        assert threading.active_count() - before <= 2 * MAX_STRANGERS
-        entrance.door.close()
+        assert threading.active_count() - before <= 2 * MAX_PENDING
+        entrance.listener.close()
         assert [silence(connection) for connection in silent] == [b""] * len(silent)
     wait_until(lambda: threading.active_count() <= before)
 
@@ -267,21 +267,21 @@ def test_a_closed_listener_accepts_no_client(enter: Callable[..., Entrance]) -> 
     address = entrance.address
     with entrance.stranger() as waiting:
         waiting.sendall(MARK)
-        entrance.door.close()
+        entrance.listener.close()
         assert silence(waiting) == b""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((address.address, address.port), timeout=30)
-    assert (entrance.door.address, entrance.came.empty()) == (None, True)
+    assert (entrance.listener.address, entrance.came.empty()) == (None, True)
 
 
 def test_the_plans_of_a_query_are_its_own(enter: Callable[..., Entrance]) -> None:
     entrance = enter()
     other = Introduction(bytes(32), "127.0.0.1", "here")
-    entrance.door.introduce(other, "other digest", ())
+    entrance.listener.introduce(other, "other digest", ())
     mine, theirs = key_id(SECRET), key_id(other.secret)
-    allowed = [entrance.door.allows(*one) for one in ((mine, "digest"), (theirs, "other digest"))]
+    allowed = [entrance.listener.allows(*one) for one in ((mine, "digest"), (theirs, "other digest"))]
     assert allowed == [True, True]
-    refused = [entrance.door.allows(*one) for one in ((mine, "other digest"), (theirs, "digest"))]
+    refused = [entrance.listener.allows(*one) for one in ((mine, "other digest"), (theirs, "digest"))]
     assert refused == [False, False]
     assert entrance.task(other.secret) == theirs
 
@@ -294,7 +294,7 @@ def test_a_port_that_is_taken_costs_the_address_and_nothing_else(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, caplog.at_level(logging.WARNING):
         entrance = enter({"hosts.ports": str(taken.getsockname()[1])})
-    assert entrance.door.address is None
+    assert entrance.listener.address is None
     assert "spark.keyedstate.hosts.ports" in caplog.text
     assert SECRET.hex() not in caplog.text
 
@@ -312,7 +312,7 @@ def test_an_executor_has_its_address_from_an_environment_variable(
 ) -> None:
     options = {"hosts.advertised-address": "$MY_ADDRESS", "hosts.bind-address": "127.0.0.1"}
     with caplog.at_level(logging.WARNING):
-        assert enter(options).door.address is None
+        assert enter(options).listener.address is None
     assert "MY_ADDRESS" in caplog.text
     monkeypatch.setenv("MY_ADDRESS", "localhost")
     assert enter(options).address.address == "localhost"
