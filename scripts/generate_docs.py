@@ -42,14 +42,14 @@ HOOKS_HEAD = """\
 
 <!-- Made by scripts/generate_docs.py out of the kernel's hooks.py: change that. -->
 
-Everything that a plugin can be asked for. A backend is a module named by an entry point in the group
-`{group}`; the entry point's name is the backend's name. Its functions carry `@hookimpl` from
-`keyedstate.hooks`, may take fewer parameters than declared here (never others), and are called by name. Hooks
-run when something is created or completed, never per record.
+These are all hooks that a plugin may implement. A backend is a module named by an entry point in the group
+`{group}`; the entry point's name is the backend's name. Its functions have the decorator `@hookimpl` of
+`keyedstate.hooks`, may take fewer parameters than declared here (never others), and receive them by name.
+Hooks run when something is created or completed, never per record.
 
-`keyedstate_describe_backend` and the hooks `keyedstate_create_...` are those of a backend: they are called of
-the chosen one alone, so that none of them has to ask whether it is meant. Every other hook is called of
-**all** plugins, chosen, not chosen, or no backend at all:
+`keyedstate_describe_backend` and the hooks `keyedstate_create_...` belong to a backend: keyedstate calls them
+on the chosen one alone. It calls every other hook on **all** plugins, whether they are the chosen backend,
+another one, or no backend:
 
 | Hook | Called | For |
 |---|---|---|
@@ -58,7 +58,7 @@ the chosen one alone, so that none of them has to ask whether it is meant. Every
 | `keyedstate_metric_reporter` | on the driver | the metrics of epochs ([metrics](metrics.md)) |
 | `keyedstate_checkpoint_completed`, `..._aborted`, `..._subsumed` | on the driver | following checkpoints |
 
-One of them is enough for a plugin. Where it is no backend, its entry point belongs to the group
+A plugin may implement only one of them. If it is no backend, its entry point belongs to the group
 `{plugin_group}`:
 
 ```toml
@@ -66,8 +66,8 @@ One of them is enough for a plugin. Where it is no backend, its entry point belo
 my-types = "my_package.plugin"
 ```
 
-or a job names its module in the option `plugins.modules`. A plugin that is broken, or that `plugins.allow`
-and `plugins.deny` keep out, is passed over; a broken one that is no backend is reported in the log.
+or a job names its module in the option `plugins.modules`. keyedstate skips a broken plugin, and one that
+`plugins.allow` and `plugins.deny` exclude. The log reports a broken one that is no backend.
 `keyedstate plugins list` shows every plugin, what it provides, and why it cannot be used.
 
 This is hook API version {newest}; {served}. How to write a backend:
@@ -79,25 +79,25 @@ OPTIONS_HEAD = """\
 
 <!-- Made by scripts/generate_docs.py out of the framework's options.py and the plugins: change those. -->
 
-An option is set in one of four places; where several set it, the first of these wins:
+An option has four sources; the first of these takes precedence:
 
 1. by an explicit mapping in a call: `{{"checkpoint.dir": "/data"}}`;
-2. in Spark's configuration, behind `{spark}`: `--conf {spark}checkpoint.dir=/data`;
-3. in the environment, behind `{environment}`, with dots and dashes as underscores:
+2. in Spark's configuration, with the prefix `{spark}`: `--conf {spark}checkpoint.dir=/data`;
+3. in the environment, with the prefix `{environment}`, and dots and dashes as underscores:
    `{environment}CHECKPOINT_DIR=/data`;
 4. in a TOML file, in the table `[keyedstate]`: `checkpoint.dir = "/data"`.
 
-A name that no option has is an error that names the closest one. `keyedstate doctor` shows which values are
-in effect and where each of them comes from.
+The error for an unknown name suggests the closest one. `keyedstate doctor` shows the values in effect and the
+source of each.
 """
 
 BEHAVIOURS_HEAD = """\
-# Behaviours that tests hold
+# Behaviours
 
 <!-- Made by scripts/generate_docs.py out of the tests' docstrings and behaviours.toml: change those. -->
 
-The reference of keyed-state semantics that this project follows numbers its behaviours. A test that holds one
-of them names it in its docstring; this page counts them. What a number means stands in the test.
+The project's reference of keyed-state semantics numbers its behaviours. A test of one names it in its
+docstring, from which this page is generated; the test describes it.
 """
 
 API_HEAD = """\
@@ -130,9 +130,9 @@ COMMANDS_MARK = "<!-- From here on made by scripts/generate_docs.py out of the c
 
 #: The tables of `BEHAVIOURS`, and the sections that they become.
 SECTIONS = {
-    "other_form": ("Behaviours in another form than Flink's", "How it differs"),
-    "not_applicable": ("Behaviours that do not apply, and why", "Why"),
-    "later": ("Behaviours of parts that are not built yet", "With what they come"),
+    "other_form": ("Behaviours that differ from Flink's", "Difference"),
+    "not_applicable": ("Behaviours that do not apply", "Reason"),
+    "later": ("Behaviours of planned parts", "Part"),
 }
 
 
