@@ -17,8 +17,8 @@ from keyedstate.backend import EntryBatch, Expiry, StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import ObjectMemory, WriteBuffer, create_ordered_table
 from keyedstate.ordered.cached_table import CachedValueTable
-from keyedstate.ordered.object_cache import weight_of
 from keyedstate.types import accumulators_of, nullable
+from keyedstate.types.weights import weight_of
 
 VOID = types.VOID_NAMESPACE
 GROUPS = 4
@@ -315,16 +315,16 @@ def test_caching_ends_when_values_become_uncacheable(counted: bool) -> None:
     table.put(1, 1, VOID, (5,))
     table.put(2, 2, VOID, (6,))
     if not counted:
-        table.holds(None)
-    assert table.going_on() is table
+        table.set_count(None)
+    assert table.successor() is table
     type_ = accumulators_of({**parts, "least": nullable(types.FLOAT32)})
     table.rewrite(replace(old, value_serializer=type_), None, None, lambda value: (*value, None))
-    going_on = table.going_on()
-    assert not isinstance(going_on, CachedValueTable)
-    assert len(going_on) == 2
-    going_on.put(1, 1, VOID, (7, 0.1))
-    assert going_on.get(1, 1, VOID) == (7, float(np.float32(0.1)))
-    assert entries_of(going_on.snapshot())[VOID, 2] == (6, None)
+    successor = table.successor()
+    assert not isinstance(successor, CachedValueTable)
+    assert len(successor) == 2
+    successor.put(1, 1, VOID, (7, 0.1))
+    assert successor.get(1, 1, VOID) == (7, float(np.float32(0.1)))
+    assert entries_of(successor.snapshot())[VOID, 2] == (6, None)
 
 
 def test_entries_that_are_restored_are_seen_also_where_there_was_none_a_moment_ago() -> None:

@@ -203,7 +203,7 @@ def test_the_number_of_entries_is_known_without_a_look_while_epochs_are_counted(
     reads = space.reads
     assert len(table) == 12 - 1
     assert space.reads == reads
-    table.presence.count = None
+    table.tracked.count = None
     assert len(table) == 12 - 1
 
 

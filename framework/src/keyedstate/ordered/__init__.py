@@ -1,7 +1,7 @@
-"""A whole state backend out of an ordered byte store: about a hundred lines for its author.
+"""A whole state backend from an ordered byte store, in about a hundred lines.
 
-Implement `OrderedStore`, `RowSpace` and `RowCopy` (`store`), and return `create_ordered_table` over the
-buffer of a state's space from the hook that creates tables.  `FullSnapshotStrategy` and
+Implement `OrderedStore`, `RowSpace` and `RowCopy`, and let the hook that creates tables return
+`create_ordered_table` over a `WriteBuffer` of the state's space.  `FullSnapshotStrategy` and
 `FullRestoreOperation` do the rest.
 """
 

@@ -1,8 +1,9 @@
-"""The table of single values behind a cache of objects: entries that are used again cost no bytes."""
+"""The table of single values with a cache of objects: an entry that is used again costs no bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import repeat
 from typing import Any, TypeVar
 
@@ -10,9 +11,9 @@ import numpy as np
 
 from keyedstate.backend.changes import TableChanges
 from keyedstate.backend.meta import StateMeta
-from keyedstate.backend.table import AnyStateTable, EntryBatch, TableSnapshot
+from keyedstate.backend.table import AnyStateTable, EntryBatch, StateTable, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.ordered.cached_snapshots import LaidOverEntries, TouchedChanges, addresses_of
+from keyedstate.ordered.cached_snapshots import CachedChanges, CachedEntries, addresses_of
 from keyedstate.ordered.codecs import Entry
 from keyedstate.ordered.object_cache import (
     ABSENT_ENTRY,
@@ -21,12 +22,12 @@ from keyedstate.ordered.object_cache import (
     EntryCache,
     Mark,
     ObjectMemory,
-    weight_of,
 )
 from keyedstate.ordered.table import ValueTable
-from keyedstate.ordered.touched_addresses import PRESENT, TouchedKeys
+from keyedstate.ordered.tracked_addresses import PRESENT, TrackedKeys
 from keyedstate.ordered.write_buffer import WriteBuffer
 from keyedstate.types.scalars.namespaces import VoidSerializer
+from keyedstate.types.weights import weight_of
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -37,20 +38,18 @@ U = TypeVar("U")
 class CachedValueTable(ValueTable[K, N, V]):
     """Value, reducing and aggregating state whose values are immutable.
 
+    Rows are older than the dirty entries of the cache.  What reads rows writes these first, or puts them over
+    the rows.
+
     Parameters
     ----------
     meta : StateMeta
-        Of whose values and keys `weight_of` says what they weigh.
+        Its types of values and keys have a weight (`weight_of`).
     key_groups : KeyGroupRange
     max_parallelism : int
     buffer : WriteBuffer
     memory : ObjectMemory
-        What the cache is a part of.
-
-    Notes
-    -----
-    Rows are behind the cache by what is dirty in it, so that whatever reads rows writes that first, or lays
-    it over them.
+        Shared with other caches.
     """
 
     def __init__(
@@ -61,20 +60,18 @@ class CachedValueTable(ValueTable[K, N, V]):
         buffer: WriteBuffer,
         memory: ObjectMemory,
     ) -> None:
-        self.touched = TouchedKeys()
+        self.tracked_keys = TrackedKeys()
         super().__init__(meta, key_groups, max_parallelism, buffer)
         self.cache = EntryCache(memory, meta, self._write_rows)
 
     def adopt(self, meta: StateMeta) -> None:
         super().adopt(meta)
-        #: Whether a key alone says which entry it is.
+        #: Whether entries are cached by key; otherwise by namespace and key.
         self._by_key = isinstance(meta.namespace_serializer, VoidSerializer)
 
     def replace_meta(self, meta: StateMeta) -> None:
-        self.write_back()
-        self.cache.clear()
-        super().replace_meta(meta)
-        self._weigh_anew()
+        with self._emptied_cache():
+            super().replace_meta(meta)
 
     def rewrite(
         self,
@@ -83,38 +80,39 @@ class CachedValueTable(ValueTable[K, N, V]):
         of_namespaces: Callable[[Any], Any] | None,
         of_values: Callable[[Any], Any] | None,
     ) -> None:
+        with self._emptied_cache():
+            super().rewrite(meta, of_keys, of_namespaces, of_values)
+
+    @contextmanager
+    def _emptied_cache(self) -> Iterator[None]:
+        """Empty the cache, and let it weigh the types that the table has afterwards."""
         self.write_back()
         self.cache.clear()
-        super().rewrite(meta, of_keys, of_namespaces, of_values)
-        self._weigh_anew()
-
-    def _weigh_anew(self) -> None:
+        yield
         if weight_of(self._meta.value_serializer) is not None:
             self.cache.adopt(self._meta)
 
-    def going_on(self) -> AnyStateTable:
-        """Return a table without a cache where values have become such as must not be cached."""
+    def successor(self) -> AnyStateTable:
+        """Return a table without a cache where the type of values has become one that must not be cached."""
         if weight_of(self._meta.value_serializer) is not None:
             return self
         table: ValueTable[K, N, V] = ValueTable(
             self._meta, self._key_groups, self._max_parallelism, self.buffer
         )
-        table.holds(self.touched.count)
+        table.set_count(self.tracked_keys.count)
         return table
 
     def _load(self, key_group: int, key: K, namespace: N, cached: CacheKey) -> Any:
-        """Return what there is of a key that is not among the younger entries."""
+        """Return what `EntryCache` says of a key that is not among the younger entries."""
         found = self.cache.find(cached)
         if found is None:
-            found = self._stored(self.buffer.get(self._address(key_group, key, namespace)))
+            data = self.buffer.get(self._address(key_group, key, namespace))
+            found = ABSENT_ENTRY if data is None else self._from_bytes(data) if data else NONE_VALUE
             self.cache.add(cached, found)
         return found
 
-    def _stored(self, data: bytes | None) -> Any:
-        return ABSENT_ENTRY if data is None else self._from_bytes(data) if data else NONE_VALUE
-
     def _write_rows(self, keys: list[CacheKey], key_groups: list[int], values: list[Any]) -> None:
-        """Write what leaves the cache."""
+        """Write the rows of entries that leave the cache."""
         rows = addresses_of(self.codec, self._by_key, key_groups, keys)
         if Mark in set(map(type, values)):
             absent = [value is ABSENT_ENTRY for value in values]
@@ -143,12 +141,12 @@ class CachedValueTable(ValueTable[K, N, V]):
         # All in one place, since it is called for each row of an input.
         cached: Any = key if self._by_key else (namespace, key)
         new: Any = NONE_VALUE if value is None else value
-        running = self.touched.running
+        running = self.tracked_keys.running
         if running is None or not running.get(cached, 0) & PRESENT:
             self._note(key_group, key, namespace, cached, True)
         cache = self.cache
         if cache.weighs:
-            cache.weigh((new,))
+            cache.weigh(new)
         cache.young[cached] = new
         cache.dirty[cached] = key_group
         if len(cache.young) > cache.room:
@@ -158,45 +156,33 @@ class CachedValueTable(ValueTable[K, N, V]):
         cached: Any = key if self._by_key else (namespace, key)
         if self._note(key_group, key, namespace, cached, False):
             cache = self.cache
-            if cache.weighs:
-                cache.weigh((ABSENT_ENTRY,))
             cache.young[cached] = ABSENT_ENTRY
             cache.dirty[cached] = key_group
             if len(cache.young) > cache.room:
                 cache.fit()
 
     def _note(self, key_group: int, key: K, namespace: N, cached: CacheKey, present: bool) -> bool:
-        """Note a key that is about to be written or removed; False where there is nothing to remove."""
-        touched = self.touched
+        """Note a key before it is written or removed; return False where there is nothing to remove."""
+        tracked = self.tracked_keys
         old = self.cache.young.get(cached)
-        if touched.running is not None:
+        if tracked.running is not None:
             if old is None:
                 old = self._load(key_group, key, namespace, cached)
-        elif touched.count is None or (old is None and (old := self.cache.find(cached)) is None):
-            # Nobody wants to know so much that it is looked up.
-            touched.count = None
+        elif tracked.count is None or (old is None and (old := self.cache.find(cached)) is None):
+            # No epoch is tracked: knowing the number of entries is not worth a look-up.
+            tracked.count = None
             return True
         existed = old is not ABSENT_ENTRY
-        if touched.count is not None and existed is not present:
-            touched.count += 1 if present else -1 if existed else 0
-        if touched.running is not None and (existed or present):
-            touched.note(cached, key_group, existed, present)
+        if tracked.count is not None and existed is not present:
+            tracked.count += 1 if present else -1 if existed else 0
+        if tracked.running is not None and (existed or present):
+            tracked.note(cached, key_group, existed, present)
         return existed
 
-    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        old = self.get(key_group, key, namespace)
-        self.put(key_group, key, namespace, value)
-        return old
-
-    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        old = self.get(key_group, key, namespace)
-        self.remove(key_group, key, namespace)
-        return old
-
-    def transform(
-        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
-    ) -> None:
-        self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
+    # These encode no address, so the defaults are the fastest.
+    put_and_get_old = StateTable.put_and_get_old
+    remove_and_get_old = StateTable.remove_and_get_old
+    transform = StateTable.transform
 
     # -- several entries ------------------------------------------------------------------------------------
 
@@ -213,14 +199,14 @@ class CachedValueTable(ValueTable[K, N, V]):
         return keys if type(keys) is list else list(keys)
 
     def _find_many(self, key_groups: Iterable[int], cached: list[CacheKey]) -> list[Any]:
-        """Return what there is of several keys, read at once where it is not cached."""
+        """Return what is cached of several keys; those that are not cached are read at once."""
         found = self.cache.find_many(cached)
         groups = key_groups if type(key_groups) is list else list(key_groups)
         _require_equal(groups, cached)
         if type(None) in set(map(type, found)):
-            places = [place for place, value in enumerate(found) if value is None]
-            keys = [cached[place] for place in places]
-            rows = addresses_of(self.codec, self._by_key, [groups[place] for place in places], keys)
+            missing = [i for i, value in enumerate(found) if value is None]
+            keys = [cached[i] for i in missing]
+            rows = addresses_of(self.codec, self._by_key, [groups[i] for i in missing], keys)
             data = self.buffer.get_many(rows)
             values = self.codec.decode_many(data)
             if type(None) in set(map(type, values)):
@@ -228,8 +214,8 @@ class CachedValueTable(ValueTable[K, N, V]):
                     value if one else ABSENT_ENTRY if one is None else NONE_VALUE
                     for value, one in zip(values, data, strict=True)
                 ]
-            for place, value in zip(places, values, strict=True):
-                found[place] = value
+            for i, value in zip(missing, values, strict=True):
+                found[i] = value
             self.cache.add_many(keys, values)
         return found
 
@@ -249,31 +235,31 @@ class CachedValueTable(ValueTable[K, N, V]):
         self._set_many(list(key_groups), cached, [ABSENT_ENTRY] * len(cached), False)
 
     def _set_many(self, groups: list[int], cached: list[CacheKey], new: list[Any], present: bool) -> None:
-        cache, touched = self.cache, self.touched
-        if touched.running is not None:
+        cache, tracked = self.cache, self.tracked_keys
+        if tracked.running is not None:
             old = self._find_many(groups, cached)
             if present and Mark not in set(map(type, old)):
-                touched.note_written(cached, groups)
+                tracked.note_written(cached, groups)
             else:
-                touched.note_many(cached, groups, [value is not ABSENT_ENTRY for value in old], present)
+                tracked.note_many(cached, groups, [value is not ABSENT_ENTRY for value in old], present)
         else:
             _require_equal(groups, cached)
-            if touched.count is not None and cached:
+            if tracked.count is not None and cached:
                 self._count_known(cached, present)
         if cache.weighs:
-            cache.weigh(new)
+            cache.weigh_many(new)
         cache.young.update(zip(cached, new, strict=True))
         cache.dirty.update(zip(cached, groups, strict=True))
         if len(cache.young) > cache.room:
             cache.fit()
 
     def _count_known(self, cached: list[CacheKey], present: bool) -> None:
-        """Count on where the cache knows which of several keys have an entry; else the number is unknown."""
+        """Correct the number of entries where the cache knows which keys have one; else it is unknown."""
         old = self.cache.find_many(cached)
         if type(None) in set(map(type, old)):
-            self.touched.count = None
+            self.tracked_keys.count = None
         else:
-            self.touched.count_changed(cached, [value is not ABSENT_ENTRY for value in old], present)
+            self.tracked_keys.count_changed(cached, [value is not ABSENT_ENTRY for value in old], present)
 
     # -- all entries ----------------------------------------------------------------------------------------
 
@@ -281,14 +267,14 @@ class CachedValueTable(ValueTable[K, N, V]):
         self.cache.write_back()
         self.buffer.flush()
 
-    def holds(self, entries: int | None) -> None:
-        self.touched.count = entries
+    def set_count(self, entries: int | None) -> None:
+        self.tracked_keys.count = entries
 
     def __len__(self) -> int:
-        if self.touched.count is None:
+        if self.tracked_keys.count is None:
             self.cache.write_back()
-            self.touched.count = self._counted()
-        return self.touched.count
+            self.tracked_keys.count = self._counted()
+        return self.tracked_keys.count
 
     def _addresses(self) -> Iterator[tuple[K, N]]:
         self.cache.write_back()
@@ -299,7 +285,7 @@ class CachedValueTable(ValueTable[K, N, V]):
         return super()._entries_from(row)
 
     def _swept_from(self, row: bytes) -> Iterator[Entry]:
-        """Yield the entries to be looked at; what was changed since the pass began is not looked at in it."""
+        """Yield the entries of a pass, but those that were changed since it began."""
         if not row:
             return self._entries_from(row)
         dirty, by_key = self.cache.dirty, self._by_key
@@ -310,36 +296,36 @@ class CachedValueTable(ValueTable[K, N, V]):
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
         dirty = self.cache.dirty
-        laid_over = (list(dirty), list(dirty.values()), self.cache.peek_many(list(dirty)))
-        return LaidOverEntries(self._reading_codec(), self._by_key, self.buffer.copy(), *laid_over)
+        cached = (list(dirty), list(dirty.values()), self.cache.peek_many(list(dirty)))
+        return CachedEntries(self._reading_codec(), self._by_key, self.buffer.copy(), *cached)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
         cached: list[Any] = (
             list(batch.keys) if self._by_key else list(zip(batch.namespaces, batch.keys, strict=True))
         )
         self.cache.forget(cached)
-        if self.touched.running is not None:
+        if self.tracked_keys.running is not None:
             groups = [key_group] * len(cached)
-            self.touched.note_many(cached, groups, [False] * len(cached), True)
-        elif self.touched.count is not None:
-            self.touched.count += len(cached)
+            self.tracked_keys.note_many(cached, groups, [False] * len(cached), True)
+        elif self.tracked_keys.count is not None:
+            self.tracked_keys.count += len(cached)
         self._insert(key_group, batch)
 
     def begin_epoch(self, epoch: int) -> None:
-        self.touched.begin(epoch)
-        # Others may have come that want their part of the memory.
+        self.tracked_keys.begin(epoch)
+        # Other caches may have joined the memory.
         self.cache.fit()
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        codes = self.touched.codes_since(epoch)
+        codes = self.tracked_keys.codes_since(epoch)
         cached = list(codes)
         values = self.cache.peek_many(cached)
         copy = self.buffer.copy() if type(None) in set(map(type, values)) else None
         numbers = np.fromiter(codes.values(), np.int64, len(codes))
-        return TouchedChanges(self._reading_codec(), self._by_key, copy, cached, numbers, values)
+        return CachedChanges(self._reading_codec(), self._by_key, copy, cached, numbers, values)
 
     def forget_changes(self, epoch: int) -> None:
-        self.touched.forget(epoch)
+        self.tracked_keys.forget(epoch)
 
 
 def _require_equal(groups: list[int], cached: list[CacheKey]) -> None:

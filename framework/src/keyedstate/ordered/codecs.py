@@ -1,7 +1,7 @@
-"""How an entry of each kind of state lies in rows: a value in one, a list in chunks, a map in one per key.
+"""The rows of an entry of each kind of state: one for a value, one per chunk of a list, one per key of a map.
 
-None is the empty value of a row, for no serializer writes nothing.  With a time to live the bytes of each
-value, element and value of a map begin with its timestamp (`keyedstate.backend.Expiry`).
+The value None is an empty row, since every serializer writes at least a byte.  With a time to live the bytes
+of each value, element and value of a map begin with its timestamp (`keyedstate.backend.Expiry`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keyedstate.ordered.row_keys import RowLayout, layout_of
 from keyedstate.ordered.store import RowReader, end_of
 from keyedstate.types import TimedDict, TimedList, TtlListSerializer, TtlMapSerializer
 
-#: Elements of a list that are written together share a row up to so many bytes.
+#: A row of elements that are appended together ends at so many bytes.
 _CHUNK_BYTES = 64 << 10
 _SEQUENCE_BYTES = 8
 #: Rows of single values that are read at once, from the first ones to the last.
@@ -32,28 +32,22 @@ Entry: TypeAlias = tuple[bytes, Any, Any, Any]
 class EntryCodec(ABC):
     """The rows of the entries of one state; belongs to one thread."""
 
+    #: The number of the next chunk where rows are numbered, above all existing ones.
+    next_number = 1
+
     def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
         self.layout: RowLayout = layout_of(meta, max_parallelism)
 
-    @property
-    def next_number(self) -> int:
-        """The number of the next chunk, where rows are numbered; above all that are there."""
-        return 0
-
-    @next_number.setter
-    def next_number(self, number: int) -> None:
-        return
-
     @abstractmethod
     def rows(self, address: bytes, value: Any) -> Rows:
-        """Return the rows of an entry."""
+        """Return the rows of an entry by their keys."""
 
     @abstractmethod
     def entries(self, rows: Iterable[Row]) -> Iterator[Entry]:
-        """Yield the entries of rows in their order; an entry's rows must all be there."""
+        """Yield the entries of rows in their order; `rows` must contain all rows of an entry."""
 
     def read_many(self, reader: RowReader, addresses: Sequence[bytes]) -> list[Any]:
-        """Return the values at several addresses, with None where there is none."""
+        """Return the values at several addresses, with None where there is no entry."""
         return [
             next((entry[3] for entry in self.entries(reader.scan(address, end_of(address)))), None)
             for address in addresses
@@ -68,21 +62,21 @@ class ValueCodec(EntryCodec):
         self._serializer = meta.value_serializer
 
     def encode(self, value: Any) -> bytes:
-        """Return a row's value."""
+        """Return the bytes of a row."""
         return b"" if value is None else self._serializer.to_bytes(value)
 
     def decode(self, data: bytes | None) -> Any:
-        """Return what a row's value is; None where there is no row."""
+        """Return the value of a row; None without a row."""
         return self._serializer.from_bytes(data) if data else None
 
     def encode_many(self, values: list[Any]) -> list[bytes]:
-        """Return the values of several rows."""
+        """Return the bytes of several rows."""
         if type(None) in set(map(type, values)):
             return list(map(self.encode, values))
         return self._serializer.to_bytes_many(values)
 
     def decode_many(self, data: Sequence[bytes | None]) -> list[Any]:
-        """Return what the values of several rows are."""
+        """Return the values of several rows."""
         if all(data):
             return self._serializer.from_bytes_many(data)  # type: ignore[arg-type] # there is no None
         found = iter(self._serializer.from_bytes_many([one for one in data if one]))
@@ -93,7 +87,7 @@ class ValueCodec(EntryCodec):
 
     def entries(self, rows: Iterable[Row]) -> Iterator[Entry]:
         rows, size = iter(rows), _FIRST_ROWS
-        # The first ones are few: often no more are wanted.
+        # A few at first: a caller often needs no more.
         while found := list(islice(rows, size)):
             addresses, data = zip(*found, strict=True)
             keys, namespaces = self.layout.parse_many(list(addresses))
@@ -105,35 +99,29 @@ class ValueCodec(EntryCodec):
 
 
 class _GroupedCodec(EntryCodec):
-    """Several rows per entry; they follow one another, and begin with its address."""
+    """Several rows per entry: consecutive, and their keys begin with its address."""
 
     def entries(self, rows: Iterable[Row]) -> Iterator[Entry]:
         address: bytes | None = None
         key = namespace = None
-        held: list[Row] = []
+        own: list[Row] = []
         for row, data in rows:
             if address is None or not row.startswith(address):
                 if address is not None:
-                    yield address, key, namespace, self.decode(held)
+                    yield address, key, namespace, self.decode(own)
                 key, namespace, end = self.layout.parse(row)
-                address, held = row[:end], []
-            held.append((row[len(address) :], data))
+                address, own = row[:end], []
+            own.append((row[len(address) :], data))
         if address is not None:
-            yield address, key, namespace, self.decode(held)
+            yield address, key, namespace, self.decode(own)
 
     @abstractmethod
-    def decode(self, held: Sequence[Row]) -> Any:
-        """Return the value that rows hold, their keys without the address."""
+    def decode(self, rows: Sequence[Row]) -> Any:
+        """Return the value of rows whose keys come without the address."""
 
 
 class ListCodec(_GroupedCodec):
-    """A row per chunk of elements, under a number that ascends; so an append reads nothing.
-
-    Parameters
-    ----------
-    meta : StateMeta
-    max_parallelism : int
-    """
+    """A row per chunk of elements, under an ascending number, so that an append reads nothing."""
 
     def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
         super().__init__(meta, max_parallelism)
@@ -141,13 +129,12 @@ class ListCodec(_GroupedCodec):
         self.timed = isinstance(serializer, TtlListSerializer)
         self._element = serializer.element_serializer
         self._out = DataOutputView()
-        self._number = 1
 
     def rows(self, address: bytes, value: Any) -> Rows:
         return self.chunks(address, value, value.stamps if self.timed else None)
 
     def chunks(self, address: bytes, elements: Iterable[Any], stamps: Iterable[int] | None) -> Rows:
-        """Return the rows of elements behind those that are there."""
+        """Return the rows of elements that follow the existing ones."""
         rows: Rows = {}
         out, serialize = self._out, self._element.serialize
         out.clear()
@@ -164,22 +151,14 @@ class ListCodec(_GroupedCodec):
         return rows
 
     def _row(self, address: bytes) -> bytes:
-        number, self._number = self._number, self._number + 1
+        number, self.next_number = self.next_number, self.next_number + 1
         return address + number.to_bytes(_SEQUENCE_BYTES, "big")
 
-    @property
-    def next_number(self) -> int:
-        return self._number
-
-    @next_number.setter
-    def next_number(self, number: int) -> None:
-        self._number = number
-
-    def decode(self, held: Sequence[Row]) -> Any:
+    def decode(self, rows: Sequence[Row]) -> Any:
         elements: list[Any] = []
         stamps: list[int] = []
         deserialize = self._element.deserialize
-        for _, data in held:
+        for _, data in rows:
             source = DataInputView(data)
             while source.remaining:
                 if self.timed:
@@ -214,18 +193,18 @@ class MapCodec(_GroupedCodec):
         return out.to_bytes()
 
     def value_of(self, data: bytes) -> Any:
-        """Return what is under a map key."""
+        """Return the value of a row."""
         if self.timed:
             return self._value.from_bytes(data[8:]) if len(data) > 8 else None
         return self._value.from_bytes(data) if data else None
 
     @staticmethod
     def stamp_of(data: bytes) -> int:
-        """Return the time that the value of a row begins with."""
+        """Return the timestamp of a row."""
         return DataInputView(data).read_long()
 
     def key_of(self, suffix: bytes) -> Any:
-        """Return the map key of a row, whose key comes without the address."""
+        """Return the map key of a row's key without the address."""
         return self._key.from_bytes(suffix)
 
     def rows(self, address: bytes, value: Any) -> Rows:
@@ -234,13 +213,13 @@ class MapCodec(_GroupedCodec):
             return {self.row(address, key): self.encode(item, stamps[key]) for key, item in value.items()}
         return {self.row(address, key): self.encode(item) for key, item in value.items()}
 
-    def decode(self, held: Sequence[Row]) -> Any:
-        keys = [self.key_of(suffix) for suffix, _ in held]
-        entries = {key: self.value_of(data) for key, (_, data) in zip(keys, held, strict=True)}
-        if not self.timed:
-            return entries
-        return TimedDict.of(
-            entries, {key: self.stamp_of(data) for key, (_, data) in zip(keys, held, strict=True)}
+    def decode(self, rows: Sequence[Row]) -> Any:
+        found = [(self.key_of(suffix), data) for suffix, data in rows]
+        entries = {key: self.value_of(data) for key, data in found}
+        return (
+            TimedDict.of(entries, {key: self.stamp_of(data) for key, data in found})
+            if self.timed
+            else entries
         )
 
 

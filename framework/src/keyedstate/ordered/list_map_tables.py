@@ -1,4 +1,4 @@
-"""List and map state over rows: appended to without being read, and read and written map key by map key."""
+"""List and map state over rows: an append reads nothing, and a map is read and written key by key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from keyedstate.backend.timers import holds_timers
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered.cached_table import CachedValueTable
 from keyedstate.ordered.codecs import EntryCodec, ListCodec, MapCodec, Rows
-from keyedstate.ordered.object_cache import ObjectMemory, weight_of
+from keyedstate.ordered.object_cache import ObjectMemory
 from keyedstate.ordered.table import OrderedTable, ValueTable
 from keyedstate.ordered.timers import OrderedTimerTable
 from keyedstate.ordered.write_buffer import WriteBuffer
 from keyedstate.types import TimedDict
+from keyedstate.types.weights import weight_of
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -29,7 +30,7 @@ class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
         return [any(True for _ in self.buffer.scan(address)) for address in addresses]
 
     def read(self, address: bytes) -> Any:
-        if self.presence.known(address) is False:
+        if self.tracked.known(address) is False:
             return None
         return next((entry[3] for entry in self.codec.entries(self.buffer.scan(address))), None)
 
@@ -38,9 +39,9 @@ class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
             self.buffer.put(row, None, address)
 
     def write(self, address: bytes, rows: Rows) -> None:
-        """Write rows of an address, beside those that it has."""
+        """Add rows to an address."""
         if rows:
-            self.presence.note(address, True)
+            self.tracked.note(address, True)
             self._put_rows(address, rows)
 
 
@@ -48,23 +49,17 @@ class ListTable(_GroupedTable[K, N, ListCodec]):
     """List state: a row per chunk of elements."""
 
     def get_for_update(self, key_group: int, key: K, namespace: N) -> Any:
-        """Return what appends to the list; also where there is none, since that is not looked up."""
+        """Return what appends to the list; that there is none is not looked up."""
         address = self._address(key_group, key, namespace)
         return TimedAppender(self, address) if self.codec.timed else Appender(self, address)
 
     def append(self, address: bytes, elements: Iterable[Any], stamps: Iterable[int] | None = None) -> None:
-        """Append elements, with their times where those are kept."""
+        """Append elements, with their timestamps where the state has a time to live."""
         self.write(address, self.codec.chunks(address, elements, stamps))
 
 
 class Appender:
-    """The end of a stored list.
-
-    Parameters
-    ----------
-    table : ListTable
-    address : bytes
-    """
+    """The end of a stored list: what `get_for_update` returns."""
 
     __slots__ = ("_address", "_table")
 
@@ -82,13 +77,7 @@ class Appender:
 
 
 class TimedAppender:
-    """The end of a stored list whose elements have times: both are appended, the elements first.
-
-    Attributes
-    ----------
-    stamps : Stamps
-        What the times are appended to.
-    """
+    """The end of a stored list with timestamps: elements are appended first, then their `stamps`."""
 
     __slots__ = ("_address", "_elements", "_table", "stamps")
 
@@ -99,15 +88,15 @@ class TimedAppender:
         self.stamps = Stamps(self)
 
     def append(self, element: Any) -> None:
-        """Append one element, whose time follows."""
+        """Append one element, whose timestamp follows."""
         self._elements.append(element)
 
     def extend(self, elements: Iterable[Any]) -> None:
-        """Append several elements, whose times follow."""
+        """Append several elements, whose timestamps follow."""
         self._elements.extend(elements)
 
     def write(self, stamps: Sequence[int]) -> None:
-        """Write the elements with their times."""
+        """Write the appended elements with their timestamps."""
         elements, self._elements = self._elements, []
         if len(elements) != len(stamps):
             raise ValueError(f"{len(elements)} elements and {len(stamps)} times were appended to a list")
@@ -115,7 +104,7 @@ class TimedAppender:
 
 
 class Stamps:
-    """The times of a stored list, to be appended to."""
+    """The timestamps of a stored list, to be appended to."""
 
     __slots__ = ("_appender",)
 
@@ -123,19 +112,19 @@ class Stamps:
         self._appender = appender
 
     def append(self, stamp: int) -> None:
-        """Append the time of the element that was appended."""
+        """Append the timestamp of the appended element."""
         self._appender.write([stamp])
 
     def extend(self, stamps: Iterable[int]) -> None:
-        """Append the times of the elements that were appended."""
+        """Append the timestamps of the appended elements."""
         self._appender.write(list(stamps))
 
 
 class MapTable(_GroupedTable[K, N, MapCodec]):
-    """Map state: a row per map key; what is handed out reads and writes the rows."""
+    """Map state: a row per map key; a value reads and writes these rows."""
 
     def get(self, key_group: int, key: K, namespace: N) -> Any:
-        """Return the stored map; an empty one where there is none, since that is not looked up."""
+        """Return the stored map; that there is none is not looked up."""
         address = self._address(key_group, key, namespace)
         return TimedStoredMap(self, address) if self.codec.timed else StoredMap(self, address)
 
@@ -144,13 +133,7 @@ class MapTable(_GroupedTable[K, N, MapCodec]):
 
 
 class StoredMap(MutableMapping[Any, Any]):
-    """A stored map: every access is one of a row, and every change is written.
-
-    Parameters
-    ----------
-    table : MapTable
-    address : bytes
-    """
+    """A stored map: an access of a map key reads or writes its row."""
 
     __slots__ = ("_address", "_codec", "_table")
 
@@ -185,7 +168,7 @@ class StoredMap(MutableMapping[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         row, data = self._codec.row(self._address, key), self._codec.encode(value)
-        self._table.presence.note(self._address, True)
+        self._table.tracked.note(self._address, True)
         self._table.buffer.put(row, data, self._address)
 
     def update(self, entries: Mapping[Any, Any]) -> None:  # type: ignore[override]
@@ -199,81 +182,75 @@ class StoredMap(MutableMapping[Any, Any]):
         row, buffer = self._codec.row(self._address, key), self._table.buffer
         if buffer.get(row) is None:
             raise KeyError(key)
-        presence = self._table.presence
-        if presence.tracks:
-            # Noted while it is there: whether it was there when the epoch began may be looked up now.
-            presence.note(self._address, True)
+        tracked = self._table.tracked
+        if tracked.running is not None:
+            # While the row exists: this may look up whether the map existed when the epoch began.
+            tracked.note(self._address, True)
         buffer.put(row, None, self._address)
-        presence.note(self._address, not presence.tracks or self._table.exist([self._address])[0])
+        tracked.note(self._address, tracked.running is None or self._table.exist([self._address])[0])
 
     def __iter__(self) -> Iterator[Any]:
         return (key for key, _ in self._rows())
 
     def items(self) -> Any:
-        """Return the entries, read at once."""
+        """Return the entries, all read now."""
         return self.copy().items()
 
     def values(self) -> Any:
-        """Return the values, read at once."""
+        """Return the values, all read now."""
         return self.copy().values()
 
     def __len__(self) -> int:
         return sum(1 for _ in self._table.buffer.scan(self._address))
 
     def __bool__(self) -> bool:
-        known = self._table.presence.known(self._address)
+        known = self._table.tracked.known(self._address)
         return self._table.exist([self._address])[0] if known is None else known
 
     def copy(self) -> dict[Any, Any]:
-        """Return the entries as a dict of the caller's own."""
+        """Return the entries as a dict."""
         found = self._table.read(self._address)
         return {} if found is None else found
 
 
 class TimedStoredMap(StoredMap):
-    """A stored map whose entries have times: an entry is written first, and then its time.
+    """A stored map with timestamps: an entry is written first, then its timestamp in `stamps`."""
 
-    Attributes
-    ----------
-    stamps : StoredStamps
-        The times by map key.
-    """
-
-    __slots__ = ("_given", "stamps")
+    __slots__ = ("_written", "stamps")
 
     def __init__(self, table: MapTable[Any, Any], address: bytes) -> None:
         super().__init__(table, address)
-        self._given: dict[Any, Any] = {}
+        self._written: dict[Any, Any] = {}
         self.stamps = StoredStamps(self)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.update({key: value})
 
     def update(self, entries: Mapping[Any, Any]) -> None:  # type: ignore[override]
-        self._given.update(entries)
+        self._written.update(entries)
 
     def write_stamps(self, stamps: Mapping[Any, int]) -> None:
-        """Write the times of entries, with what the entries were given before, or hold."""
+        """Write the timestamps of entries, with the values written before them, or the stored ones."""
         codec = self._codec
         rows: Rows = {}
         for key, stamp in stamps.items():
-            value = self._given.pop(key) if key in self._given else self[key]
+            value = self._written.pop(key) if key in self._written else self[key]
             rows[codec.row(self._address, key)] = codec.encode(value, stamp)
         self._table.write(self._address, rows)
 
+    def read_stamp(self, key: Any, default: Any) -> Any:
+        """Return the timestamp of an entry, or a default without the entry."""
+        data = self._data(key)
+        return default if data is None else self._codec.stamp_of(data)
+
     def read_stamps(self) -> dict[Any, int]:
-        """Return all times."""
+        """Return all timestamps."""
         found: TimedDict[Any, Any] | None = self._table.read(self._address)
         return {} if found is None else found.stamps
 
-    def stamp(self, key: Any) -> int | None:
-        """Return the time of an entry, or None where there is none."""
-        data = self._data(key)
-        return None if data is None else self._codec.stamp_of(data)
-
 
 class StoredStamps(MutableMapping[Any, int]):
-    """The times of a stored map."""
+    """The timestamps of a stored map."""
 
     __slots__ = ("_map",)
 
@@ -281,12 +258,11 @@ class StoredStamps(MutableMapping[Any, int]):
         self._map = stored
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the time of an entry."""
-        found = self._map.stamp(key)
-        return default if found is None else found
+        """Return the timestamp of an entry."""
+        return self._map.read_stamp(key, default)
 
     def __getitem__(self, key: Any) -> int:
-        found = self._map.stamp(key)
+        found: int | None = self._map.read_stamp(key, None)
         if found is None:
             raise KeyError(key)
         return found
@@ -295,7 +271,7 @@ class StoredStamps(MutableMapping[Any, int]):
         self._map.write_stamps({key: stamp})
 
     def update(self, stamps: Mapping[Any, int]) -> None:  # type: ignore[override]
-        """Write several times."""
+        """Write several timestamps."""
         self._map.write_stamps(stamps)
 
     def __delitem__(self, key: Any) -> None:
@@ -305,11 +281,11 @@ class StoredStamps(MutableMapping[Any, int]):
         return iter(self._map.read_stamps())
 
     def values(self) -> Any:
-        """Return the times, read at once."""
+        """Return the timestamps, all read now."""
         return self._map.read_stamps().values()
 
     def items(self) -> Any:
-        """Return the times by map key, read at once."""
+        """Return the timestamps by map key, all read now."""
         return self._map.read_stamps().items()
 
     def __len__(self) -> int:
@@ -325,14 +301,7 @@ def create_ordered_table(
 ) -> OrderedTable[Any, Any, Any, Any]:
     """Return the table for a state's kind over the buffer of its space.
 
-    Parameters
-    ----------
-    meta : StateMeta
-    key_groups : KeyGroupRange
-    max_parallelism : int
-    buffer : WriteBuffer
-    memory : ObjectMemory, optional
-        What entries of single values may be cached in, where their type allows it.
+    With a `memory`, entries of single values are cached in it where their type allows that.
     """
     match meta.kind:
         case _ if holds_timers(meta):

@@ -1,9 +1,9 @@
-"""Keys of any length over a store that limits their length: the order of rows stays what it is.
+"""Keys of any length over a store that limits their length, in the same order.
 
-A key that fits is a row as ever.  Of a longer one the first bytes, as many as fit, are the key of a *link*:
-its value is the number of a *part*, in which the rest of the key is a row, or a link again.  Links are longer
-than all other rows' keys by one byte, a zero, so that they come right behind the key that has the same bytes
-and before all others; a scan that reads a part in the place of its link yields the order of whole keys.
+A key that fits is the key of a row.  Of a longer one, the first bytes, as many as fit, are the key of a
+*link*: its value is the number of a *part*, in which the rest of the key is a row, or a link again.  The key
+of a link is one byte longer than any row's, a zero, so that it directly follows the key with the same bytes.
+A scan that reads a part in the place of its link therefore yields the order of whole keys.
 """
 
 from __future__ import annotations
@@ -15,23 +15,15 @@ from keyedstate.ordered.store import RowCopy, RowReader, RowSpace, end_of
 
 Get: TypeAlias = "Callable[[bytes], bytes | None]"
 
-#: What the keys of parts begin with; those of other rows begin with a key group, of which there are 32,768.
+#: What the keys of parts begin with; other keys begin with a key group, which is below 32,768.
 _PARTS = b"\xff"
 _NUMBER_BYTES = 8
-#: A part's rows need room for a piece of the key behind the part's number.
+#: The keys of a part need room for a piece of the key after the part's number.
 LEAST_LIMIT = 32
 
 
 class _Reader(RowReader):
-    """Reads whole keys.
-
-    Parameters
-    ----------
-    rows : RowReader
-        The rows with short keys.
-    limit : int
-        The longest key that they may have.
-    """
+    """Reads whole keys from rows whose keys have at most `limit` bytes."""
 
     def __init__(self, rows: RowReader, limit: int) -> None:
         if limit < LEAST_LIMIT:
@@ -43,9 +35,9 @@ class _Reader(RowReader):
         most = self._most
         if all(len(key) <= most for key in keys):
             return self._rows.get_many(keys)
-        found = [key if len(key) <= most else self._place(key, self._look_up) for key in keys]
-        values = iter(self._rows.get_many([place for place in found if place is not None]))
-        return [None if place is None else next(values) for place in found]
+        found = [key if len(key) <= most else self._row_of(key, self._look_up) for key in keys]
+        values = iter(self._rows.get_many([row for row in found if row is not None]))
+        return [None if row is None else next(values) for row in found]
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows of a range in the order of their whole keys."""
@@ -70,8 +62,8 @@ class _Reader(RowReader):
     def _look_up(self, key: bytes) -> bytes | None:
         return self._rows.get_many([key])[0]
 
-    def _place(self, key: bytes, get: Get) -> bytes | None:
-        """Return the key of the row that has the value under a key; None where a link is missing."""
+    def _row_of(self, key: bytes, get: Get) -> bytes | None:
+        """Return the key of the row with the value under a whole key; None where a link is missing."""
         part, most = b"", self._most
         while len(part) + len(key) > most:
             room = most - len(part)
@@ -88,18 +80,11 @@ class _Copy(_Reader, RowCopy):
         self._copy = copy
 
     def release(self) -> None:
-        """Give the copy up."""
         self._copy.release()
 
 
 class LongKeySpace(_Reader, RowSpace):
-    """A space for keys of any length.
-
-    Parameters
-    ----------
-    space : RowSpace
-        An empty one with `max_key_bytes`.
-    """
+    """A space for keys of any length, over an empty one with `max_key_bytes`."""
 
     def __init__(self, space: RowSpace) -> None:
         assert space.max_key_bytes is not None
@@ -111,8 +96,8 @@ class LongKeySpace(_Reader, RowSpace):
     def get(self, key: bytes) -> bytes | None:
         if len(key) <= self._most:
             return self._space.get(key)
-        place = self._place(key, self._space.get)
-        return None if place is None else self._space.get(place)
+        row = self._row_of(key, self._space.get)
+        return None if row is None else self._space.get(row)
 
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Write rows as one batch, with the links that they need."""
@@ -127,9 +112,9 @@ class LongKeySpace(_Reader, RowSpace):
             elif value is not None:
                 batch[self._linked(key, batch)] = value
             else:
-                place = self._place(key, self._space.get)
-                if place is not None:
-                    batch[place] = None
+                row = self._row_of(key, self._space.get)
+                if row is not None:
+                    batch[row] = None
                     removed.append(key)
         try:
             self._space.write(batch)
@@ -143,7 +128,7 @@ class LongKeySpace(_Reader, RowSpace):
         return _Copy(self._space.copy(), self._limit)
 
     def _linked(self, key: bytes, batch: dict[bytes, bytes | None]) -> bytes:
-        """Return the key of the row that gets the value under a key, and add missing links to the batch."""
+        """Return the key of the row for the value under a whole key, and add missing links to the batch."""
 
         def number(link: bytes) -> bytes:
             found = batch.get(link) or self._space.get(link)
@@ -152,12 +137,12 @@ class LongKeySpace(_Reader, RowSpace):
                 found = batch[link] = self._parts.to_bytes(_NUMBER_BYTES, "big")
             return found
 
-        place = self._place(key, number)
-        assert place is not None
-        return place
+        row = self._row_of(key, number)
+        assert row is not None
+        return row
 
     def _unlink(self, key: bytes) -> None:
-        """Remove the links of a key to parts that are empty now, the last one first."""
+        """Remove the links of a key to parts that have become empty, the last one first."""
         links: list[tuple[bytes, bytes]] = []
 
         def remembered(link: bytes) -> bytes | None:
@@ -166,7 +151,7 @@ class LongKeySpace(_Reader, RowSpace):
                 links.append((link, _PARTS + number))
             return number
 
-        self._place(key, remembered)
+        self._row_of(key, remembered)
         for link, part in reversed(links):
             if any(True for _ in self._space.scan(part, end_of(part))):
                 return

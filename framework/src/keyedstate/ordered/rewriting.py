@@ -1,4 +1,4 @@
-"""Tables of bytes, whose restored entries have to be written anew where the types of the program differ."""
+"""Tables of bytes, whose restored entries are rewritten where the program registers other types."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from keyedstate.backend import AnyStateTable, StateMeta, StateTable
 
 
 class RewritingTable(ABC):
-    """A table that keeps bytes and can write them anew; it is this beside `StateTable`.
+    """A `StateTable` that stores bytes and can rewrite them.
 
-    For a table of objects the framework moves the converted ones into a new table instead.
+    For a table of objects the framework moves the converted objects into a new table instead.
     """
 
     @abstractmethod
@@ -23,17 +23,18 @@ class RewritingTable(ABC):
         of_namespaces: Callable[[Any], Any] | None,
         of_values: Callable[[Any], Any] | None,
     ) -> None:
-        """Write every entry of a restored state anew with the serializers of `meta`.
+        """Rewrite every entry of a restored state with the serializers of `meta`.
 
-        Each is read with the old serializers and converted by what is given, which is None where nothing has
-        to be; None is converted to None.  Where a conversion raises, the table stays as it was.  It is no
-        change that an incremental checkpoint has to hold.
+        Each entry is read with the old serializers and converted by the functions; without one, objects stay
+        as they are, and None stays None.  Where a conversion raises, the table is unchanged.  Rewriting is no
+        change for an incremental checkpoint.
         """
 
-    def going_on(self) -> AnyStateTable:
-        """Return the table that goes on over the entries with the types that they have by now.
+    def successor(self) -> AnyStateTable:
+        """Return the table that replaces this one after its types have changed.
 
-        The table itself, unless it is made for types of another sort; then nobody uses it any more.
+        By default the table itself.  A table made for a narrower group of types returns another one over the
+        same rows.
         """
-        assert isinstance(self, StateTable), "it is this beside StateTable"
+        assert isinstance(self, StateTable), "a rewriting table is a state table too"
         return self

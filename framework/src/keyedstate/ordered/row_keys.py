@@ -1,11 +1,10 @@
-"""How an address becomes the key of a row, and how it is read back.
+"""The key of a row: how an address is encoded and decoded.
 
 A row's key is the key group, in one byte up to 128 groups and else in two, then key and namespace as their
 serializers write them; for list and map state the number of the chunk or the map key follows.  So the rows of
-a key group, and those of an address, are one range each.  The parts need no lengths between them: a
-serializer reads back exactly the bytes that it wrote and sees nothing of what follows, so none writes bytes
-that begin with those of another value.  (Flink appends lengths for variable types, behind the value, where
-they settle no prefix.)
+a key group, and those of an address, are one range each.  No lengths are needed between the parts: a
+serializer reads back exactly the bytes that it wrote, so the bytes of no value begin with those of another.
+(Flink appends lengths for types of variable size.)
 """
 
 from __future__ import annotations
@@ -30,27 +29,20 @@ from keyedstate.types.scalars.text import SHORT_HEADS, are_short
 _ONE_BYTE_GROUPS = 128
 #: The bytes of the namespace of states that have none.
 _VOID = b"\0"
-#: A time in a row's key: with this added it is no less than 0, and its bytes have the order of times.
+#: Added to a time in a row's key: the sum is not negative, and its bytes have the order of times.
 _SIGN = 2**63
 _TIME_BYTES = 8
 
 
 class RowLayout:
-    """The keys of the rows of one state.
-
-    Parameters
-    ----------
-    meta : StateMeta
-        Its serializers are used in one thread only.
-    max_parallelism : int
-    """
+    """The keys of the rows of one state; belongs to one thread, as the serializers of its `meta` do."""
 
     def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
         self._key = meta.key_serializer
         self._namespace = meta.namespace_serializer
         self._width = 1 if max_parallelism <= _ONE_BYTE_GROUPS else 2
         self._groups = [group.to_bytes(self._width, "big") for group in range(max_parallelism)]
-        #: Of keys that are strings, what their rows' keys begin with, each byte as a character.
+        #: For keys that are strings: what rows of each key group begin with, each byte as a character.
         self._text_groups: list[str] = []
         key = meta.key_serializer
         bare = key.inner_serializer if isinstance(key, NullableSerializer) else key
@@ -58,20 +50,20 @@ class RowLayout:
             flag = "" if bare is key else "\0"
             self._text_groups = [group.decode("latin-1") + flag for group in self._groups]
         self._key_to_bytes = meta.key_serializer.to_bytes
-        #: The namespace that came last, and its bytes: most states have but one.
+        #: The namespace of the last call, and its bytes: most states have only one.
         self._last: Any = self
         self._last_bytes = b""
 
     def group_prefix(self, key_group: int) -> bytes:
-        """Return what the keys of all rows of a key group begin with."""
+        """Return the prefix of all rows of a key group."""
         return self._groups[key_group]
 
     def range_of(self, key_groups: KeyGroupRange) -> tuple[bytes, bytes]:
-        """Return the first key of a range of key groups, and the first one behind it."""
+        """Return the least key of a range of key groups, and the least one above the range."""
         return tuple(group.to_bytes(self._width, "big") for group in (key_groups.start, key_groups.end + 1))  # type: ignore[return-value]
 
     def address(self, key_group: int, key: Any, namespace: Any) -> bytes:
-        """Return the key of an address' row, or what the keys of its rows begin with."""
+        """Return the key of the row of an address, or the prefix of its rows."""
         if namespace is not self._last:
             self._last_bytes = self._namespace.to_bytes(namespace)
             self._last = namespace
@@ -82,7 +74,7 @@ class RowLayout:
         end, groups = self._namespace.to_bytes(namespace), self._groups
         if self._text_groups and _are_short_texts(keys):
             texts, heads, tail = self._text_groups, SHORT_HEADS, end.decode("latin-1")
-            # A third of what it takes to put bytes together; each character is a byte.
+            # Joining text takes a third of the time of joining bytes; each character is a byte.
             rows = [
                 f"{texts[group]}{heads[len(key)]}{key}{tail}"
                 for group, key in zip(key_groups, keys, strict=True)
@@ -106,12 +98,7 @@ class RowLayout:
         return int.from_bytes(row[: self._width], "big")
 
     def parse(self, row: bytes) -> tuple[Any, Any, int]:
-        """Return the key and the namespace of a row's key, and where in it they end.
-
-        Raises
-        ------
-        CorruptDataError
-        """
+        """Return the key and the namespace in a row's key, and where in it they end."""
         source = DataInputView(row)
         source.skip(self._width)
         key = self._key.deserialize(source)
@@ -119,7 +106,7 @@ class RowLayout:
         return key, namespace, source.position
 
     def parse_many(self, rows: list[bytes]) -> tuple[list[Any], list[Any]]:
-        """Return the keys and the namespaces of the keys of several rows, in which nothing follows these.
+        """Return the keys and the namespaces of several rows' keys, which must contain nothing else.
 
         Raises
         ------
@@ -130,12 +117,13 @@ class RowLayout:
             return keys, [VOID_NAMESPACE] * len(rows)
         parsed = list(map(self.parse, rows))
         for row, (_, _, end) in zip(rows, parsed, strict=True):
-            whole(row, end)
+            if end != len(row):
+                raise CorruptDataError(f"{len(row) - end} bytes follow the address in the key of a row", end)
         return [key for key, _, _ in parsed], [namespace for _, namespace, _ in parsed]
 
 
 def _are_short_texts(keys: list[Any]) -> bool:
-    """Return whether all keys are strings that have a short head: joining them is the cheapest look."""
+    """Return whether all keys are strings with a short head."""
     try:
         return are_short(keys)
     except TypeError:
@@ -143,16 +131,16 @@ def _are_short_texts(keys: list[Any]) -> bool:
 
 
 class TimeLayout(RowLayout):
-    """The keys of the rows of timers, whose namespaces are a time, or a time and a namespace."""
+    """The keys of the rows of timers, whose namespace is a time, or a time and a namespace."""
 
     def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
         super().__init__(meta, max_parallelism)
         namespace = meta.namespace_serializer
-        #: Of what follows the time in a namespace; None where nothing does.
+        #: The serializer of what follows the time in a namespace; None where nothing follows.
         self._rest = namespace.field_serializers[1] if isinstance(namespace, TupleSerializer) else None
 
     def time_prefix(self, key_group: int, time: int) -> bytes:
-        """Return what the keys of the rows of a key group and time begin with."""
+        """Return the prefix of the rows of a key group and time."""
         return self._groups[key_group] + (time + _SIGN).to_bytes(_TIME_BYTES, "big")
 
     def time_of(self, namespace: Any) -> int:
@@ -211,7 +199,7 @@ class TimeLayout(RowLayout):
         times = (np.frombuffer(data, ">u8").astype(np.uint64) ^ np.uint64(_SIGN)).view(np.int64).tolist()
         if self._rest is None:
             return self._key.from_bytes_many([row[start:] for row in rows]), times
-        # Those of one time are mostly of one namespace too.
+        # Timers of one time mostly have one namespace.
         rest, read, rests, keys = None, b"", [], []
         for row in rows:
             if rest is None or not row.startswith(read, start):
@@ -227,9 +215,3 @@ class TimeLayout(RowLayout):
 def layout_of(meta: StateMeta, max_parallelism: int) -> RowLayout:
     """Return the layout of a state's rows, or of timers."""
     return (TimeLayout if holds_timers(meta) else RowLayout)(meta, max_parallelism)
-
-
-def whole(row: bytes, end: int) -> None:
-    """Refuse bytes behind the part of a row's key that was read."""
-    if end != len(row):
-        raise CorruptDataError(f"{len(row) - end} bytes follow the address in the key of a row", end)

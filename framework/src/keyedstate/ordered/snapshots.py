@@ -1,4 +1,4 @@
-"""What reads a table while it goes on: its snapshot, the changes of an epoch, and the visitor."""
+"""What reads a table while its owner changes it: the snapshot, the changes of epochs, and the visitor."""
 
 from __future__ import annotations
 
@@ -15,14 +15,7 @@ from keyedstate.ordered.store import RowCopy, end_of
 
 
 class CopiedEntries(TableSnapshot[Any, Any, Any]):
-    """The entries of a table, in a copy of its rows.
-
-    Parameters
-    ----------
-    codec : EntryCodec
-        For the thread that reads.
-    copy : RowCopy
-    """
+    """The entries of a table in a copy of its rows, read with a codec for the reading thread."""
 
     def __init__(self, codec: EntryCodec, copy: RowCopy) -> None:
         self._codec = codec
@@ -43,7 +36,7 @@ class CopiedEntries(TableSnapshot[Any, Any, Any]):
 
 
 def groups_with_rows(layout: RowLayout, copy: RowCopy, key_groups: KeyGroupRange) -> Iterator[int]:
-    """Yield those of some key groups that have rows: one look for each, and one more."""
+    """Yield the key groups that have rows: one look-up for each, and one more."""
     following = key_groups.start
     while following in key_groups:
         end = end_of(layout.group_prefix(key_groups.end))
@@ -56,7 +49,7 @@ def groups_with_rows(layout: RowLayout, copy: RowCopy, key_groups: KeyGroupRange
 
 
 class CopiedChanges(TableChanges[Any, Any, Any]):
-    """The addresses that were written and removed; values are read from a copy when they are asked for."""
+    """The addresses that epochs have written and removed; values are read from a copy on demand."""
 
     def __init__(self, codec: EntryCodec, copy: RowCopy, written: list[bytes], removed: list[bytes]) -> None:
         self._codec = codec
@@ -77,19 +70,16 @@ class CopiedChanges(TableChanges[Any, Any, Any]):
 
     def written(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         for part in _parts(self._written.get(key_group, []), size):
-            namespaces, keys = self._parsed(part)
+            keys, namespaces = self._codec.layout.parse_many(part)
             yield EntryBatch(namespaces, keys, self._codec.read_many(self._copy, part))
 
     def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[Any, Any]]:
         for part in _parts(self._removed.get(key_group, []), size):
-            yield AddressBatch(*self._parsed(part))
+            keys, namespaces = self._codec.layout.parse_many(part)
+            yield AddressBatch(namespaces, keys)
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
         return [group for group in sorted({*self._written, *self._removed}) if group in key_groups]
-
-    def _parsed(self, addresses: list[bytes]) -> tuple[list[Any], list[Any]]:
-        keys, namespaces = self._codec.layout.parse_many(addresses)
-        return namespaces, keys
 
     def release(self) -> None:
         self._written, self._removed = {}, {}
@@ -102,15 +92,21 @@ def _parts(addresses: list[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 class OrderedVisitor(IncrementalVisitor[Any, Any, Any]):
-    """Walks in the order of the rows, so all that it keeps between two steps is where it is.
+    """Walks in the order of rows, so that between two steps it keeps a position only.
 
     Parameters
     ----------
     table : StateTable
     entries : callable
         Returns the entries from a row's key on.
-    codec : EntryCodec
+    group_of : callable
+        Returns the key group of an address.
     batch_size : int
+
+    Raises
+    ------
+    ValueError
+        If `batch_size` is below 1.
     """
 
     def __init__(

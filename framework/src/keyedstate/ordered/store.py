@@ -1,9 +1,8 @@
-"""The ordered byte store: what a backend implements where its state lies in rows of bytes.
+"""The ordered byte store: what a backend implements whose state is in rows of bytes.
 
 About a hundred lines make a backend: a space of rows per state (a column family, a database table), with
-look-up, ordered scan, atomic write batch and consistent copy.  Tables of every kind of state, lists, maps,
-changes of an epoch, snapshots and restores are derived from that (`keyedstate.ordered.table`); a
-backend overrides what it does better.
+look-up, ordered scan, atomic write batch and consistent copy.  `keyedstate.ordered` derives the tables of
+every kind of state, change tracking, snapshots and restores; a backend overrides what it does better.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ S = TypeVar("S", bound="OrderedStore")
 
 
 class RowReader(ABC):
-    """Rows of bytes, found by their key or in the order of their keys, byte by byte without a sign."""
+    """Rows of bytes, found by key or scanned in the order of keys, which compare as unsigned bytes."""
 
     @abstractmethod
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values under several keys, in their order, with None where there is no row."""
+        """Return the values under several keys, in their order, with None without a row."""
 
     @abstractmethod
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows from a key, included, to another, excluded; None for no end.
+        """Yield the rows from `start` up to `end`, which is excluded; None for no end.
 
-        The rows of a space must not be written before the scan is over or given up.
+        The rows of a space must not be written until the iteration has ended.
         """
 
 
 class RowCopy(RowReader):
-    """The rows of a space as they were when it was made; another thread may read it.
+    """The rows of a space as they were when the copy was made.
 
-    The owner goes on writing meanwhile.  A backend whose copies cannot do so claims no asynchronous
-    snapshots.
+    Another thread may read it while the owner writes.  A backend whose copies do not allow that claims no
+    asynchronous snapshots.
     """
 
     @abstractmethod
     def release(self) -> None:
-        """Give the copy up; calling it again does nothing."""
+        """Free the copy; calling it again does nothing."""
 
 
 class RowSpace(RowReader):
@@ -52,19 +51,19 @@ class RowSpace(RowReader):
     Attributes
     ----------
     max_key_bytes : int or None
-        The longest key that a row may have, at least 32; None without a limit.  A `WriteBuffer` over the
-        space takes longer ones all the same, and splits them into several rows.
+        The longest key of a row, at least 32; None without a limit.  A `WriteBuffer` over the space splits
+        longer keys into several rows.
     """
 
     max_key_bytes: int | None = None
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
-        """Return the value under a key, or None where there is no row."""
+        """Return the value under a key, or None without a row."""
 
     @abstractmethod
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Write values under keys, and remove the rows of those that are None: all of them or none."""
+        """Write values under keys and remove the rows whose value is None, atomically."""
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Write values under keys as one batch; of a repeated key the last value counts."""
@@ -72,26 +71,26 @@ class RowSpace(RowReader):
 
     @abstractmethod
     def copy(self) -> RowCopy:
-        """Return a consistent copy, in time that does not follow the number of rows."""
+        """Return a consistent copy, in time that does not depend on the number of rows."""
 
 
 class OrderedStore(ABC):
     """The rows of one backend instance, in a space per state.
 
-    Nothing has to survive the process: what lasts is what a snapshot writes.
+    Nothing has to survive the process: only snapshots are durable.
     """
 
     @abstractmethod
     def open_space(self, state: str) -> RowSpace:
-        """Return the empty space of a state; its name may hold any character."""
+        """Return the empty space of a state, whose name may contain any character."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything; copies may still be read, and what they need is freed with the last of them."""
+        """Free everything, but what live copies need: that is freed with the last of them."""
 
 
 def store_of(context: BackendContext, open_store: Callable[[BackendContext], S]) -> S:
-    """Return the store of an instance; it is opened at the first call and closed with the instance."""
+    """Return the store of an instance, opened at the first call and closed with the instance."""
     store: S | None = context.resources.get(_RESOURCE)
     if store is None:
         store = context.resources[_RESOURCE] = open_store(context)

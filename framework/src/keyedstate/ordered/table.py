@@ -1,4 +1,4 @@
-"""The tables over an ordered byte store: what all kinds of state share, and the table of single values."""
+"""The table over an ordered byte store that all kinds of state share, and the table of single values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from keyedstate.ordered.codecs import Entry, EntryCodec, Rows, ValueCodec, codec
 from keyedstate.ordered.rewriting import RewritingTable
 from keyedstate.ordered.snapshots import CopiedChanges, CopiedEntries, OrderedVisitor
 from keyedstate.ordered.store import end_of
-from keyedstate.ordered.touched_addresses import Presence
+from keyedstate.ordered.tracked_addresses import TrackedRows
 from keyedstate.ordered.write_buffer import ABSENT, WriteBuffer
 
 K = TypeVar("K")
@@ -30,9 +30,9 @@ V = TypeVar("V")
 U = TypeVar("U")
 C = TypeVar("C", bound=EntryCodec)
 
-#: A few milliseconds of an epoch.
+#: Entries that `OrderedTable.drop_expired` looks at in one call: a few milliseconds of an epoch.
 SWEEP_ENTRIES = 2_000
-#: Entries that are written anew at once.
+#: Entries that are rewritten together.
 _REWRITE_ENTRIES = 4096
 
 
@@ -51,7 +51,6 @@ class OrderedTable(
     """
 
     codec: C
-    #: Entries that `drop_expired` looks at in one call.
     sweep_entries = SWEEP_ENTRIES
 
     def __init__(
@@ -60,13 +59,13 @@ class OrderedTable(
         self._key_groups = key_groups
         self._max_parallelism = max_parallelism
         self.buffer = buffer
-        self.presence = Presence(self.exist)
+        self.tracked = TrackedRows(self.exist)
         #: Where the next `drop_expired` begins.
         self._swept = b""
         self.adopt(meta)
 
     def adopt(self, meta: StateMeta) -> None:
-        """Read and write with other serializers from now on."""
+        """Use other serializers from now on."""
         before: EntryCodec | None = getattr(self, "codec", None)
         self._meta = meta
         self.codec = codec_of(meta, self._max_parallelism)  # type: ignore[assignment]
@@ -95,7 +94,7 @@ class OrderedTable(
 
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
         address = self._address(key_group, key, namespace)
-        known = self.presence.known(address)
+        known = self.tracked.known(address)
         return self.exist([address])[0] if known is None else known
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
@@ -124,7 +123,7 @@ class OrderedTable(
 
     def _replace(self, address: bytes, value: V) -> None:
         rows = self.codec.rows(address, value)
-        if self.presence.note(address, True) is not False:
+        if self.tracked.note(address, True) is not False:
             self.delete_rows(address)
         self._put_rows(address, rows)
 
@@ -134,7 +133,7 @@ class OrderedTable(
             put(row, data, address)
 
     def _delete(self, address: bytes) -> None:
-        if self.presence.note(address, False) is not False:
+        if self.tracked.note(address, False) is not False:
             self.delete_rows(address)
 
     # -- all entries ----------------------------------------------------------------------------------------
@@ -147,15 +146,15 @@ class OrderedTable(
     def key_groups(self) -> KeyGroupRange:
         return self._key_groups
 
-    def holds(self, entries: int | None) -> None:
-        """Learn how many entries there are, where rows came in another way; None where nobody knows."""
-        self.presence.count = entries
+    def set_count(self, entries: int | None) -> None:
+        """Set the number of entries after rows were added past the table; None where it is not known."""
+        self.tracked.count = entries
 
     def __len__(self) -> int:
-        # While epochs are counted that is once at most; else it is as long as nothing changes.
-        if self.presence.count is None:
-            self.presence.count = self._counted()
-        return self.presence.count
+        # While epochs are tracked, this counts at most once; else again after each change.
+        if self.tracked.count is None:
+            self.tracked.count = self._counted()
+        return self.tracked.count
 
     def _counted(self) -> int:
         """Count the entries by a pass over all rows."""
@@ -168,7 +167,7 @@ class OrderedTable(
         return self._addresses()
 
     def _addresses(self) -> Iterator[tuple[K, N]]:
-        """Yield each address once: its rows follow one another, and no other's begins with it."""
+        """Yield each address once: its rows are consecutive, and no other address begins with it."""
         parse = self.codec.layout.parse
         address: bytes | None = None
         for row, _ in self.buffer.scan_all():
@@ -178,25 +177,15 @@ class OrderedTable(
                 yield key, namespace
 
     def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
-        """Return a visitor.
-
-        Raises
-        ------
-        ValueError
-            If `batch_size` is below 1.
-        """
-        return OrderedVisitor(self, self._entries_from, self._group_of, batch_size)
+        return OrderedVisitor(self, self._entries_from, self.codec.layout.group_of, batch_size)
 
     def _entries_from(self, row: bytes) -> Iterator[Entry]:
         return self.codec.entries(self.buffer.scan_all(row))
 
-    def _group_of(self, address: bytes) -> int:
-        return self.codec.layout.group_of(address)
-
     # -- snapshots, restores, changes --------------------------------------------------------------
 
     def write_back(self) -> None:
-        """Write all that is held in memory to the space."""
+        """Write all cached and pending rows to the space."""
         self.buffer.flush()
 
     def _reading_codec(self) -> C:
@@ -206,14 +195,14 @@ class OrderedTable(
         return CopiedEntries(self._reading_codec(), self.buffer.copy())
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        if self.presence.tracks:
+        if self.tracked.running is not None:
             addresses = [
                 self._address(key_group, key, namespace)
                 for namespace, key in zip(batch.namespaces, batch.keys, strict=True)
             ]
-            self.presence.note_many(addresses, True)
-        else:
-            self.presence.added(len(batch))
+            self.tracked.note_many(addresses, True)
+        elif self.tracked.count is not None:
+            self.tracked.count += len(batch)
         self._insert(key_group, batch)
 
     def _insert(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
@@ -224,18 +213,18 @@ class OrderedTable(
         self.buffer.put_many(rows)
 
     def begin_epoch(self, epoch: int) -> None:
-        self.presence.begin(epoch)
+        self.tracked.begin(epoch)
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        return CopiedChanges(self._reading_codec(), self.buffer.copy(), *self.presence.changed_since(epoch))
+        return CopiedChanges(self._reading_codec(), self.buffer.copy(), *self.tracked.changed_since(epoch))
 
     def forget_changes(self, epoch: int) -> None:
-        self.presence.forget(epoch)
+        self.tracked.forget(epoch)
 
     def drop_expired(self) -> None:
-        """Look at the next entries in the order of rows, and drop what is expired of them.
+        """Drop what is expired of the next `sweep_entries` entries in the order of rows.
 
-        So many at a call, `sweep_entries`; a pass over all of them takes as many calls as that needs.
+        After the last entry, the next call begins with the first one again.
         """
         expiry = self._meta.expiry
         if expiry is None:
@@ -246,7 +235,7 @@ class OrderedTable(
             seen += 1
             living = None if stored is None else expiry.live(stored)
             if living is not stored:
-                changed.append((self._group_of(last), key, namespace, living))
+                changed.append((self.codec.layout.group_of(last), key, namespace, living))
         following = end_of(last) if seen == self.sweep_entries else None
         self._swept = following or b""
         # Only now: rows must not be written while they are scanned.
@@ -257,7 +246,7 @@ class OrderedTable(
                 self.put(key_group, key, namespace, living)
 
     def _swept_from(self, row: bytes) -> Iterator[Entry]:
-        """Yield the entries to be looked at, from a row on; those from the first one begin a pass."""
+        """Yield the entries of a pass from a row on; an empty row begins the pass."""
         return self._entries_from(row)
 
     # -- other serializers -------------------------------------------------------------------------
@@ -329,7 +318,7 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
 
     def _replace(self, address: bytes, value: V) -> None:
         data = self._encode(value)
-        self.presence.note(address, True)
+        self.tracked.note(address, True)
         self.buffer.put(address, data)
 
     def _insert(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
@@ -347,10 +336,10 @@ class ValueTable(OrderedTable[K, N, V, ValueCodec]):
         data = self.codec.encode_many(list(values))
         if len(data) != len(rows):
             raise ValueError(f"{len(rows)} keys and {len(data)} values; give one of each for every entry")
-        self.presence.note_many(rows, True)
+        self.tracked.note_many(rows, True)
         self.buffer.put_columns(rows, data)
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
         rows = self.codec.layout.addresses(list(key_groups), list(keys), namespace)
-        self.presence.note_many(rows, False)
+        self.tracked.note_many(rows, False)
         self.buffer.put_many(dict.fromkeys(rows))

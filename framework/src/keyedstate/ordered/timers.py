@@ -1,4 +1,4 @@
-"""The table of timers over an ordered byte store, whose rows lie in the order of time."""
+"""The table of timers over an ordered byte store, whose rows are in the order of time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from keyedstate.types import VOID_NAMESPACE
 
 
 class OrderedTimerTable(ValueTable[Any, Any, Any], TimerTable):
-    """A row per timer: key group, time with its sign bit flipped, namespace, key; its value says nothing."""
+    """A row per timer: key group, time with its sign bit flipped, namespace, key; all values are the same."""
 
     def adopt(self, meta: StateMeta) -> None:
         super().adopt(meta)
         layout = self.codec.layout
-        assert isinstance(layout, TimeLayout), "that of a table of timers"
+        assert isinstance(layout, TimeLayout), "the layout of timers"
         self._layout = layout
         self._value = self.codec.encode(VOID_NAMESPACE)
 
@@ -38,7 +38,7 @@ class OrderedTimerTable(ValueTable[Any, Any, Any], TimerTable):
         layout = self._layout
         start = layout.group_prefix(key_group) if since is None else layout.time_prefix(key_group, since)
         if after is not None:
-            # The least key behind that of the timer.
+            # The least key above that of the timer.
             start = max(start, layout.address(key_group, *after) + b"\0")
         prefix = layout.group_prefix(key_group) if until is None else layout.time_prefix(key_group, until)
         rows = list(map(itemgetter(0), islice(self.buffer.scan_all(start, end_of(prefix)), size)))
@@ -52,7 +52,7 @@ class OrderedTimerTable(ValueTable[Any, Any, Any], TimerTable):
         new = [not found for found in self.exist(rows)]
         if not all(new):
             rows = list(compress(rows, new))
-        self.presence.note_changed(rows, True)
+        self.tracked.note_changed(rows, True)
         self.buffer.put_columns(rows, [self._value] * len(rows))
         return new
 
@@ -60,5 +60,5 @@ class OrderedTimerTable(ValueTable[Any, Any, Any], TimerTable):
         self, key_groups: Sequence[int], keys: Sequence[Any], namespaces: Sequence[Any]
     ) -> None:
         rows = self._layout.each_address(key_groups, keys, namespaces)
-        self.presence.note_changed(rows, False)
+        self.tracked.note_changed(rows, False)
         self.buffer.put_many(dict.fromkeys(rows))

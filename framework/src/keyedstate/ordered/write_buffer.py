@@ -1,4 +1,4 @@
-"""Rows that are yet to be written: they are read before the space's own, and written in batches."""
+"""Pending rows: reads see them before the rows of the space, and they are written in batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from keyedstate.ordered.long_keys import LongKeySpace
 from keyedstate.ordered.store import RowCopy, RowSpace, end_of
 
-#: Flink's ``RocksDBWriteBatchWrapper``: a batch is written at so many rows, or bytes.
+#: A batch is written at so many rows or bytes (Flink's ``RocksDBWriteBatchWrapper``).
 BATCH_ROWS = 500
 BATCH_BYTES = 2 << 20
 
@@ -17,20 +17,20 @@ ABSENT: Final = object()
 
 
 class WriteBuffer:
-    """The rows of a space with those that are not written yet: what was put is what is read.
+    """The rows of a space and those that are not written yet.
 
     Parameters
     ----------
     space : RowSpace
     rows, size : int
-        A batch is written when it has so many rows, or so many bytes.
+        The rows and the bytes at which a batch is written.
 
     Attributes
     ----------
     pending : dict
-        By key the value that is yet to be written; None for a row that is to be removed.
+        The values that are not written yet, by key; None for a row to be removed.
     stored : callable
-        Looks a key up in the space alone.
+        Looks up a key in the space alone.
     """
 
     def __init__(self, space: RowSpace, rows: int = BATCH_ROWS, size: int = BATCH_BYTES) -> None:
@@ -42,8 +42,7 @@ class WriteBuffer:
         self._rows = rows
         self._size = size
         self._bytes = 0
-        #: Prefixes under which rows are pending: a scan of another one needs no write.  None among them says
-        #: that rows are pending whose prefix nobody told.
+        #: Prefixes of pending rows, None for rows without one: a scan of another prefix needs no write.
         self._prefixes: set[bytes | None] = set()
 
     def get(self, key: bytes) -> bytes | None:
@@ -64,7 +63,7 @@ class WriteBuffer:
         return found  # type: ignore[return-value]
 
     def put(self, key: bytes, value: bytes | None, prefix: bytes | None = None) -> None:
-        """Write a row, or remove it where the value is None; `scan` is asked for its `prefix`, if at all."""
+        """Write a row, or remove it where the value is None; `prefix` is what `scan` may be called with."""
         pending = self.pending
         pending[key] = value
         self._prefixes.add(prefix)
@@ -73,7 +72,7 @@ class WriteBuffer:
             self.flush()
 
     def put_many(self, rows: dict[bytes, bytes | None]) -> None:
-        """Write several rows at once; what is many already is a batch of its own."""
+        """Write several rows at once; as many as a batch are a batch of their own."""
         if len(rows) >= self._rows:
             self.flush()
             self._space.write(rows)
@@ -82,7 +81,7 @@ class WriteBuffer:
             self.put(key, value)
 
     def put_columns(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Write several rows that no scan of a prefix is asked for."""
+        """Write several rows without a prefix, as columns."""
         if len(keys) >= self._rows:
             self.flush()
             self._space.put_many(keys, values)
@@ -91,18 +90,18 @@ class WriteBuffer:
             self.put(key, value)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows under a prefix that rows were put with; give it up before the next change."""
+        """Yield the rows under a prefix given to `put`; end the iteration before the next change."""
         if prefix in self._prefixes or None in self._prefixes:
             self.flush()
         return self._space.scan(prefix, end_of(prefix))
 
     def scan_all(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all rows of a range; give it up before the next change."""
+        """Yield all rows of a range; end the iteration before the next change."""
         self.flush()
         return self._space.scan(start, end)
 
     def flush(self) -> None:
-        """Write what is pending; where that raises, it is pending still."""
+        """Write the pending rows; where that raises, they stay pending."""
         if self.pending:
             self._space.write(self.pending)
             self.pending = {}
@@ -110,6 +109,6 @@ class WriteBuffer:
             self._bytes = 0
 
     def copy(self) -> RowCopy:
-        """Return a consistent copy of all rows."""
+        """Return a consistent copy of all rows, pending ones included."""
         self.flush()
         return self._space.copy()

@@ -1,4 +1,4 @@
-"""Restores: native files opened in place and cut to the range, other rows copied, entries added."""
+"""Restores: native files opened in place and cut to the range, rows copied, entries written."""
 
 from __future__ import annotations
 
@@ -25,15 +25,8 @@ CreateTable = Callable[[StateMeta, BackendContext], AnyStateTable]
 class RocksRestoreOperation(RestoreOperation):
     """Flink's ``RocksDBFullRestoreOperation`` and ``RocksDBIncrementalRestoreOperation``.
 
-    Of several native handles one may be opened in place (`choose_base`); rows of the others are copied as
-    they are.  What is canonical comes entry by entry, and so do the changes after a native base.
-
-    Parameters
-    ----------
-    handles : sequence of StateHandle
-    context : BackendContext
-    create_table : callable
-        The plugin's ``keyedstate_create_state_table``.
+    One of several native handles may be opened in place (`choose_base`); the rows of the others are copied.
+    Canonical entries, and the changes after a native snapshot, are written one by one.
     """
 
     def __init__(
@@ -50,7 +43,7 @@ class RocksRestoreOperation(RestoreOperation):
         self._context = context
         self._create_table = create_table
         self._tables: dict[str, AnyStateTable] = {}
-        #: Whether a base that was opened in place has rows that are not wanted.
+        #: Whether the database that was opened in place had rows outside the range.
         self._cut = False
 
     def restore(self) -> dict[str, AnyStateTable]:
@@ -93,7 +86,7 @@ class RocksRestoreOperation(RestoreOperation):
                 table.codec.next_number = handle.details["numbers"][meta.name]
         self._apply_changes(handle)
         for meta in handle.states:
-            self._table(meta).holds(None if outside else handle.all_entries[meta.name])
+            self._table(meta).set_count(None if outside else handle.all_entries[meta.name])
 
     def _copy(self, handle: NativeHandle) -> None:
         wanted = handle.key_groups.intersection(self._context.key_groups)
@@ -104,7 +97,7 @@ class RocksRestoreOperation(RestoreOperation):
                 table = self._table(meta)
                 if meta.name not in handle.native_entries:
                     continue
-                # Only rows of the wanted key groups, also where files have others that were cut off.
+                # Only rows of the wanted key groups: the files may contain others, which were cut off.
                 rows = other.open_space(meta.name).scan(*table.codec.layout.range_of(wanted))
                 if self._context.options[RESTORE_INGEST.name]:
                     table.write_back()
@@ -113,7 +106,7 @@ class RocksRestoreOperation(RestoreOperation):
                 else:
                     for key, value in rows:
                         table.buffer.put(key, value)
-                table.holds(None)
+                table.set_count(None)
                 numbers = handle.details["numbers"]
                 table.codec.next_number = max(table.codec.next_number, numbers[meta.name])
         self._apply_changes(handle)
@@ -129,16 +122,16 @@ class RocksRestoreOperation(RestoreOperation):
                     table.remove(key_group, key, namespace)
 
 
-def _outside(held: KeyGroupRange, wanted: KeyGroupRange) -> list[KeyGroupRange]:
-    """Return the key groups that are held and not wanted: those before, and those after."""
-    before = KeyGroupRange.of(held.start, min(held.end, wanted.start - 1))
-    after = KeyGroupRange.of(max(held.start, wanted.end + 1), held.end)
+def _outside(stored: KeyGroupRange, wanted: KeyGroupRange) -> list[KeyGroupRange]:
+    """Return the stored key groups that are not wanted: those before, and those after."""
+    before = KeyGroupRange.of(stored.start, min(stored.end, wanted.start - 1))
+    after = KeyGroupRange.of(max(stored.start, wanted.end + 1), stored.end)
     return [key_groups for key_groups in (before, after) if key_groups]
 
 
 @contextmanager
 def _opened(handle: NativeHandle, context: BackendContext) -> Iterator[RocksStore]:
-    """Open the files of a handle as a database of their own, which is deleted afterwards."""
+    """Open the files of a handle as a separate database, which is deleted afterwards."""
     other = BackendContext(handle.key_groups, context.max_parallelism, context.options, context.local_dir)
     with other.closing:
         handle.fetch(other.local_dir / DATABASE)

@@ -7,7 +7,6 @@ from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, BackendContext, Capability, ExpiryCleanup, StateKind, StateMeta
 from keyedstate.errors import NullNamespaceError, StateKindMismatchError, StateMigrationError
-from keyedstate.ordered.object_cache import weight_of
 from keyedstate.state.clock import UNKNOWN_TIME
 from keyedstate.state.context import KeyContext
 from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor
@@ -19,6 +18,7 @@ from keyedstate.state.registry.restored_tables import adapted, adopt
 from keyedstate.state.ttl.expiring_states import ExpiringStates
 from keyedstate.state.ttl_kinds import create_ttl_accessor
 from keyedstate.types import VOID, TypeSerializer, refuse_generic
+from keyedstate.types.weights import weight_of
 
 A = TypeVar("A", bound=StateAccessor)
 

@@ -99,7 +99,7 @@ def adopt(
                 table.replace_meta(meta)
             else:
                 table.rewrite(meta, *_conversions(old, meta, stamp))
-            return table.going_on()
+            return table.successor()
         made = _converted_table(table, meta, stamp, create_table)
     except KeyedStateError as error:
         raise StateConversionError(meta.name, str(error)) from error

@@ -1,4 +1,4 @@
-"""Which addresses were touched in which epoch, which of them had an entry, and how many entries there are."""
+"""The addresses that each epoch touched, which of them had an entry, and how many entries a table has."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from keyedstate.tables import EpochNotes
 
 A = TypeVar("A")
 
-#: What is known of a touched address: that it had an entry when the epoch began, and that it has one now.
+#: The bits of a touched address: it had an entry when the epoch began, and it has one now.
 _EXISTED, PRESENT = 1, 2
 _GROUP_SHIFT = 2
 
 
-class Touched(EpochNotes[dict[A, int]], Generic[A]):
-    """The touched addresses of a table, epoch by epoch.
+class TrackedAddresses(EpochNotes[dict[A, int]], Generic[A]):
+    """The touched addresses of a table, epoch by epoch, with what is known of each as bits.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Touched(EpochNotes[dict[A, int]], Generic[A]):
         self.count: int | None = 0
 
     def codes_since(self, epoch: int) -> dict[A, int]:
-        """Return what is known of the addresses that epochs above one have touched, the caller's own."""
+        """Return the addresses touched in the epochs above one, in a dict that the caller may change."""
         touched = self.since(epoch)
         if len(touched) == 1:
             return dict(touched[0])
@@ -42,14 +42,14 @@ class Touched(EpochNotes[dict[A, int]], Generic[A]):
         return codes
 
 
-class TouchedKeys(Touched[Any]):
-    """Touched addresses of which the table says, with each change, whether they had an entry.
+class TrackedKeys(TrackedAddresses[Any]):
+    """Touched addresses of a table that knows at each change whether the address had an entry.
 
-    A code is the key group and, in the two lowest bits, what is known.
+    A code is the key group, followed by the two bits.
     """
 
     def note(self, key: Any, key_group: int, existed: bool, present: bool) -> None:
-        """Note an address that had an entry, or none, and has one now, or none."""
+        """Note an address that had an entry or none, and has one now or none."""
         assert self.running is not None
         code = self.running.get(key)
         if code is None:
@@ -74,7 +74,7 @@ class TouchedKeys(Touched[Any]):
                 self.note(*each, present)
 
     def count_changed(self, keys: Sequence[Any], existed: Sequence[bool], present: bool) -> None:
-        """Count addresses that all have an entry now, or all have none."""
+        """Correct the number of entries for addresses that all have an entry now, or all have none."""
         if self.count is not None and not (present and all(existed)):
             changed = {key for key, had in zip(keys, existed, strict=True) if had is not present}
             self.count += len(changed) if present else -len(changed)
@@ -91,24 +91,24 @@ class TouchedKeys(Touched[Any]):
                 self.note(key, group, True, True)
 
     @staticmethod
-    def kinds(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the places of what was written, and of what was removed."""
+    def written_and_removed(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], ...]:
+        """Return the indices of the codes of written addresses, and of those of removed ones."""
         return (
             np.flatnonzero(codes & PRESENT),
             np.flatnonzero(codes & (PRESENT | _EXISTED) == _EXISTED),
         )
 
     @staticmethod
-    def groups(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the key groups."""
+    def key_groups(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the key groups of codes."""
         return codes >> _GROUP_SHIFT
 
 
-class Presence(Touched[bytes]):
-    """The touched addresses of a table, epoch by epoch.
+class TrackedRows(TrackedAddresses[bytes]):
+    """Touched addresses of a table that has to look up whether an address has an entry.
 
-    While epochs are counted, an address is looked up when it is first touched, and the number of entries is
-    known from then on; without epochs nothing is looked up and nothing known.
+    While epochs are tracked, an address is looked up when it is first touched, and the number of entries is
+    known from then on.  Without epochs nothing is looked up, and a change makes the number unknown.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Presence(Touched[bytes]):
         self._exist = exist
 
     def note(self, address: bytes, present: bool) -> bool | None:
-        """Note, before it is changed, an address that will have an entry or will have none.
+        """Note, before the change, an address that will have an entry or none.
 
         Returns whether it has one now; None where that is not known.
         """
@@ -165,15 +165,15 @@ class Presence(Touched[bytes]):
         running = self.running
         if running is None:
             return
+        before = 0 if present else _EXISTED | PRESENT
         if running.keys().isdisjoint(addresses):
-            running.update(dict.fromkeys(addresses, PRESENT if present else _EXISTED))
-            return
-        for address in addresses:
-            known = running.get(address, PRESENT if present else _EXISTED)
-            running[address] = known | PRESENT if present else known & ~PRESENT
+            running.update(dict.fromkeys(addresses, before ^ PRESENT))
+        else:
+            for address in addresses:
+                running[address] = running.get(address, before) ^ PRESENT
 
     def known(self, address: bytes) -> bool | None:
-        """Return whether an address has an entry, or None where only a look can tell."""
+        """Return whether an address has an entry, or None where that needs a look-up."""
         if self.running is None:
             return None
         bits = self.running.get(address)
@@ -181,25 +181,15 @@ class Presence(Touched[bytes]):
             bits = self._before(address)
         return None if bits is None else bool(bits & PRESENT)
 
-    @property
-    def tracks(self) -> bool:
-        """Whether epochs are counted."""
-        return self.running is not None
-
-    def added(self, entries: int) -> None:
-        """Count new entries that are no change of an epoch."""
-        if self.count is not None:
-            self.count += entries
-
     def changed_since(self, epoch: int) -> tuple[list[bytes], list[bytes]]:
-        """Return the addresses that epochs above one have written and removed."""
+        """Return the addresses that epochs above one have written, and those that they have removed."""
         known = self.codes_since(epoch)
         written = [address for address, bits in known.items() if bits & PRESENT]
         removed = [address for address, bits in known.items() if bits & (_EXISTED | PRESENT) == _EXISTED]
         return written, removed
 
     def _before(self, address: bytes) -> int | None:
-        """Return what is known of an address from the epochs before the running one."""
+        """Return what the epochs before the running one tell of an address."""
         for touched in reversed(self._notes.values()):
             if touched is not self.running:
                 bits = touched.get(address)
