@@ -31,15 +31,15 @@ VISITOR_STEP = integer(
 
 @hookimpl
 def keyedstate_describe_backend() -> BackendDescription:
-    """Say what the backend is and can do."""
+    """Describe the backend and what it can do."""
     return BackendDescription(
         # Equal to the entry point's name in pyproject.toml.
         name="template",
         version=version("keyedstate-template"),
-        # The hook versions that this source was written for; raise the second when you tried a newer one.
+        # The hook versions that this source was written for; raise the second after a test with a newer one.
         hook_api=(1, 1),
         summary="One dict per key group: a backend to copy and change.",
-        # What is claimed here is what the contract kit tests, so claim nothing that does not hold.
+        # The contract kit tests what is claimed here.
         capabilities={
             Capability.STATE_KINDS: Level.FULL,
             Capability.ASYNC_SNAPSHOT: Level.NEVER,
@@ -54,13 +54,13 @@ def keyedstate_describe_backend() -> BackendDescription:
 
 @hookimpl
 def keyedstate_create_state_table(meta: StateMeta, context: BackendContext) -> TemplateTable[Any, Any, Any]:
-    """Return an empty table for one state; what tables share belongs into ``context.resources``."""
+    """Return an empty table for one state; objects that tables share belong in ``context.resources``."""
     return TemplateTable(meta, context.key_groups, context.options[VISITOR_STEP.name])
 
 
 @hookimpl
 def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStrategy:
-    """Return how snapshots are taken: the one that needs nothing but `TemplateTable.snapshot`."""
+    """Return the full snapshot, which needs `TemplateTable.snapshot` only."""
     return FullSnapshotStrategy(context)
 
 
@@ -68,5 +68,5 @@ def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStra
 def keyedstate_create_restore_operation(
     handles: Sequence[StateHandle], context: BackendContext
 ) -> RestoreOperation:
-    """Return how state comes back: the one that needs nothing but `TemplateTable.restore_entries`."""
+    """Return the full restore, which needs `TemplateTable.restore_entries` only."""
     return FullRestoreOperation(handles, context, keyedstate_create_state_table)

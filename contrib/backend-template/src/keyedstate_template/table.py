@@ -1,4 +1,4 @@
-"""The state table: where the entries of one state live."""
+"""The state table: the entries of one state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TemplateTable(StateTable[K, N, V], ExpiryCleanup):
     ----------
     meta : StateMeta
     key_groups : KeyGroupRange
-        The key groups that the table owns; no other one ever comes.
+        The key groups that the table owns; it gets no others.
     visitor_step : int
         Most entries that a visitor shows in one step.
     """
@@ -49,7 +49,7 @@ class TemplateTable(StateTable[K, N, V], ExpiryCleanup):
         self._meta = meta
 
     def drop_expired(self) -> None:
-        """Drop expired entries, and what is expired of lists and maps, in one pass over the table."""
+        """Drop expired entries, and expired parts of lists and maps, in one pass over the table."""
         if self._meta.expiry is None:
             return
         for entries in self._groups.values():
@@ -108,4 +108,4 @@ class _View(TableSnapshot[K, N, V]):
             yield EntryBatch(namespaces, keys, [value for _, value in batch])
 
     def release(self) -> None:
-        """Do nothing: a view holds nothing back."""
+        """Do nothing: a view has copied nothing."""

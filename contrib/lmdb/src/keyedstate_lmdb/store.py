@@ -35,7 +35,7 @@ class MapFullError(KeyedStateError):
 class LmdbStore(OrderedStore):
     """An environment in the private folder of an instance.
 
-    It is never synchronized to the disk: nothing of it has to survive the process.
+    It is never synchronized to the disk, since it need not survive the process.
     """
 
     def __init__(self, context: BackendContext) -> None:
@@ -53,7 +53,7 @@ class LmdbStore(OrderedStore):
         self._users = 1
 
     def open_space(self, state: str) -> RowSpace:
-        """Return a new database; it has a number for a name, since a state's may be long."""
+        """Return a new database; its name is a number, since the name of a state may be long."""
         self._spaces += 1
         database = self.environment.open_db(f"state_{self._spaces}".encode())
         return LmdbSpace(self, state, database)
@@ -121,7 +121,7 @@ class LmdbSpace(RowSpace):
             raise MapFullError(self._state, self._store.size) from error
 
     def copy(self) -> RowCopy:
-        """Return a read transaction, which sees what is committed now."""
+        """Return a read transaction, which sees the rows that are committed now."""
         return _Copy(self._store, self._reading())
 
 

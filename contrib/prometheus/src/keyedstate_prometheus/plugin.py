@@ -15,7 +15,7 @@ FILE = "prometheus.file"
 
 @hookimpl
 def keyedstate_metric_reporter(options: Mapping[str, str]) -> Callable[[EpochMetrics], None] | None:
-    """Return what writes the file; None where none is named."""
+    """Return the function that writes the file; None without a file."""
     if FILE not in options:
         return None
     path = Path(options[FILE])

@@ -29,17 +29,17 @@ GAUGES = {
     "longest_chain": "The most deltas on a full snapshot.",
     "failed_full_snapshots": "Full snapshots that failed since the last completed one.",
 }
-#: Operators that are kept in the file; those that have had no epoch for longest make room.
+#: Operators in the file; the one whose last epoch is oldest is dropped first.
 OPERATORS_KEPT = 200
 
 
 class TextFile:
-    """Keeps the metrics of operators, and a file up to date with them.
+    """Keeps the last metrics of operators, and writes them to a file.
 
     Parameters
     ----------
     path : Path
-        Of the file, in a folder that exists.
+        The file, in an existing folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,12 +51,12 @@ class TextFile:
         self._dropped: dict[tuple[str, str], Counter[str]] = {}
 
     def report(self, metrics: EpochMetrics) -> None:
-        """Take the metrics of one epoch and write the file anew."""
+        """Add the metrics of one epoch and rewrite the file."""
         operator = (metrics.uid, metrics.query_id)
         with self._lock:
             before = self._last.get(operator)
             totals = self._totals.setdefault(operator, Counter())
-            # An epoch that ran again has been counted.
+            # An epoch that ran again is counted already.
             if before is None or metrics.epoch > before.epoch:
                 totals.update({name: getattr(metrics, name) for name in COUNTERS} | {"epochs": 1})
                 self._dropped.setdefault(operator, Counter()).update(metrics.rows_dropped)

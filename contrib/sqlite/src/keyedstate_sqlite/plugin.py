@@ -26,7 +26,7 @@ from keyedstate_sqlite.store import SqliteStore
 BATCH_ROWS = integer(
     "sqlite.batch-rows",
     500,
-    "Rows that are written in one transaction; until then they are kept in memory.",
+    "Rows that are written in one transaction; until then they are in memory.",
     low=1,
 )
 

@@ -9,26 +9,26 @@ from pathlib import Path
 from keyedstate.backend import BackendContext
 from keyedstate.ordered import OrderedStore, RowCopy, RowReader, RowSpace
 
-#: Rows that a scan takes at once, and keys that one statement asks for: SQLite takes 999 parameters or more.
+#: Rows that a scan fetches at once, and keys of one statement: SQLite allows at least 999 parameters.
 _ROWS_AT_ONCE = 500
 
 
 class SqliteStore(OrderedStore):
     """A database in the private folder of an instance.
 
-    It is never synchronized to the disk: nothing of it has to survive the process.
+    It is never synchronized to the disk, since it need not survive the process.
     """
 
     def __init__(self, context: BackendContext) -> None:
         self._path = context.local_dir / "state.sqlite"
         self._connection = _connected(self._path)
         self._connection.execute("PRAGMA synchronous = OFF")
-        # In this mode a reader keeps seeing what was there when it began, and holds up no writer.
+        # In this mode a reader sees the state of its beginning, and blocks no writer.
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._spaces = 0
 
     def open_space(self, state: str) -> RowSpace:
-        """Return a new table; it has a number for a name, since a state's may hold any character."""
+        """Return a new table; its name is a number, since the name of a state may contain any character."""
         self._spaces += 1
         table = f"state_{self._spaces}"
         self._connection.execute(f"CREATE TABLE {table} (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
@@ -39,7 +39,7 @@ class SqliteStore(OrderedStore):
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    # A copy is made in one thread and read in another, never in two at a time.
+    # One thread makes a copy and another one reads it, never two at a time.
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
 
@@ -93,7 +93,7 @@ class SqliteSpace(_Reader, RowSpace):
             )
 
     def copy(self) -> RowCopy:
-        """Return a transaction of another connection, which sees what is committed now."""
+        """Return a transaction of another connection, which sees the rows that are committed now."""
         return _Copy(self._connect(), self._table)
 
 

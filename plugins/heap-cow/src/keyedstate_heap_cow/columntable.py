@@ -1,12 +1,12 @@
-"""The state table of numbers in columns: a key has a number by its bytes, a field of the values is an array.
+"""The state table of numbers in columns: each field of the values is an array, indexed by entry numbers.
 
-An entry gets the next number when it comes and keeps it when it is removed: then it is only not `live`.
-Where more entries are gone than there are, those that remain are numbered anew.
+An entry is found by the bytes of its key and gets the next number when it is added.  A removed entry keeps
+its number and is no longer `live`.  When most entries are removed ones, the others are renumbered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,7 +35,13 @@ from keyedstate.tables import (
     is_numeric,
 )
 from keyedstate.types import VOID, AccumulatorsSerializer
-from keyedstate_heap_cow.captured import Addresses, ColumnsChanges, ColumnsSnapshot, columns_of, struct_of
+from keyedstate_heap_cow.column_snapshot import (
+    Addresses,
+    ColumnsChanges,
+    ColumnsSnapshot,
+    columns_of,
+    struct_of,
+)
 from keyedstate_heap_cow.keybytes import KeyBytes, Keys, has_bytes
 from keyedstate_heap_cow.keyindex import KeyIndex
 
@@ -46,11 +52,11 @@ U = TypeVar("U")
 
 Slots = npt.NDArray[np.int64]
 
-#: What `live` says of an entry.
-GONE, THERE, NONE = 0, 1, 2
-#: The epoch of what was there before the first one.
+#: The liveness of an entry: removed, with a value, with the value None.
+GONE, PRESENT, NONE = 0, 1, 2
+#: The epoch of entries that are older than the first one.
 _BEFORE = -(2**62)
-#: So many entries may be gone before anything is numbered anew.
+#: Removed entries below which nothing is renumbered.
 _FEW = 4096
 #: Entries of a step of an iteration.
 _STEP = 4096
@@ -64,18 +70,18 @@ def fits(meta: StateMeta) -> bool:
         and isinstance(value, AccumulatorsSerializer)
         and all(is_numeric(field.type) for field in value.arrow_type)
         and has_bytes(key.arrow_type)
-        # A single column of structs is no tuple of columns: there may be none of them.
+        # Keys that are null structs would have no columns of their parts.
         and not (key.null_is_value and pa.types.is_struct(key.arrow_type))
     )
 
 
 class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTable[N]):
-    """A table of columns: a snapshot holds the arrays, and the owner goes on with copies of them.
+    """A table of columns: a snapshot keeps the arrays, and the owner continues with copies of them.
 
     Parameters
     ----------
     meta : StateMeta
-        For which `fits`.
+        One for which `fits` is true.
     key_groups : KeyGroupRange
     """
 
@@ -88,27 +94,27 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         self._spaces: list[N] = []
         self._space_numbers: dict[N, int] = {}
         capacity = self._index.capacity
-        #: Whether there is an entry: `GONE`, `THERE`, or `NONE` for one whose value is None.
+        #: The liveness of each entry: `GONE`, `PRESENT` or `NONE`.
         self._live = np.zeros(capacity, np.uint8)
-        #: The fields of the values.  These and `_live` are never changed while a snapshot holds them.
+        #: The fields of the values.  These and `_live` never change while a snapshot keeps them.
         self._fields = [
             Column(np.zeros(capacity, column_dtype(field.type)), np.zeros(capacity, np.bool_))
             for field in meta.value_serializer.arrow_type
         ]
-        #: Tokens of the snapshots that hold the present arrays; they take theirs out from any thread.
-        self._holders: set[object] = set()
-        #: The epochs in which an entry came and was changed last.
+        #: Tokens of the snapshots that keep these arrays; a snapshot removes its own in any thread.
+        self._readers: set[object] = set()
+        #: The epochs in which an entry was added, and changed last.
         self._born = np.full(capacity, _BEFORE, np.int64)
         self._changed = np.full(capacity, _BEFORE, np.int64)
         self._count = 0
         self._gone = 0
-        #: So many may be gone before what remains is numbered anew.
+        #: Removed entries at which the others are renumbered.
         self._most_gone = _FEW
-        #: How often the entries were numbered anew.
+        #: How often the entries were renumbered.
         self.numbering = 0
-        #: The epoch that is running; None before the first one, in which nothing is noted.
+        #: The running epoch; None before the first one, when changes are not tracked.
         self._epoch: int | None = None
-        #: By epoch the entries that were written, each once, and those that were removed with their birth.
+        #: By epoch the entries that were written, each once, and those that were removed, with their `_born`.
         self._written: dict[int, list[Slots]] = {}
         self._removed: dict[int, list[tuple[Slots, Slots]]] = {}
 
@@ -140,9 +146,9 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         namespaces: Sequence[N],
         which: npt.NDArray[np.int32] | None = None,
     ) -> LocatedEntries:
-        """Find the entries of rows; what is new gets a number, and nothing else yet."""
+        """Find the entries of rows; a new one gets a number, and nothing else yet."""
         if self._gone > self._most_gone and 2 * self._gone > self._index.count:
-            self._number_anew()
+            self._renumber()
         spaces = np.fromiter(map(self._space, namespaces), np.int32, len(namespaces))
         if which is not None:
             spaces = spaces[which]
@@ -162,7 +168,7 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         return number
 
     def _grow(self) -> None:
-        """Make the arrays as long as the index; what is new in them says that nothing is there."""
+        """Make the arrays as long as the index; new elements say that there is no entry."""
         more = self._index.capacity - len(self._live)
         if more <= 0:
             return
@@ -176,26 +182,26 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
             )
             for field in self._fields
         ]
-        self._holders = set()
+        self._readers = set()
 
     def _own(self) -> None:
-        """Copy the arrays that a snapshot holds, before they are changed."""
-        if self._holders:
+        """Copy the arrays before a change where a snapshot keeps them."""
+        if self._readers:
             self._live = self._live.copy()
             self._fields = [Column(field.values.copy(), field.there.copy()) for field in self._fields]
-            self._holders = set()
+            self._readers = set()
 
     def read(self, slots: Slots) -> list[Column]:
-        """Return the fields of entries; nothing of those that are gone."""
-        # What is gone, and what is None, has no field that is there.
-        made = []
+        """Return the fields of entries; those of removed entries are missing."""
+        # Removed entries, and those that are None, have no field.
+        columns = []
         for field in self._fields:
-            there = field.there[slots]
-            made.append(Column(field.values[slots], None if there.all() else there))
-        return made
+            present = field.there[slots]
+            columns.append(Column(field.values[slots], None if present.all() else present))
+        return columns
 
     def write(self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None) -> None:
-        """Write distinct entries; `nones` says which of them hold None."""
+        """Write distinct entries; `nones` says which of them have the value None."""
         self._own()
         epoch = self._epoch
         self._set(slots, columns, nones, _BEFORE if epoch is None else epoch)
@@ -216,10 +222,10 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
             self._born[new] = epoch
             self._count += len(new)
             self._gone -= len(new)
-        self._live[slots] = THERE if nones is None else np.where(nones, NONE, THERE)
+        self._live[slots] = PRESENT if nones is None else np.where(nones, NONE, PRESENT)
 
     def take_out(self, slots: Slots) -> None:
-        """Remove distinct entries, those of them that are there."""
+        """Remove those of distinct entries that exist."""
         slots = slots[self._live[slots] != GONE]
         if not len(slots):
             return
@@ -231,15 +237,15 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         self._gone += len(slots)
         if self._epoch is not None:
             self._removed.setdefault(self._epoch, []).append((slots, self._born[slots]))
-            # Should it come back within the epoch, it is written anew.
+            # If it is added again within the epoch, it counts as written again.
             self._changed[slots] = _BEFORE
 
     def live(self, slots: Slots) -> npt.NDArray[np.uint8]:
-        """Return what is known of entries: `GONE`, `THERE` or `NONE`."""
+        """Return the liveness of entries: `GONE`, `PRESENT` or `NONE`."""
         return self._live[slots]
 
-    def _number_anew(self) -> None:
-        """Forget what is gone, but for what changes have to tell of."""
+    def _renumber(self) -> None:
+        """Drop removed entries, except those that belong to tracked changes, and renumber the others."""
         index = self._index
         kept_flags = self._live[: index.count] != GONE
         for removals in self._removed.values():
@@ -247,10 +253,10 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
                 kept_flags[slots] = True
         kept = np.flatnonzero(kept_flags)
         numbers = np.cumsum(kept_flags) - 1
-        spaces, places = np.unique(index.entries["space"][kept], return_inverse=True)
+        spaces, space_of = np.unique(index.entries["space"][kept], return_inverse=True)
         self._spaces = [self._spaces[space] for space in spaces.tolist()]
         self._space_numbers = {space: number for number, space in enumerate(self._spaces)}
-        self._index = index.keep(kept, places.reshape(-1).astype(np.int32))
+        self._index = index.keep(kept, space_of.reshape(-1).astype(np.int32))
         self._written = {
             epoch: [numbers[slots[kept_flags[slots]]] for slots in written]
             for epoch, written in self._written.items()
@@ -261,7 +267,7 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         }
         self._live, self._born, self._changed = self._live[kept], self._born[kept], self._changed[kept]
         self._fields = [field.take(kept) for field in self._fields]
-        self._holders = set()
+        self._readers = set()
         self._gone = len(kept) - self._count
         self._most_gone = 2 * self._gone + _FEW
         self.numbering += 1
@@ -270,7 +276,7 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
     # -- one entry ----------------------------------------------------------------------------------------
 
     def _find(self, key_groups: Sequence[int], keys: Sequence[K], namespace: N) -> Slots:
-        """Return the numbers of entries; -1 where there is none and never was."""
+        """Return the numbers of entries; -1 where there never was one."""
         space = self._space_numbers.get(namespace)
         if space is None or not len(keys):
             return np.full(len(keys), -1, np.int64)
@@ -285,12 +291,11 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         return self._keys.encode(self._keys.columns(self._meta.key_serializer.to_arrow(keys)))
 
     def _values_at(self, slots: Slots) -> list[Any]:
-        """Return the values of entries, None where there is none."""
-        there = slots >= 0
-        kinds = np.where(there, self._live[slots], GONE)
-        if not (kinds == THERE).any():
+        """Return the values of entries, with None where there is none."""
+        kinds = np.where(slots >= 0, self._live[slots], GONE)
+        if not (kinds == PRESENT).any():
             return [None] * len(slots)
-        values = self._meta.value_serializer.from_arrow(self._struct(self.read(slots), kinds != THERE))
+        values = self._meta.value_serializer.from_arrow(self._struct(self.read(slots), kinds != PRESENT))
         return values
 
     def _struct(self, columns: Sequence[Column], missing: npt.NDArray[np.bool_]) -> pa.StructArray:
@@ -305,29 +310,14 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         return slot >= 0 and bool(self._live[slot] != GONE)
 
     def get_for_update(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Return the value, and count it as changed; nothing in it could be changed in place."""
+        """Return the value, which is immutable, and count it as changed."""
         return self.get_many_for_update((key_group,), (key,), namespace)[0]
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
         self.put_many((key_group,), (key,), namespace, (value,))
 
-    def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        old = self.get(key_group, key, namespace)
-        self.put(key_group, key, namespace, value)
-        return old
-
     def remove(self, key_group: int, key: K, namespace: N) -> None:
         self.remove_many((key_group,), (key,), namespace)
-
-    def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        old = self.get(key_group, key, namespace)
-        self.remove(key_group, key, namespace)
-        return old
-
-    def transform(
-        self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
-    ) -> None:
-        self.put(key_group, key, namespace, function(self.get(key_group, key, namespace), value))
 
     # -- many entries -------------------------------------------------------------------------------------
 
@@ -340,10 +330,10 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
     ) -> list[V | None]:
         groups, wanted = _equally_long(key_groups, keys)
         slots = self._find(groups, wanted, namespace)
-        there = np.unique(slots[slots >= 0])
-        there = there[self._live[there] != GONE]
-        if len(there):
-            self.write(there, self.read(there), self._live[there] == NONE)
+        found = np.unique(slots[slots >= 0])
+        found = found[self._live[found] != GONE]
+        if len(found):
+            self.write(found, self.read(found), self._live[found] == NONE)
         return self._values_at(slots)
 
     def put_many(
@@ -357,18 +347,15 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
             array = self._meta.value_serializer.to_arrow(given)
             located = self._located(groups, wanted, namespace)
             last = np.empty(len(located), np.int64)
-            # Of several assignments to one place the last one counts.
+            # Of several assignments to one index the last one counts.
             last[located.codes] = np.arange(len(wanted))
-            self._write_array(located.slots, array.take(pa.array(last)))
+            self.write(located.slots, *columns_of(array.take(pa.array(last))))
 
     def _located(self, groups: Sequence[int], keys: Sequence[K], namespace: N) -> _Located:
         columns = self._keys.columns(self._meta.key_serializer.to_arrow(keys))
         located = self.locate(columns, np.fromiter(groups, np.int32, len(keys)), [namespace])
         assert isinstance(located, _Located)
         return located
-
-    def _write_array(self, slots: Slots, values: pa.StructArray) -> None:
-        self.write(slots, *columns_of(values))
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
         slots = self._find(*_equally_long(key_groups, keys), namespace)
@@ -397,11 +384,6 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
 
     # -- all entries --------------------------------------------------------------------------------------
 
-    def keys(self, namespace: N) -> Iterator[K]:
-        for key, other in self.keys_and_namespaces():
-            if other == namespace:
-                yield key
-
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
         snapshot = self.snapshot()
         try:
@@ -415,11 +397,11 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         return AddressVisitor(self, batch_size)
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
-        """Take a snapshot: a reference to each array, whatever the number of entries."""
-        token, holders = object(), self._holders
-        holders.add(token)
+        """Take a snapshot: it refers to the arrays, whatever the number of entries."""
+        token, readers = object(), self._readers
+        readers.add(token)
         return ColumnsSnapshot(
-            self._addresses(), self._live, tuple(self._fields), NONE, lambda: holders.discard(token)
+            self._addresses(), self._live, tuple(self._fields), NONE, lambda: readers.discard(token)
         )
 
     def _addresses(self) -> Addresses:
@@ -437,7 +419,7 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         found = [slots for at, written in self._written.items() if at > epoch for slots in written]
         written = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
         written = written[self._live[written] != GONE]
-        # One that came after the epoch was not there when it ended.
+        # An entry that was added after the epoch is no removal.
         gone = [
             slots[born <= epoch]
             for at, removals in self._removed.items()
@@ -474,8 +456,8 @@ class _Located(LocatedEntries):
     @property
     def exist(self) -> npt.NDArray[np.bool_]:
         self._check()
-        there: npt.NDArray[np.bool_] = self._table.live(self.slots) != GONE
-        return there
+        exist: npt.NDArray[np.bool_] = self._table.live(self.slots) != GONE
+        return exist
 
     def read(self) -> list[Column]:
         self._check()

@@ -1,7 +1,7 @@
 """Columns of keys as bytes, and bytes as columns of keys, without an object for a key.
 
-Text and binary are their own bytes, and numbers eight bytes each.  A tuple is its parts one behind the other:
-a byte that says whether the part is there, the length where it is text, and the bytes.  Equal keys have equal
+Text and binary are their own bytes, and numbers eight bytes each.  A tuple is its parts one after the other:
+a byte that says whether the part is null, the length where it is text, and the bytes.  Equal keys have equal
 bytes: all NaNs are one key, and -0.0 is 0.0.
 """
 
@@ -20,10 +20,10 @@ from keyedstate.tables import array_of, column_of, is_numeric
 from keyedstate_heap_cow.keyindex import copy_bytes
 
 Bytes = npt.NDArray[np.uint8]
-Places = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int64]
 Lengths = npt.NDArray[np.int32]
-#: Bytes of many keys, and where each begins and how long it is; a length of -1 is the null key.
-Keys = tuple[Bytes, Places, Lengths]
+#: The bytes of many keys, the start and the length of each; a length of -1 is the null key.
+Keys = tuple[Bytes, Offsets, Lengths]
 
 _NUMBER = 8
 _LENGTH = 4
@@ -31,12 +31,12 @@ _MOST = np.iinfo(np.int32).max
 
 
 class KeyBytes:
-    """How the keys of a table are bytes.
+    """Encodes the keys of a table as bytes, and decodes them.
 
     Parameters
     ----------
     arrow_type : pyarrow.DataType
-        Of the keys, for which `has_bytes`.
+        The type of the keys; `has_bytes` is true for it.
     """
 
     def __init__(self, arrow_type: pa.DataType) -> None:
@@ -68,17 +68,17 @@ class KeyBytes:
         starts = np.cumsum(lengths) - lengths
         data = np.zeros(max(int(lengths.sum()), 1), np.uint8)
         cursor = starts.copy()
-        for type_, (source, places, own) in zip(self._types, leaves, strict=True):
+        for type_, (source, begins, own) in zip(self._types, leaves, strict=True):
             data[cursor] = own >= 0
             cursor += 1
             if not is_numeric(type_):
                 copy_bytes(own.view(np.uint8), _every(_LENGTH, rows), data, cursor, _all(_LENGTH, rows))
                 cursor += _LENGTH
-            copy_bytes(source, places, data, cursor, own)
+            copy_bytes(source, begins, data, cursor, own)
             cursor += _NUMBER if is_numeric(type_) else np.maximum(own, 0)
         return data, starts, lengths.astype(np.int32)
 
-    def decode(self, data: Bytes, starts: Places, lengths: Lengths) -> pa.Array:
+    def decode(self, data: Bytes, starts: Offsets, lengths: Lengths) -> pa.Array:
         """Return keys as an array of their type.
 
         Raises
@@ -92,10 +92,10 @@ class KeyBytes:
         cursor = starts.astype(np.int64)
         parts = []
         for type_ in self._types:
-            there = data[cursor] != 0
+            present = data[cursor] != 0
             cursor += 1
             if is_numeric(type_):
-                own = np.where(there, _NUMBER, -1).astype(np.int32)
+                own = _lengths_of(present)
                 parts.append(_array(type_, data, cursor, own))
                 cursor += _NUMBER
                 continue
@@ -108,7 +108,7 @@ class KeyBytes:
 
 
 def has_bytes(arrow_type: pa.DataType) -> bool:
-    """Return whether keys of a type can be turned into bytes here."""
+    """Return whether `KeyBytes` can encode keys of a type."""
     if pa.types.is_struct(arrow_type):
         return bool(arrow_type.num_fields) and all(_is_leaf(field.type) for field in arrow_type)
     return _is_leaf(arrow_type)
@@ -151,7 +151,7 @@ def _lengths_of(present: npt.NDArray[np.bool_]) -> Lengths:
     return np.where(present, _NUMBER, -1).astype(np.int32)
 
 
-def _array(arrow_type: pa.DataType, data: Bytes, starts: Places, lengths: Lengths) -> pa.Array:
+def _array(arrow_type: pa.DataType, data: Bytes, starts: Offsets, lengths: Lengths) -> pa.Array:
     rows = len(starts)
     if is_numeric(arrow_type):
         dtype: type[Any] = np.float64 if pa.types.is_floating(arrow_type) else np.int64
@@ -175,7 +175,7 @@ def _array(arrow_type: pa.DataType, data: Bytes, starts: Places, lengths: Length
     return pa.Array.from_buffers(arrow_type, rows, buffers)
 
 
-def _every(step: int, rows: int) -> Places:
+def _every(step: int, rows: int) -> Offsets:
     return np.arange(0, step * rows, step, dtype=np.int64)
 
 

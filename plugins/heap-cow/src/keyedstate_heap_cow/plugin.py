@@ -24,7 +24,7 @@ from keyedstate_heap_cow.table import CopyOnWriteTable
 
 try:
     from keyedstate_heap_cow.columntable import CopyOnWriteColumns, fits
-except ImportError:  # its index is there compiled or not at all
+except ImportError:  # its index exists compiled or not at all
     COLUMNS = False
 else:
     COLUMNS = True
@@ -40,11 +40,11 @@ COMPILED = choice(
 
 @hookimpl
 def keyedstate_describe_backend() -> BackendDescription:
-    """Claim what copy-on-write maps do: all of it in memory, snapshots beside the running owner."""
+    """Claim what copy-on-write maps can do: everything in memory, and asynchronous snapshots."""
     return BackendDescription(
         name="heap-cow",
         version=version("keyedstate-heap-cow"),
-        # Written out, not taken from the kernel: it says which versions this source was written for.
+        # Constants, not the kernel's: the versions that this source was written for.
         hook_api=(1, 1),
         summary="Copy-on-write hash maps in memory; a snapshot is written while the task continues.",
         build=build(),
@@ -65,7 +65,7 @@ def keyedstate_describe_backend() -> BackendDescription:
 def keyedstate_create_state_table(
     meta: StateMeta, context: BackendContext
 ) -> CopyOnWriteTable[Any, Any, Any] | CopyOnWriteColumns[Any, Any, Any]:
-    """Return an empty table: of columns where all of the values are numbers."""
+    """Return an empty table: of columns where all parts of a value are numbers."""
     compiled = context.options[COMPILED.name] != "never"
     if COLUMNS and compiled and fits(meta):
         return CopyOnWriteColumns(meta, context.key_groups)

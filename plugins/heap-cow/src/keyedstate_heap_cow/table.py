@@ -21,6 +21,7 @@ from keyedstate.backend import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.tables import GatheredChanges, GroupChanges
 from keyedstate_heap_cow.compiled_form import map_module
+from keyedstate_heap_cow.snapshot import MapsSnapshot
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -30,7 +31,7 @@ U = TypeVar("U")
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Make many objects that stay: the cycle collector would look at all of them again and again."""
+    """Switch the cycle collector off while many objects are made: it would visit all of them repeatedly."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -41,13 +42,12 @@ def _without_collections() -> Iterator[None]:
 
 
 class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
-    """A table of copy-on-write maps: a snapshot copies page references, and the owner goes on.
+    """A table of copy-on-write maps: a snapshot copies page references, and the owner continues.
 
     Parameters
     ----------
     meta : StateMeta
     key_groups : KeyGroupRange
-        The key groups that the table owns.
     compiled : bool, optional
         Use the compiled map where there is one.
     """
@@ -56,11 +56,11 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         self._meta = meta
         self._key_groups = key_groups
         self._first = key_groups.start
-        #: The form of the map that is used, also for calls over several maps.
+        #: The form of the map, also for bulk operations over several maps.
         self._module: Any = map_module(compiled=compiled)
         serializer = meta.value_serializer
-        #: What a value that a snapshot still shows is copied with before the owner may change it; immutable
-        #: values are shared.  Fixed for the table's life: values stay what their first serializer made.
+        #: Copies a value of a live snapshot before the owner may change it; immutable values are shared.
+        #: Never changes, since values stay what their first serializer made.
         copy = None if serializer.immutable else serializer.copy
         self._mutable = copy is not None
         #: One map per key group, at index key group - first.
@@ -114,12 +114,6 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
     def __len__(self) -> int:
         return sum(map(len, self._maps))
 
-    def keys(self, namespace: N) -> Iterator[K]:
-        for group in self._maps:
-            for key, other, _ in group:
-                if other == namespace:
-                    yield key
-
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
         for group in self._maps:
             for key, namespace, _ in group:
@@ -137,14 +131,14 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Take a snapshot of every map: a copy of page references, whatever the number of entries."""
-        return _Snapshot(self._maps, self._first)
+        return MapsSnapshot(self._maps, self._first)
 
     def begin_epoch(self, epoch: int) -> None:
         for group in self._maps:
             group.begin_epoch(epoch)
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        """Gather what each map has noted, and keep mutable values as they are now until the release."""
+        """Gather the changes of each map, and keep mutable values as they are until the release."""
         changes: dict[int, GroupChanges[K, N, V]] = {}
         held: list[tuple[Any, int]] = []
 
@@ -192,33 +186,6 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
         self._module.remove_many(self._maps, self._first, key_groups, keys, namespace)
-
-
-class _Snapshot(TableSnapshot[K, N, V]):
-    def __init__(self, maps: Sequence[Any], first: int) -> None:
-        #: By key group; those that have no entry are left out.
-        self._taken: dict[int, Any] = {}
-        try:
-            for key_group, group in enumerate(maps, first):
-                if len(group):
-                    self._taken[key_group] = group.snapshot()
-        except BaseException:
-            self.release()
-            raise
-
-    def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
-        taken = self._taken.get(key_group)
-        if taken is not None:
-            for namespaces, keys, values in taken.batches(size):
-                yield EntryBatch(namespaces, keys, values)
-
-    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        return [key_group for key_group in self._taken if key_group in key_groups]
-
-    def release(self) -> None:
-        """Let the owner's maps forget the snapshot; safe in any thread."""
-        for taken in self._taken.values():
-            taken.release()
 
 
 class _Visitor(IncrementalVisitor[K, N, V]):

@@ -23,11 +23,11 @@ from keyedstate_nested_map.table import NestedMapTable
 
 @hookimpl
 def keyedstate_describe_backend() -> BackendDescription:
-    """Claim what the plain dicts do: everything in memory, nothing beside a running snapshot."""
+    """Claim what plain dicts can do: everything in memory, and snapshots that pause the task."""
     return BackendDescription(
         name="nested-map",
         version=version("keyedstate-nested-map"),
-        # Written out, not taken from the kernel: it says which versions this source was written for.
+        # Constants, not the kernel's: the versions that this source was written for.
         hook_api=(1, 1),
         summary="Plain nested dicts in memory; a snapshot pauses the task while it is written.",
         capabilities={
@@ -49,7 +49,7 @@ def keyedstate_create_state_table(meta: StateMeta, context: BackendContext) -> N
 
 @hookimpl
 def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStrategy:
-    """Return the contract's full snapshot; it is read before the owner goes on."""
+    """Return the contract's full snapshot; the owner waits until it is written."""
     return FullSnapshotStrategy(context)
 
 

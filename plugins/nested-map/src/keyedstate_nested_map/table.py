@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice, repeat
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from keyedstate.backend import (
@@ -15,6 +14,7 @@ from keyedstate.backend import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.tables import AddressVisitor
+from keyedstate_nested_map.snapshot import LiveEntries
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -26,21 +26,15 @@ _ABSENT: Final = object()
 class NestedMapTable(StateTable[K, N, V]):
     """A table of plain dicts: the objects that were put are the objects that are read.
 
-    Its snapshot is a view and no copy, so the owner writes it out before the next change.
-
-    Parameters
-    ----------
-    meta : StateMeta
-    key_groups : KeyGroupRange
-        The key groups that the table owns.
+    Its snapshot is a view and no copy, so the owner writes it before the next change.
     """
 
     def __init__(self, meta: StateMeta, key_groups: KeyGroupRange) -> None:
         self._meta = meta
         self._key_groups = key_groups
         self._first = key_groups.start
-        # One dict per key group, at index key group - first.  No dict inside them is ever empty: a namespace
-        # (a window) comes with its first key and goes with its last, or closed windows would pile up.
+        # One dict per key group, at index key group - first.  No dict inside them is ever empty: the last key
+        # of a namespace (a window) takes the namespace with it, or closed windows would pile up.
         self._groups: list[dict[N, dict[K, V]]] = [{} for _ in key_groups]
 
     def _group(self, key_group: int) -> dict[N, dict[K, V]]:
@@ -104,19 +98,19 @@ class NestedMapTable(StateTable[K, N, V]):
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Return a view of the live entries."""
-        return _View(self._group)
+        return LiveEntries(self._group)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
         group = self._groups[key_group - self._first]
         entries: dict[K, V] = {}
         current: object = _ABSENT
-        # Entries of one namespace come in runs, so the inner dict is looked up once a run.
+        # Entries of one namespace are consecutive, so the inner dict is looked up once for all of them.
         for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
             if namespace != current:
                 entries, current = group.setdefault(namespace, {}), namespace
             entries[key] = value
 
-    # In bulk the namespace is looked up once per key group that comes, and not once per key.
+    # Bulk methods look the namespace up once per key group, and not once per key.
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
         column = list(key_groups)
@@ -151,38 +145,7 @@ class NestedMapTable(StateTable[K, N, V]):
             self._drop_if_empty(found, namespace)
 
     def _drop_if_empty(self, found: Mapping[int, dict[K, V]], namespace: N) -> None:
-        """Let the namespace go from those key groups in which a bulk call has left it without a key."""
+        """Remove the namespace from the key groups in which a bulk call has left it without a key."""
         for number, entries in found.items():
             if not entries:
                 self._group(number).pop(namespace, None)
-
-
-class _View(TableSnapshot[K, N, V]):
-    """The live entries: right only until the next change, which is all that a synchronous snapshot needs."""
-
-    def __init__(self, group: Callable[[int], dict[N, dict[K, V]]]) -> None:
-        self._group = group
-
-    def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
-        namespaces: list[N] = []
-        keys: list[K] = []
-        values: list[V] = []
-        for namespace, entries in self._group(key_group).items():
-            next_keys, next_values, left = iter(entries), iter(entries.values()), len(entries)
-            while left:
-                taken = min(left, size - len(keys))
-                namespaces.extend(repeat(namespace, taken))
-                keys.extend(islice(next_keys, taken))
-                values.extend(islice(next_values, taken))
-                left -= taken
-                if len(keys) == size:
-                    yield EntryBatch(namespaces, keys, values)
-                    namespaces, keys, values = [], [], []
-        if keys:
-            yield EntryBatch(namespaces, keys, values)
-
-    def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        return filter(self._group, key_groups)
-
-    def release(self) -> None:
-        """Do nothing: a view holds nothing back."""

@@ -1,4 +1,4 @@
-"""What RocksDB says of itself, where the user asks for it (Flink's ``RocksDBNativeMetricOptions``)."""
+"""RocksDB's own metrics, those that the user names (Flink's ``RocksDBNativeMetricOptions``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rocksdict import Options, Rdict
 from keyedstate_rocksdb.errors import UnknownChoiceError
 from keyedstate_rocksdb.options import METRICS
 
-#: Of each column family.
+#: The properties of each column family.
 PROPERTIES = (
     "num-immutable-mem-table",
     "mem-table-flush-pending",
@@ -41,7 +41,7 @@ PROPERTIES = (
     "block-cache-pinned-usage",
     *(f"num-files-at-level{level}" for level in range(7)),
 )
-#: Of a database, with RocksDB's names of them; they count from its opening on.
+#: The tickers of a database, with RocksDB's names; they count from its opening on.
 TICKERS = {
     "block-cache-hit": "block.cache.hit",
     "block-cache-miss": "block.cache.miss",

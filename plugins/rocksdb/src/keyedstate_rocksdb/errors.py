@@ -1,4 +1,4 @@
-"""What can be wrong with a database, said with its folder and a way out."""
+"""Errors of a database, with its folder and the way out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _OPEN_FILES = (
 
 
 class RocksError(KeyedStateError):
-    """RocksDB refuses something.
+    """An error of RocksDB.
 
     Attributes
     ----------
     path : str
         The folder of the database.
     reason : str
-        RocksDB's words.
+        RocksDB's message.
     """
 
     way_out = "Look at the file LOG in the folder, and at the disk it is on."
@@ -54,13 +54,13 @@ class CorruptDatabaseError(RocksError):
 
 
 class RefusedOptionsError(RocksError):
-    """Options that RocksDB does not take."""
+    """Options that RocksDB refuses."""
 
     way_out = "Change the options that begin with 'rocksdb.'; `keyedstate plugins show rocksdb` has them."
 
 
 class UnwritableDatabaseError(RocksError):
-    """A database that takes no more writes, most often since its disk is full."""
+    """A database that refuses writes, mostly because its disk is full."""
 
     way_out = (
         "Make room on the disk that the folder is on, or have tasks work on another one; the query resumes "
@@ -86,7 +86,7 @@ class UnreadableDatabaseError(RocksError):
 
 
 class UnknownChoiceError(KeyedStateError):
-    """An option whose value is none of those that it may have.
+    """An option with a value that is none of its choices.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class OptionsFactoryError(KeyedStateError):
 
 
 class SmallBudgetError(KeyedStateError):
-    """A memory budget in which nothing useful fits.
+    """A memory budget that is too small to be useful.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class SmallBudgetError(KeyedStateError):
 
 @contextmanager
 def opened(path: Path) -> Iterator[None]:
-    """Turn what RocksDB raises while a database is opened into an error that helps.
+    """Turn errors of RocksDB while a database is opened into errors with a way out.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def opened(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what RocksDB raises while it writes into an error that helps.
+    """Turn errors of RocksDB while it writes into errors with a way out.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what RocksDB raises while it reads into an error that helps.
+    """Turn errors of RocksDB while it reads into errors with a way out.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: Exception) -> UnreadableDatabaseError:
-    """Return what RocksDB raised while it read as an error that helps."""
+    """Return an error of RocksDB while it reads as one with a way out."""
     return UnreadableDatabaseError(str(path), _reason(error))
 
 

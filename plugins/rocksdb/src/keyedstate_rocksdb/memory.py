@@ -1,8 +1,8 @@
-"""The memory that all databases of a process share: one cache of blocks, and within it what is to be flushed.
+"""The memory that all databases of a process share: a block cache, to which the write buffers are charged.
 
-Follows Flink's ``RocksDBMemoryControllerUtils``.  Of a budget T, of which a share r may hold writes, the
-write buffers get 2*T*r/3 and the cache T*(3-r)/3: while buffers are flushed, others take their place, so half
-of what they have may come on top of it.
+As Flink's ``RocksDBMemoryControllerUtils``.  Of a budget T with the fraction r for writes, the write buffers
+get 2*T*r/3 and the cache T*(3-r)/3: while buffers are flushed, new ones replace them, so they may take half
+as much again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keyedstate_rocksdb.errors import SmallBudgetError
 
 _log = logging.getLogger(__name__)
 
-#: Below it nothing useful fits: a few blocks of each file, and one buffer.
+#: The least useful budget: a few blocks of each file, and one buffer.
 _LEAST = 4 << 20
 
 
@@ -49,9 +49,9 @@ class SharedMemory:
     ----------
     cache : Cache
     write_buffers : WriteBufferManager
-        What it holds counts in the cache.
+        Charged to the cache.
     objects : ObjectMemory or None
-        For entries as Python objects; its share is taken off the budget before.
+        For entries as Python objects; its part of the budget is subtracted first.
     """
 
     def __init__(self, budget: int, write_ratio: float, object_ratio: float) -> None:
@@ -67,12 +67,12 @@ class SharedMemory:
         )
 
     def check_buffers(self, write_buffer: int) -> None:
-        """Warn where one step of one buffer is more than all may have, so that each write flushes."""
+        """Warn where one step of one buffer exceeds the limit of all, so that each write flushes."""
         arena, limit = arena_block_bytes(write_buffer), mutable_bytes(self._write_bytes)
         if arena > limit:
             _log.warning(
                 "rocksdb: buffers take memory in steps of %d bytes, and all of them may have %d: RocksDB "
-                "will flush again and again; raise rocksdb.memory-budget or lower rocksdb.write-buffer-size",
+                "will flush constantly; raise rocksdb.memory-budget or lower rocksdb.write-buffer-size",
                 arena,
                 limit,
             )

@@ -14,67 +14,65 @@ MIB = 1 << 20
 BATCH_ENTRIES = integer(
     "rocksdb.write-batch-entries",
     500,
-    "Rows that are written to RocksDB in one batch; until then they are kept in memory.",
+    "Rows that are written to RocksDB in one batch; until then they are in memory.",
     low=100,
     high=1000,
 )
 BATCH_BYTES = integer(
     "rocksdb.write-batch-bytes",
     2 * MIB,
-    "Size in bytes at which a batch is written before it has all its rows.",
+    "Bytes at which a batch is written before it has all its rows.",
     low=1,
 )
 INCREMENTAL = boolean(
     "rocksdb.incremental",
     False,
     "Whether full snapshots are RocksDB's own files, of which only new ones are uploaded; otherwise they are "
-    "canonical files, which hold all entries again.",
+    "canonical files with all entries.",
 )
 RESTORE_OVERLAP = fraction(
     "rocksdb.restore-overlap-threshold",
     OVERLAP_THRESHOLD,
-    "Share of the key groups of a full snapshot that must be wanted for its files to be opened as they are, "
-    "where a restore has several; below it their rows are copied into an empty database.",
+    "Where a restore has several full snapshots: the least fraction of a snapshot's key groups that the task "
+    "must own for its files to be opened in place. Below it, rows are copied into an empty database.",
 )
 RESTORE_INGEST = boolean(
     "rocksdb.restore-ingest",
     True,
-    "Whether rows that a restore takes out of other native full snapshots are written into table files that "
-    "RocksDB ingests; otherwise they are written in batches.",
+    "Whether rows that a restore copies from native full snapshots are written as table files that RocksDB "
+    "ingests; otherwise they are written in batches.",
 )
 RESTORE_COMPACT = boolean(
     "rocksdb.compact-after-restore",
     False,
     "Whether a database is compacted in the background after native full snapshots were restored to other "
-    "key groups: what was cut off leaves the disk at once.",
+    "key groups, which frees the disk space of removed rows.",
 )
 MEMORY_BUDGET = integer(
     "rocksdb.memory-budget",
     256 * MIB,
-    "Bytes that all databases of a process share for blocks that were read and for what is to be flushed; 0 "
-    "for caches and buffers of each state's own.",
+    "Bytes that all databases of a process share for block caches and write buffers; with 0 each state has "
+    "its own.",
     low=0,
 )
-WRITE_RATIO = fraction(
-    "rocksdb.memory-write-ratio", 0.5, "Share of the memory budget that may hold what is to be flushed."
-)
+WRITE_RATIO = fraction("rocksdb.memory-write-ratio", 0.5, "Fraction of the memory budget for write buffers.")
 OBJECT_RATIO = fraction(
     "rocksdb.memory-object-ratio",
     0.5,
-    "Share of the memory budget that may hold entries as Python objects, so that those which are used again "
-    "are neither read nor written; 0 for none. RocksDB gets the rest.",
+    "Fraction of the memory budget for a cache of entries as Python objects: an entry that is used again is "
+    "neither read nor written. RocksDB gets the rest.",
 )
 SWEEP = integer(
     "rocksdb.expiry-sweep-entries",
     SWEEP_ENTRIES,
-    "Entries of a state with a time to live that are looked at when an epoch ends, to drop expired ones.",
+    "Entries of a state with a time to live that are checked at the end of an epoch to drop expired ones.",
     low=1,
 )
 SMALL_FILES = integer(
     "rocksdb.merge-small-files",
     0,
-    "Number of files of a state from which they are merged before a native snapshot, where they have 50 kB "
-    "or less on average: small checkpoints leave small files. 0 for never.",
+    "Number of files of a state at which they are merged before a native snapshot, if they have 50 kB or "
+    "less on average: small checkpoints leave small files. 0 for never.",
     low=0,
 )
 PREDEFINED = choice(
@@ -98,7 +96,7 @@ FACTORY = string(
     "module:function",
 )
 
-#: Those of RocksDB that are set one by one, where they are; by what `tuning` knows them as.
+#: The single options of RocksDB by their names in `tuning`; the text ends with the default.
 TUNING: dict[str, ConfigOption[Any]] = {
     "threads": integer(
         "rocksdb.background-threads", None, "Threads that flush and compact in each database; 2.", low=1
@@ -127,20 +125,18 @@ TUNING: dict[str, ConfigOption[Any]] = {
     ),
     "level_base_bytes": integer("rocksdb.level-base-size", None, "Bytes of level 1; 256 MiB.", low=1),
     "write_buffer_bytes": integer(
-        "rocksdb.write-buffer-size", None, "Bytes of a state that are gathered before a flush; 64 MiB.", low=1
+        "rocksdb.write-buffer-size", None, "Bytes of a state's write buffer; 64 MiB.", low=1
     ),
-    "write_buffers": integer(
-        "rocksdb.write-buffers", None, "Such buffers that a state may have at once; 2.", low=2
-    ),
+    "write_buffers": integer("rocksdb.write-buffers", None, "Write buffers that a state may have; 2.", low=2),
     "merged_buffers": integer(
-        "rocksdb.write-buffers-to-merge", None, "Buffers that are flushed as one; 1.", low=1
+        "rocksdb.write-buffers-to-merge", None, "Write buffers that are flushed as one; 1.", low=1
     ),
     "block_bytes": integer("rocksdb.block-size", None, "Bytes of a block in a file; 4 KiB.", low=1),
     "block_cache_bytes": integer(
         "rocksdb.block-cache-size", None, "Bytes of a state's cache without a memory budget; 8 MiB.", low=1
     ),
     "bloom_bits": integer(
-        "rocksdb.bloom-filter-bits", None, "Bits per key of a filter against useless reads; 0, none.", low=0
+        "rocksdb.bloom-filter-bits", None, "Bits per key of a Bloom filter; 0, none.", low=0
     ),
 }
 

@@ -26,11 +26,11 @@ from keyedstate_rocksdb.store import RocksStore
 
 @hookimpl
 def keyedstate_describe_backend() -> BackendDescription:
-    """Claim what RocksDB gives; a state that is read is never the object that was written."""
+    """Claim what RocksDB can do; a value that is read is never the object that was written."""
     return BackendDescription(
         name=BACKEND,
         version=version("keyedstate-rocksdb"),
-        # Written out, not taken from the kernel: it says which versions this source was written for.
+        # Constants, not the kernel's: the versions that this source was written for.
         hook_api=(1, 1),
         summary="A RocksDB database per task: state larger than memory, snapshots in the background.",
         capabilities={
@@ -61,7 +61,7 @@ def keyedstate_create_state_table(
 
 @hookimpl
 def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStrategy:
-    """Return the strategy of canonical snapshots and, where they are wanted, native ones."""
+    """Return the strategy of canonical snapshots and, where the user wants them, native ones."""
     return RocksSnapshotStrategy(context)
 
 

@@ -23,12 +23,7 @@ from keyedstate_rocksdb.store import RocksStore
 
 
 class RocksSnapshotStrategy(NativeSnapshotStrategy):
-    """Flink's ``RocksFullSnapshotStrategy`` and ``RocksIncrementalSnapshotStrategy``.
-
-    Parameters
-    ----------
-    context : BackendContext
-    """
+    """Flink's ``RocksFullSnapshotStrategy`` and ``RocksIncrementalSnapshotStrategy``."""
 
     def __init__(self, context: BackendContext) -> None:
         self._context = context
@@ -64,7 +59,7 @@ class RocksSnapshotStrategy(NativeSnapshotStrategy):
 
 
 class RocksNativeSnapshot(NativeSnapshot):
-    """A checkpoint of RocksDB's: hard links to its table files, and copies of the others."""
+    """A RocksDB checkpoint: hard links to the table files, and copies of the others."""
 
     def __init__(
         self, store: RocksStore, folder: Path, entries: Mapping[str, int], numbers: Mapping[str, int]

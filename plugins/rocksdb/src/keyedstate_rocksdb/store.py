@@ -1,6 +1,6 @@
 """The ordered byte store over RocksDB: a database per instance, a column family per state.
 
-The write-ahead log is off: what lasts is what a checkpoint holds.
+The write-ahead log is off: only checkpoints are durable.
 """
 
 from __future__ import annotations
@@ -37,39 +37,35 @@ from keyedstate_rocksdb.tuning import Tuning
 
 _log = logging.getLogger(__name__)
 
-#: What the names of column families begin with: "default" is RocksDB's own.
+#: The prefix of column families of states: "default" is RocksDB's own.
 _FAMILY = "state:"
 _LEVELS = 7
-#: Batches of so many rows are sorted first: neighbours then meet the same part of the processor's caches.
+#: Batches of so many rows are sorted first, which makes better use of the processor's caches.
 _SORTED_ROWS = 4096
-#: So many at once: their order is worth less than what it costs to sort many more.
+#: Rows that are sorted together: sorting more costs more than it saves.
 _SORTED_AT_ONCE = 8192
 _SMALL_FILE_BYTES = 50_000
-#: What the names of table files end with.
+#: The suffix of table files.
 _TABLE = ".sst"
-#: The name of the database's folder below the private one of an instance.
+#: The name of the database's folder in the private folder of an instance.
 DATABASE = "db"
 
 
 class RocksStore(OrderedStore):
     """A database in the private folder of an instance.
 
-    Handles of column families, iterators and snapshots each keep the database open, so it is closed by the
-    last of them; a copy that another thread is reading is never torn away (Flink's ``ResourceGuard``).
-
-    Parameters
-    ----------
-    context : BackendContext
+    Each handle of a column family, iterator and snapshot keeps the database open, and the last of them closes
+    it.  So a copy that another thread reads stays valid (Flink's ``ResourceGuard``).
     """
 
     def __init__(self, context: BackendContext) -> None:
         self._tuning = Tuning(context.options)
         self._small_files: int = context.options[SMALL_FILES.name]
         self.path: Path = context.local_dir / DATABASE
-        #: By the name of a table file, where it was uploaded to; the thread that uploads adds to it.
+        #: Where each table file was uploaded to, by its name; the uploading thread adds to it.
         self.origins: dict[str, str] = {}
         self._write_options = WriteOptions()
-        # Its stub has an attribute as a method.
+        # The stub declares the attribute as a method.
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
         self._spaces: dict[str, RocksSpace] = {}
         self._compaction: threading.Thread | None = None
@@ -101,7 +97,7 @@ class RocksStore(OrderedStore):
 
     @property
     def objects(self) -> ObjectMemory | None:
-        """What entries of tables may be cached in."""
+        """The memory for cached entries of tables."""
         memory = self._tuning.memory
         return None if memory is None else memory.objects
 
@@ -112,7 +108,7 @@ class RocksStore(OrderedStore):
         return self._database
 
     def open_space(self, state: str) -> RocksSpace:
-        """Return the space of a state: the column family that was restored, or a new one."""
+        """Return the space of a state: its restored column family, or a new one."""
         if state in self._spaces:
             return self._spaces[state]
         family = _FAMILY + state
@@ -131,17 +127,17 @@ class RocksStore(OrderedStore):
         return list(self._spaces)
 
     def know_origins(self, origins: Mapping[str, str]) -> None:
-        """Remember where table files are; a database gives no name twice, and what else it has it changes."""
+        """Remember where table files were uploaded to: their names are unique, and other files change."""
         self.origins.update({name: origin for name, origin in origins.items() if name.endswith(_TABLE)})
 
     def metrics(self) -> dict[str, int]:
-        """Return what was asked for with ``rocksdb.metrics``."""
+        """Return the metrics that ``rocksdb.metrics`` names."""
         return self._engine_metrics.read(
             {state: space.rows for state, space in self._spaces.items()}, self._options
         )
 
     def checkpoint(self, folder: Path) -> None:
-        """Link what is there now into a folder, memory written to disk before."""
+        """Flush memory to disk, and link the files into a folder."""
         with writing(self.path):
             for space in self._spaces.values():
                 space.rows.flush(wait=True)
@@ -149,7 +145,7 @@ class RocksStore(OrderedStore):
             Checkpoint(self.database).create_checkpoint(str(folder))
 
     def compact(self) -> None:
-        """Begin to compact everything beside the work; closing waits until RocksDB has given that up."""
+        """Begin to compact everything in the background; `close` aborts that and waits for its end."""
         self._compaction = threading.Thread(
             target=self._compact, args=(list(self._spaces.values()),), name="keyedstate-rocksdb-compaction"
         )
@@ -166,7 +162,7 @@ class RocksStore(OrderedStore):
                 return
 
     def finish_compaction(self) -> None:
-        """Wait for a compaction that was begun."""
+        """Wait for the end of a compaction."""
         if self._compaction is not None:
             self._compaction.join()
             self._compaction = None
@@ -197,7 +193,7 @@ class RocksSpace(RowSpace):
         self._write_options = write_options
         self._tuning = tuning
         self._path = Path(database.path())
-        # Bound once: this is called for each look-up.
+        # Bound once, for each look-up.
         self._get = rows.get
 
     def get(self, key: bytes) -> bytes | None:
@@ -232,7 +228,7 @@ class RocksSpace(RowSpace):
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(self._handle)
-        # `put` returns None: a loop without a step of Python for each row.
+        # `put` returns None, so `any` is a loop without Python code for each row.
         if len(keys) < _SORTED_ROWS:
             any(map(batch.put, keys, values))
         else:
@@ -248,15 +244,15 @@ class RocksSpace(RowSpace):
             self._database.write(batch, self._write_options)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        """Remove the rows from a key, included, to another, excluded, by one mark."""
+        """Remove the rows from a key, included, to another, excluded, with one tombstone."""
         with writing(self._path):
             self.rows.delete_range(start, end, self._write_options)
 
     def merge_small_files(self, count: int) -> None:
-        """Merge all files where there are so many, and small ones; 0 for never.
+        """Merge all files where there are at least `count`, and they are small; 0 for never.
 
-        RocksDB does not do so where their keys do not overlap: it moves them down a level as they are
-        (Flink's ``RocksDBManualCompactionManager``).
+        RocksDB moves files whose keys do not overlap to the next level without merging them (Flink's
+        ``RocksDBManualCompactionManager``).
         """
         if not count:
             return
@@ -269,19 +265,19 @@ class RocksSpace(RowSpace):
             self.compact()
 
     def compact(self) -> None:
-        """Merge all files into one level: what was removed leaves the disk."""
+        """Merge all files into one level, which frees the disk space of removed rows."""
         options = CompactOptions()
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
         self.rows.compact_range(None, None, options)
 
     def ingest(self, rows: Iterator[tuple[bytes, bytes]], folder: Path) -> None:
-        """Take over rows, which come in the order of their keys, as table files of their own.
+        """Add rows, which must be in the order of their keys, as table files.
 
         Parameters
         ----------
         rows : iterator
         folder : Path
-            On the disk of the database, for the files until they are taken over; it is made and deleted.
+            A temporary folder on the disk of the database; it is made and deleted.
         """
         options = self._tuning.column_family(self.family)
         files: list[str] = []
@@ -305,19 +301,19 @@ class RocksSpace(RowSpace):
             shutil.rmtree(folder, ignore_errors=True)
 
     def copy(self) -> RowCopy:
-        """Return an iterator, which holds on to what is there now."""
+        """Return an iterator, which shows the present rows."""
         return _Copy(self.rows, self._path)
 
     def close(self) -> None:
-        """Give the handles up."""
+        """Close the handles."""
         _close(self.rows)
         del self.rows, self._database, self._handle, self._get
 
 
 class _Copy(RowCopy):
-    """An iterator, which sees what was there when it was made.
+    """An iterator, which shows the rows of the time when it was made.
 
-    A snapshot of rocksdict's is none for its own iterators: up to 0.3.29 they show what was written later.
+    Iterators over a snapshot of rocksdict show later writes too, up to its version 0.3.29.
     """
 
     def __init__(self, rows: Rdict, path: Path) -> None:
@@ -325,7 +321,7 @@ class _Copy(RowCopy):
         self._path = path
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        rows = self._held()
+        rows = self._live()
         found: list[bytes | None] = []
         with reading(self._path):
             for key in keys:
@@ -335,14 +331,14 @@ class _Copy(RowCopy):
         return found
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        rows = self._held()
+        rows = self._live()
         rows.seek(start)
         while rows.valid():
             key = rows.key()
             if end is not None and key >= end:
                 return
             yield key, rows.value()
-            rows = self._held()
+            rows = self._live()
             # Another scan or look-up may have moved it.
             if not rows.valid() or rows.key() != key:
                 rows.seek(key)
@@ -350,27 +346,27 @@ class _Copy(RowCopy):
         with reading(self._path):
             rows.status()
 
-    def _held(self) -> RdictIter:
+    def _live(self) -> RdictIter:
         iterator = self._iterator
         if iterator is None:
             raise ValueError("the copy was released")
         return iterator
 
     def release(self) -> None:
-        """Give the iterator up; one that another thread is reading goes when that is through."""
+        """Drop the iterator; it is freed when no other thread reads it any more."""
         self._iterator = None
 
 
 def _close(rows: Rdict) -> None:
-    """Close a handle, which flushes: where that fails, as on a full disk, nothing is lost by it."""
+    """Close a handle, which flushes; a failure, as on a full disk, does no harm."""
     try:
         rows.close()
     except Exception as error:  # rocksdict raises no other class
-        _log.info("rocksdb: memory was not flushed before it was given up: %s", error)
+        _log.info("rocksdb: memory was not flushed when a handle was closed: %s", error)
 
 
 def _scanning() -> ReadOptions:
-    """Return how a pass over everything reads: what is read often stays in the cache."""
+    """Return options for a scan of everything, which must not evict other blocks from the cache."""
     options = ReadOptions()
     options.fill_cache(False)  # type: ignore[call-arg] # its stub leaves the argument out
     return options
@@ -380,6 +376,5 @@ def _items(rows: Rdict, start: bytes, end: bytes | None) -> Iterator[tuple[bytes
     bounds = ReadOptions()
     if end is not None:
         bounds.set_iterate_upper_bound(end)
-    # A generator, since the bound lies in the options and nobody else keeps them: without them rocksdict
-    # compares with whatever comes to lie there.
+    # A generator, to keep the options alive: they own the memory of the bound that rocksdict compares with.
     yield from rows.items(from_key=start, read_opt=bounds)

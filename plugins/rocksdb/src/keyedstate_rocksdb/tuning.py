@@ -1,4 +1,4 @@
-"""What RocksDB is told: a predefined set, options set one by one, then the user's own function."""
+"""The options of RocksDB: a predefined set, then single options, then the user's own function."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class Tuning:
     Parameters
     ----------
     options : mapping
-        The plugin's, by their full names.
+        The plugin's options by their full names.
 
     Attributes
     ----------
     values : dict
-        What RocksDB is told, by the names of `TUNING`.
+        The values by the names of `TUNING`.
     memory : SharedMemory or None
 
     Raises
@@ -115,7 +115,7 @@ class Tuning:
         made.set_max_open_files(values["open_files"])
         made.set_max_log_file_size(values["log_bytes"])
         made.set_keep_log_file_num(values["log_files"])
-        # Statistics are asked for, not written into the log.
+        # Statistics are read by the plugin and not written to the log.
         made.set_stats_dump_period_sec(0)
         made.set_stats_persist_period_sec(0)
         made.set_manifest_preallocation_size(64 << 10)
@@ -140,7 +140,7 @@ class Tuning:
             blocks.set_block_cache(Cache(values["block_cache_bytes"]))
         else:
             blocks.set_block_cache(self.memory.cache)
-            # Else they would lie beside the budget.
+            # Otherwise they would not be part of the budget.
             blocks.set_cache_index_and_filter_blocks(True)
             blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
         if values["bloom_bits"]:

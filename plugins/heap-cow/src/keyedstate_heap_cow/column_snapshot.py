@@ -1,4 +1,4 @@
-"""Entries in columns as they were when they were captured, for the thread that writes them."""
+"""Snapshots and changes of a table in columns, for the thread that writes them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from keyedstate_heap_cow.keybytes import KeyBytes
 Slots = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-#: Entries whose arrays are made together, whatever their key groups: each array costs by itself.
+#: Entries whose arrays are made together, whatever their key groups: each array has a cost of its own.
 _RUN_ENTRIES = 65_536
 
 
 class Addresses(NamedTuple):
-    """Where keys and namespaces of a table are; what is there is never changed, only followed by more.
+    """The keys and namespaces of a table: existing elements never change, the owner only appends more.
 
     Attributes
     ----------
@@ -58,8 +58,8 @@ class Addresses(NamedTuple):
         there[numbers] = True
         used = np.flatnonzero(there).tolist()
         spaces = self.meta.namespace_serializer.to_arrow([self.spaces[space] for space in used])
-        places = (np.cumsum(there) - 1)[numbers]
-        return spaces.take(pa.array(places)), keys
+        indices = (np.cumsum(there) - 1)[numbers]
+        return spaces.take(pa.array(indices)), keys
 
 
 def struct_of(arrow_type: pa.DataType, columns: Sequence[Column], nones: Flags | None) -> pa.StructArray:
@@ -70,7 +70,7 @@ def struct_of(arrow_type: pa.DataType, columns: Sequence[Column], nones: Flags |
 
 
 class ByKeyGroup:
-    """Entries by their key groups, as arrays that are made when they are asked for.
+    """Entries by their key groups, as arrays that are made on demand.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class ByKeyGroup:
     slots : ndarray of int64
         The entries, each once.
     values : callable, optional
-        Takes places in `slots` and returns what their values are; without, they are null.
+        Takes indices in `slots` and returns the values; without, they are null.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ByKeyGroup:
         self._order = np.argsort(groups, kind="stable")
         self._slots = slots[self._order]
         self._groups = groups[self._order]
-        #: The arrays that were made last, and of which places they are.
+        #: The arrays that were made last, and the range of entries that they contain.
         self._run: pa.RecordBatch | None = None
         self._first = self._end = 0
 
@@ -106,12 +106,12 @@ class ByKeyGroup:
             yield ArrowEntryBatch(self._addresses.meta, batch)
 
     def _arrays(self, start: int, stop: int) -> pa.RecordBatch:
-        """Return the entries at some places, or as many of them as arrays can address."""
+        """Return a range of entries, or as much of it as arrays can address."""
         if self._run is None or start < self._first or stop > self._end:
             end = min(max(stop, start + _RUN_ENTRIES), len(self._slots))
             while True:
                 try:
-                    self._run = self._made(start, end)
+                    self._run = self._batch(start, end)
                     break
                 except ColumnSizeError:
                     if end - start == 1:
@@ -120,26 +120,26 @@ class ByKeyGroup:
             self._first, self._end = start, end
         return self._run.slice(start - self._first, min(stop, self._end) - start)
 
-    def _made(self, start: int, end: int) -> pa.RecordBatch:
+    def _batch(self, start: int, end: int) -> pa.RecordBatch:
         namespaces, keys = self._addresses.arrays(self._slots[start:end])
-        places = self._order[start:end]
-        values = pa.nulls(len(places)) if self._values is None else self._values(places)
+        indices = self._order[start:end]
+        values = pa.nulls(len(indices)) if self._values is None else self._values(indices)
         return pa.RecordBatch.from_arrays([namespaces, keys, values], ["namespace", "key", "value"])
 
 
 class ColumnsSnapshot(TableSnapshot[Any, Any, Any]):
-    """The entries of a table when the snapshot was taken: its arrays, which the owner does not change then.
+    """The entries of a table when the snapshot was taken: its arrays, which the owner does not change.
 
     Parameters
     ----------
     addresses : Addresses
     live : ndarray of uint8
-        Of each entry whether it is there.
+        The liveness of each entry; 0 for a removed one.
     fields : sequence of Column
     none : int
-        What `live` says of one that holds None; 0 says that there is none.
+        The liveness of an entry whose value is None.
     release : callable
-        Lets the owner know that the arrays are not needed any more.
+        Tells the owner that the arrays may change.
     """
 
     def __init__(
@@ -159,12 +159,12 @@ class ColumnsSnapshot(TableSnapshot[Any, Any, Any]):
 
     def batches(self, key_group: int, size: int) -> Iterator[ArrowEntryBatch]:
         if self._entries is None and self._addresses is not None:
-            # Not when the snapshot is taken: it looks at all entries.
+            # Not when the snapshot is taken: this looks at all entries.
             slots = np.flatnonzero(self._live)
             arrow_type = self._addresses.meta.value_serializer.arrow_type
 
-            def values(places: Slots) -> pa.Array:
-                chosen = slots[places]
+            def values(indices: Slots) -> pa.Array:
+                chosen = slots[indices]
                 columns = [field.take(chosen) for field in self._fields]
                 return struct_of(arrow_type, columns, self._live[chosen] == self._none)
 
@@ -181,7 +181,7 @@ class ColumnsSnapshot(TableSnapshot[Any, Any, Any]):
 
 
 class ColumnsChanges(TableChanges[Any, Any, Any]):
-    """What changed in a table, with the values of the time when it was captured.
+    """The changes of a table, with the values at the time of the capture.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ class ColumnsChanges(TableChanges[Any, Any, Any]):
     def __init__(self, addresses: Addresses, written: Slots, values: pa.StructArray, removed: Slots) -> None:
         self._count = len(written) + len(removed)
         self._written: ByKeyGroup | None = ByKeyGroup(
-            addresses, written, lambda places: values.take(pa.array(places))
+            addresses, written, lambda indices: values.take(pa.array(indices))
         )
         self._removed: ByKeyGroup | None = ByKeyGroup(addresses, removed)
 
