@@ -1,9 +1,9 @@
-"""The machinery of options: what an option is, and one reader for all the places where it is set.
+"""Options: their declaration, and one reader for all the sources in which they are set.
 
 `keyedstate.options` and the plugins declare the options.  An option is set, in falling precedence, by an
 explicit mapping, by Spark's configuration (``spark.keyedstate.<name>``), by the environment
-(``KEYEDSTATE_<NAME>``, dots and dashes as underscores) or by a TOML file (table ``[keyedstate]``).  A key
-that no option has is an error.
+(``KEYEDSTATE_<NAME>``, dots and dashes as underscores) or by a TOML file (table ``[keyedstate]``).  An
+unknown key is an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 SPARK_PREFIX = "spark.keyedstate."
 ENVIRONMENT_PREFIX = "KEYEDSTATE_"
-#: Environment variables under our prefix that are not options but switches of builds and tests.
+#: Environment variables with the prefix that are switches of builds and tests.
 _NOT_OPTIONS = ("KEYEDSTATE_HEAP_COW_PURE", "KEYEDSTATE_REQUIRE_COMPILED", "KEYEDSTATE_TEST_")
 
 
@@ -47,9 +47,9 @@ class ConfigOption(Generic[T_co]):
     name : str
         Lower case, dots between subjects, dashes inside words: ``checkpoint.dir``.
     parse : callable
-        Reads the value from a string, or takes one that has the type already; raises ValueError.
+        Returns the value of a string, or of an object of the right type; raises ValueError.
     default : T or None
-        None says that there is no default.
+        None without a default.
     expected : str
         The accepted values in words, for errors and docs: ``a whole number of at least 1``.
     text : str
@@ -64,7 +64,7 @@ class ConfigOption(Generic[T_co]):
 
 
 def string(name: str, default: str | None, text: str, expected: str = "a string") -> ConfigOption[str]:
-    """Return an option that holds a non-empty string."""
+    """Return an option whose value is a non-empty string."""
 
     def parse(value: object) -> str:
         if not isinstance(value, str) or not value.strip():
@@ -75,7 +75,7 @@ def string(name: str, default: str | None, text: str, expected: str = "a string"
 
 
 def choice(name: str, default: str, choices: Sequence[str], text: str) -> ConfigOption[str]:
-    """Return an option that holds one of a few words."""
+    """Return an option whose value is one of a few words."""
 
     def parse(value: object) -> str:
         word = value.strip() if isinstance(value, str) else value
@@ -89,7 +89,7 @@ def choice(name: str, default: str, choices: Sequence[str], text: str) -> Config
 def integer(
     name: str, default: int | None, text: str, *, low: int, high: int | None = None
 ) -> ConfigOption[int]:
-    """Return an option that holds a whole number between two bounds, both included."""
+    """Return an option whose value is a whole number between two bounds, both included."""
 
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -118,7 +118,7 @@ def fraction(name: str, default: float, text: str) -> ConfigOption[float]:
 
 
 def duration(name: str, default_ms: int, text: str, *, low_ms: int = 0) -> ConfigOption[int]:
-    """Return an option that holds a length of time, in milliseconds; a number in a string is one too."""
+    """Return an option whose value is a duration in milliseconds."""
 
     def parse(value: object) -> int:
         if isinstance(value, str) and value.strip().isdecimal():
@@ -178,14 +178,14 @@ class Settings:
     Raises
     ------
     UnknownOptionError
-        Where a declared option is misspelt.  Names with a dot whose first word begins no declared option are
-        taken for a plugin's and checked by `plugin_options`, when it is known which plugins there are.
+        Where a declared option is misspelt.  A name with a dot whose first word begins no declared option may
+        belong to a plugin: `plugin_options` checks it when the plugins are known.
     ConfigError
         Where the TOML file cannot be read.
 
     Notes
     -----
-    Values are parsed when they are read with ``[]``, so that an error names the place they came from.
+    Values are parsed when they are read with ``[]``; an error names the source.
     """
 
     declared: ClassVar[Sequence[ConfigOption[Any]]] = ()
@@ -230,7 +230,7 @@ class Settings:
         Raises
         ------
         InvalidOptionError
-            Where the value is not one that the option accepts.
+            Where the option does not accept the value.
         """
         setting = self._settings.get(option.name)
         if setting is None:
@@ -248,10 +248,10 @@ class Settings:
         Parameters
         ----------
         installed : callable
-            Gives the options of every installed backend by its name, None for one that is unusable.
+            Returns the options of every installed backend by its name, None for an unusable one.
         backend : str
-            The chosen one.  Options of the others are left alone: switching the backend must not make
-            a configuration invalid.
+            The chosen one.  The values of other backends' options are not checked: switching the backend must
+            not make a configuration invalid.
 
         Raises
         ------
@@ -259,7 +259,7 @@ class Settings:
             Where a name belongs to no installed plugin.
         """
         options = {name: plugin for name, plugin in installed().items() if plugin is not None}
-        # Nobody can say which options an unusable plugin has, and it is not the chosen one's fault.
+        # The options of an unusable plugin are unknown, and the chosen one must work nevertheless.
         unusable = tuple(f"{name}." for name, plugin in installed().items() if plugin is None)
         known = {option.name for plugin in options.values() for option in plugin}
         self._read_environment(option for plugin in options.values() for option in plugin)
@@ -278,14 +278,14 @@ class Settings:
         return None if setting is None else setting.source
 
     def to_dict(self) -> dict[str, object]:
-        """Return the settings by option name, to be sent to a task and given back as `explicit`."""
+        """Return the settings by option name: what a task gets as `explicit`."""
         return {name: setting.value for name, setting in self._settings.items()}
 
     def _read_environment(self, options: Iterable[ConfigOption[Any]]) -> None:
         for option in options:
             key = _environment_name(option.name)
             text = self._environ.pop(key, None)
-            # Only a file is of lower precedence than the environment.
+            # Only a file has a lower precedence than the environment.
             if text is not None and self._settings.get(option.name, _FILE).source.startswith("file"):
                 self._settings[option.name] = _Setting(text, key, "environment")
 

@@ -1,11 +1,11 @@
-"""The hook specifications: everything that a plugin can be asked for, on one screen.
+"""The hook specifications: everything that the framework asks of a plugin.
 
 A plugin is a module whose functions carry `hookimpl`.  Backends are found through the entry-point group
 ``keyedstate.backends``, where the entry point's name is the backend's name; other plugins through the group
 ``keyedstate.plugins``.  Hooks run when something is created or completed, never per record.
 
-The hooks with ``firstresult`` are those of a backend: they are called of the chosen one alone, so that none
-of them has to ask whether it is meant.  Every other hook is called of all plugins, backends or not.
+The hooks with ``firstresult`` belong to a backend: the framework calls those of the chosen backend alone.
+Every other hook is called in all plugins, backends or not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from keyedstate.types import TypeSerializer
 
 PROJECT = "keyedstate"
 ENTRY_POINT_GROUP = "keyedstate.backends"
-#: Entry points of plugins that are no backends.
+#: The entry points of plugins that are no backends.
 PLUGIN_GROUP = "keyedstate.plugins"
 #: The hook API versions that this kernel calls, oldest and newest; a change that breaks a plugin raises both.
 HOOK_API = (1, 1)
@@ -62,20 +62,20 @@ def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStra
 def keyedstate_create_restore_operation(
     handles: Sequence[StateHandle], context: BackendContext
 ) -> RestoreOperation:
-    """Return the operation that brings state back from handles; no handle means an empty start. Required."""
+    """Return the operation that restores state from handles; no handle means an empty start. Required."""
     raise NotImplementedError
 
 
 @hookspec(firstresult=True)
 def keyedstate_create_spill_manager(context: BackendContext) -> SpillManager | None:
-    """Return who moves key groups between memory and disk, or None. Optional."""
+    """Return what moves key groups between memory and disk, or None. Optional."""
 
 
 @hookspec
 def keyedstate_serializers() -> Mapping[str, Callable[[Mapping[str, Any]], TypeSerializer[Any]]]:
     """Return serializer types by name, each with a factory from its JSON snapshot.
 
-    Called in each process that loads the plugin, at the latest before a type is refused as unknown. Optional.
+    Called in each process that loads the plugin, before a type is refused as unknown. Optional.
     """
     raise NotImplementedError
 
@@ -84,9 +84,9 @@ def keyedstate_serializers() -> Mapping[str, Callable[[Mapping[str, Any]], TypeS
 def keyedstate_checkpoint_completed(uid: str, epoch: int, location: str, data_files: Collection[str]) -> None:
     """Called on the driver when the checkpoint of an operator's epoch was published, with its data files.
 
-    The paths are relative to `location`, the URI of the operator's folder. The call comes in the background,
-    and once for each publication: a second evaluation of a micro-batch publishes other files under the same
-    epoch. An error raised here is logged and does no harm. Optional.
+    The paths are relative to `location`, the URI of the operator's folder. The call is made in the
+    background, once for each publication: a second evaluation of a micro-batch publishes other files under
+    the same epoch. An error raised here is logged and otherwise ignored. Optional.
     """
     raise NotImplementedError
 
@@ -95,9 +95,8 @@ def keyedstate_checkpoint_completed(uid: str, epoch: int, location: str, data_fi
 def keyedstate_checkpoint_aborted(uid: str, epoch: int, reason: str) -> None:
     """Called on the driver when the checkpoint of an epoch was aborted, with the reason.
 
-    Build nothing on it, and delete nothing either: clean-up knows what still needs its files. Where Spark
-    has committed the epoch all the same, tasks of the next one publish it, and its completion follows.
-    Optional.
+    The epoch may still be completed: where Spark has committed it, tasks of the next epoch publish it. So
+    delete nothing; the clean-up knows which files are still needed. Optional.
     """
     raise NotImplementedError
 
@@ -113,7 +112,7 @@ def keyedstate_checkpoint_storage(uri: str, options: Mapping[str, str]) -> tuple
 
     Called for every URI, ``file:`` too, on the driver and in tasks, before pyarrow's own file systems.  A
     path that is appended to the URI, before its ``?``, must be appended to the path in the file system.
-    `options` is what the option ``storage.options`` holds.  Optional.
+    `options` is the value of the option ``storage.options``.  Optional.
     """
 
 
@@ -121,8 +120,8 @@ def keyedstate_checkpoint_storage(uri: str, options: Mapping[str, str]) -> tuple
 def keyedstate_metric_reporter(options: Mapping[str, str]) -> Callable[[EpochMetrics], None] | None:
     """Return a function that takes the metrics of each epoch; None where `options` ask for nothing.
 
-    Called on the driver when an operator of a streaming query is built.  The function is called in the
-    background, by a thread of each operator in the order of its epochs, and once for an epoch that a run of
-    the query evaluates more than once; an error that it raises is logged and does no harm.  `options` is
-    what the option ``metrics.options`` holds.  Optional.
+    Called on the driver when an operator of a streaming query is built.  A background thread of each operator
+    calls the function in the order of its epochs, and once for an epoch that a run of the query evaluates
+    repeatedly.  An error that it raises is logged and otherwise ignored.  `options` is the value of the
+    option ``metrics.options``.  Optional.
     """

@@ -20,7 +20,7 @@ from keyedstate.config import (
 
 
 def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:
-    """Return an option that holds a list of names, comma-separated where it is a string."""
+    """Return an option whose value is a list of names; a string has commas between them."""
 
     def parse(value: object) -> tuple[str, ...]:
         parts = value.split(",") if isinstance(value, str) else value
@@ -35,11 +35,11 @@ def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:
 
 
 def pairs(name: str, text: str) -> ConfigOption[tuple[tuple[str, str], ...]]:
-    """Return an option that holds names with values: a mapping, or a string such as ``a=1,b=2``."""
+    """Return an option whose value is a mapping of names, or a string such as ``a=1,b=2``."""
 
     def parse(value: object) -> tuple[tuple[str, str], ...]:
         if isinstance(value, str):
-            # An error where a part has no "=": it cannot be unpacked.
+            # A part without "=" cannot be unpacked below, which is a ValueError.
             value = [part.split("=", 1) for part in value.split(",") if part.strip()]
         items = value.items() if isinstance(value, Mapping) else cast(Iterable[Any], value)
         found = tuple((str(key).strip(), str(text).strip()) for key, text in items)
@@ -51,7 +51,7 @@ def pairs(name: str, text: str) -> ConfigOption[tuple[tuple[str, str], ...]]:
 
 
 def ports(name: str, text: str) -> ConfigOption[str]:
-    """Return an option that holds a range of ports, both ends included, where 0 alone is any free one."""
+    """Return an option whose value is a port or a range with both ends included; 0 is any free port."""
 
     def parse(value: object) -> str:
         first, _, last = str(value).partition("-")
@@ -106,7 +106,7 @@ CHECKPOINT_RETAINED = integer(
     "checkpoint.retained",
     2,
     "Completed checkpoints kept per operator. At least two: Spark may run the newest epoch again, and that "
-    "starts from the one before it.",
+    "starts from the one before.",
     low=2,
 )
 CHECKPOINT_TIMEOUT = duration(
@@ -122,7 +122,7 @@ CHECKPOINT_PERMISSIONS = choice(
     "owner",
     ("owner", "group", "umask"),
     "Who may use new files and folders of checkpoints and savepoints on a local disk. `owner`: their user "
-    "(0600, 0700). `group`: their group too (0660, 0770). `umask`: whom the umask of the process lets.",
+    "(0600, 0700). `group`: their group too (0660, 0770). `umask`: as the umask of the process says.",
 )
 CHECKPOINT_COMPRESSION = choice(
     "checkpoint.compression", "zstd", ("zstd", "lz4", "none"), "Compression inside segment files."
@@ -198,8 +198,8 @@ STORAGE_RETRIES = integer(
 STORAGE_RETRY_DELAY = duration(
     "storage.retry-delay",
     200,
-    "How long before such a request is sent again for the first time; doubled each time, up to 20 seconds, "
-    "and shortened at random by up to a half.",
+    "How long a task waits before it sends such a request again for the first time; doubled each time, up to "
+    "20 seconds, and shortened at random by up to a half.",
 )
 RESTORE_SAVEPOINT = string(
     "restore.savepoint",
@@ -350,8 +350,8 @@ TIMERS_QUEUE = choice(
 CLOCK_MAX_SKEW = duration(
     "clock.max-skew",
     60_000,
-    "How far the clock of a task's machine may be from that of the checkpoints' storage, and the processing "
-    "time of the last epoch ahead of both. Beyond it, the time of the storage counts.",
+    "How far the clock of a task's machine may differ from that of the checkpoints' storage, and how far the "
+    "processing time of the last epoch may be ahead of both. Beyond that, the time of the storage counts.",
 )
 
 #: The options of the framework: all above.

@@ -53,7 +53,7 @@ from keyedstate.types import register_serializer_type
 
 _log = logging.getLogger(__name__)
 
-#: Backends of this repository that a user may not have installed, with the extra that brings each.
+#: Backends of this repository that may not be installed; each has an extra of its name.
 _EXTRAS = ("heap-cow", "nested-map", "rocksdb")
 _REQUIRED_HOOKS = (
     "keyedstate_describe_backend",
@@ -61,7 +61,7 @@ _REQUIRED_HOOKS = (
     "keyedstate_create_snapshot_strategy",
     "keyedstate_create_restore_operation",
 )
-#: Every hook by name, and whether it is called of the chosen backend alone; the others of all plugins.
+#: Every hook by name, and whether it is called in the chosen backend alone; others are called in all plugins.
 _HOOKS = {
     name: bool(spec.keyedstate_spec["firstresult"])
     for name, spec in vars(hooks).items()
@@ -96,14 +96,14 @@ class Provider:
         return f"{self.distribution} {self.version}"
 
     def invalid(self, reason: str) -> InvalidPluginError:
-        """Return the error that the plugin is unusable."""
+        """Return the error for an unusable plugin."""
         return InvalidPluginError(self.name, str(self), reason, self.is_backend)
 
 
 class Backend:
     """One usable backend: its description and its hooks.
 
-    Made by `PluginRegistry`; everything above the kernel holds this and no plugin module.
+    `PluginRegistry` makes it.  Nothing above the kernel refers to a plugin's module.
     """
 
     def __init__(
@@ -152,12 +152,12 @@ class Backend:
         return manager
 
     def require(self, kind: StateKind, state: str) -> None:
-        """Refuse a state of a kind that the backend does not hold.
+        """Refuse a state of a kind that the backend does not support.
 
         Raises
         ------
         MissingCapabilityError
-            Names the state, the claimed level and the installed backends that can.
+            Names the state, the claimed level and the installed backends that support the kind.
         """
         if not self.description.holds(kind):
             level, able = self.description.level(Capability.STATE_KINDS), self._able(kind)
@@ -178,13 +178,13 @@ class PluginRegistry:
     Parameters
     ----------
     config : Configuration
-        Read for the choice, the lists and the modules to register.
+        Names the backend, the allowed and denied plugins, and the modules to register.
     installed : callable, optional
-        Gives the entry points; the ones of the environment by default.
+        Returns the entry points; by default those of the environment.
 
     Notes
     -----
-    A plugin is imported when it is needed, so a broken one hurts only those who choose it.
+    A plugin is imported when it is needed, so a broken one affects only jobs that choose it.
     """
 
     def __init__(
@@ -215,14 +215,14 @@ class PluginRegistry:
     def register(self, module: object) -> None:
         """Register a module (or any object) with hook implementations at run time.
 
-        It lives in this process only; a Spark job names the module in ``plugins.modules`` instead, so
-        that its tasks register it too.  A module that is registered or installed already is left as it is.
+        The registration is valid in this process only; a Spark job names the module in ``plugins.modules``
+        instead, so that its tasks register it too.  A module that is registered or installed is not
+        registered again.
 
         Raises
         ------
         InvalidPluginError
-            Where it neither describes a backend nor has a hook that other plugins may have, or has one
-            that does not exist.
+            Where it has no hook, or one that does not exist.
         """
         origin = getattr(module, "__name__", type(module).__name__)
         if origin in self._discovered or any(module is other for other in self._registered):
@@ -245,7 +245,7 @@ class PluginRegistry:
         return [provider for provider in self.plugins() if provider.is_backend]
 
     def hooks_of(self, provider: Provider) -> tuple[str, ...]:
-        """Return the names of a plugin's hooks in the order of their declaration; raises as `load`."""
+        """Return the names of a plugin's hooks in the order of their declaration; raises what `load` does."""
         if provider.is_backend:
             return self.load(provider).hooks
         if provider not in self._others:
@@ -263,7 +263,7 @@ class PluginRegistry:
         InvalidPluginError
             Where it cannot be imported, lacks a required hook or has one that does not exist.
         HookApiVersionError
-            Where it was written for other hook API versions.
+            Where it supports other hook API versions only.
         """
         backend = self._backends.get(provider)
         if backend is None:
@@ -271,7 +271,7 @@ class PluginRegistry:
         return backend
 
     def choose(self, name: str | None = None) -> Backend:
-        """Return the backend of a name; by default the one that the configuration names.
+        """Return the backend of a name, by default the configured one.
 
         Raises
         ------
@@ -280,7 +280,7 @@ class PluginRegistry:
         DuplicateProviderError
             Where several are, and ``plugins.prefer`` names none or more than one of them.
         PluginNotAllowedError
-            Where the allow or deny list keeps it out.
+            Where the allow or deny list excludes it.
         InvalidPluginError, HookApiVersionError
             As `load` raises them.
         """
@@ -288,7 +288,7 @@ class PluginRegistry:
         claimants = [provider for provider in self.providers() if provider.name == name]
         if not claimants:
             known = sorted({provider.name for provider in self.providers()})
-            # Also one that is misspelt: what it may mean is not installed either.
+            # Also for a misspelt name, whose backend is not installed either.
             extras = closest_names(name, [extra for extra in _EXTRAS if extra not in known])
             raise UnknownBackendError(name, known, extras[0] if extras else None)
         allowed = [provider for provider in claimants if self._refusal(provider) is None]
@@ -304,7 +304,7 @@ class PluginRegistry:
         return self.load(allowed[0])
 
     def preferred(self, providers: Sequence[Provider]) -> list[Provider]:
-        """Return those of some plugins whose distributions the option ``plugins.prefer`` names."""
+        """Return the plugins whose distributions the option ``plugins.prefer`` names."""
         listed = self._config[PLUGINS_PREFER]
         return [provider for provider in providers if _listed(provider.distribution, listed)]
 
@@ -322,13 +322,9 @@ class PluginRegistry:
     def callers(
         self, hook: str, unusable: list[PluginError]
     ) -> Iterator[tuple[Provider, Callable[..., list[Any]]]]:
-        """Yield every usable plugin with a hook of that name, backend or not, and what calls it.
+        """Yield every usable plugin with a hook of that name, and the function that calls the hook.
 
-        Parameters
-        ----------
-        hook : str
-        unusable : list of PluginError
-            Gets why a plugin is passed over: it is not allowed, or broken.
+        Why a plugin is not usable is appended to `unusable`: it is not allowed, or broken.
         """
         for provider in sorted(self._plugins, key=str):
             refusal = self.refusal(provider)
@@ -340,11 +336,11 @@ class PluginRegistry:
                 yield provider, self._only(provider)(hook)
 
     def notify(self, hook: str, **facts: object) -> None:
-        """Call a hook of every usable plugin; what one of them raises is logged."""
+        """Call a hook in every usable plugin; errors that they raise are logged."""
         for provider, call in self.callers(hook, []):
             try:
                 call(**facts)
-            except Exception:  # whatever a stranger's function raises
+            except Exception:  # whatever a plugin's function raises
                 _log.exception("the hook %s of %s raised", hook, provider)
 
     def options(self) -> dict[str, tuple[ConfigOption[Any], ...] | None]:
@@ -357,7 +353,7 @@ class PluginRegistry:
         return options
 
     def able(self, kind: StateKind) -> list[str]:
-        """Return the names of the usable backends that hold states of a kind."""
+        """Return the names of the usable backends that support a kind of state."""
         return sorted({backend.name for backend in self._usable() if backend.description.holds(kind)})
 
     def _usable(self) -> list[Backend]:
@@ -377,11 +373,11 @@ class PluginRegistry:
         if description.name != provider.name:
             registered = f"but is registered as {provider.name!r}"
             raise provider.invalid(f"it calls itself {description.name!r}, {registered}")
-        # Before the hooks are looked at: another API version may have others, and that is not their fault.
+        # Before the hooks: another API version may have other ones.
         oldest, newest = description.hook_api
         if newest < hooks.HOOK_API[0] or oldest > hooks.HOOK_API[1]:
             raise HookApiVersionError(provider.name, str(provider), description.hook_api, hooks.HOOK_API)
-        # A plugin that serves newer versions too may have hooks that this kernel does not know yet.
+        # A plugin that supports newer versions too may have hooks that this kernel does not know.
         found = _hooks_of(module, provider, serves_newer=newest > hooks.HOOK_API[1])
         for hook in _REQUIRED_HOOKS:
             if hook not in found:
@@ -398,8 +394,8 @@ class PluginRegistry:
             for serializers in self._only(provider)("keyedstate_serializers")():
                 for name, factory in serializers.items():
                     register_serializer_type(name, factory)
-        except Exception as error:  # what pluggy refuses, and whatever a stranger's function raises
-            # Older pluggy keeps what it refused, and would then complain of the name at the next attempt.
+        except Exception as error:  # what pluggy refuses, and whatever a plugin's function raises
+            # Older versions of pluggy keep what they refuse, and refuse the name at the next attempt.
             if self._manager.has_plugin(_key(provider)):
                 self._manager.unregister(name=_key(provider))
             # On one line: pluggy's own text has several.
@@ -407,7 +403,7 @@ class PluginRegistry:
 
     def _only(self, provider: Provider) -> Callable[[str], Any]:
         def hook(name: str) -> Any:
-            # Made at every call: plugins that register later must not slip into an older subset.
+            # Made at every call, because plugins that register later must not be in the subset.
             others = [plugin for other, plugin in self._manager.list_name_plugin() if other != _key(provider)]
             return self._manager.subset_hook_caller(name, remove_plugins=others)
 
@@ -416,7 +412,7 @@ class PluginRegistry:
 
 @cache
 def _warn_once(text: str) -> None:
-    # A user chooses a backend and sees why it is refused; other plugins are called unasked.
+    # The refusal of a chosen backend is an error; other plugins are called without a choice.
     _log.warning("%s", text)
 
 
@@ -428,7 +424,7 @@ def _key(provider: Provider) -> str:
 def _loaded(provider: Provider) -> object:
     try:
         return provider.load()
-    except (Exception, SystemExit) as error:  # whatever a stranger's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever a plugin's module raises while it is imported
         named = f"the option {PLUGINS_MODULES.name!r} names it, but " * (provider.version == "(module)")
         reason = f"{named}importing it failed with {type(error).__name__}: {error}"
         raise provider.invalid(reason) from error
@@ -437,11 +433,11 @@ def _loaded(provider: Provider) -> object:
 def _describe(module: object, provider: Provider) -> BackendDescription:
     hook = "keyedstate_describe_backend"
     if not hasattr(module, hook):
-        _hooks_of(module, provider)  # where its name is misspelt, that is the error
+        _hooks_of(module, provider)  # raises where its name is misspelt
         raise provider.invalid(f"it lacks the required hook {hook}")
     try:
         description = getattr(module, hook)()
-    except Exception as error:  # whatever a stranger's function raises
+    except Exception as error:  # whatever a plugin's function raises
         raise provider.invalid(f"its hook {hook} failed with {type(error).__name__}: {error}") from error
     if not isinstance(description, BackendDescription):
         found = type(description).__name__
@@ -479,7 +475,7 @@ def _hooks_of_other(module: object, provider: Provider) -> tuple[str, ...]:
 
 
 def _listed(name: str, names: Sequence[str]) -> bool:
-    # Distributions are one whether written my_backend, My-Backend or my.backend (PEP 503).
+    # The names my_backend, My-Backend and my.backend are one distribution (PEP 503).
     return _normalized(name) in map(_normalized, names)
 
 
@@ -488,7 +484,7 @@ def _normalized(name: str) -> str:
 
 
 def _installed_entry_points() -> Sequence[EntryPoint]:
-    # A distribution can be found twice (an editable install beside its build metadata); one counts.
+    # A distribution may be found twice (an editable install and its build metadata); one counts.
     unique = {
         (group, entry.name, entry.value, entry.dist.name if entry.dist is not None else ""): entry
         for group in (hooks.ENTRY_POINT_GROUP, hooks.PLUGIN_GROUP)

@@ -1,4 +1,4 @@
-"""What a backend can do, said in a form that the kernel and the contract kit read."""
+"""What a backend can do, in a form that the kernel and the contract kit read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keyedstate.config import ConfigOption
 
 
 class Level(enum.Enum):
-    """How far a capability goes.  What a plugin claims is what it is tested for."""
+    """How far a backend supports a capability; the contract kit tests what is claimed."""
 
     FULL = "full"
     PARTIAL = "partial"
@@ -19,7 +19,7 @@ class Level(enum.Enum):
 
     @property
     def usable(self) -> bool:
-        """Whether a job may ask for the capability at all."""
+        """Whether a job may use the capability."""
         return self in (Level.FULL, Level.PARTIAL)
 
 
@@ -34,7 +34,7 @@ class StateKind(enum.Enum):
 
 
 class Capability(enum.Enum):
-    """One thing that a backend may or may not do, and that the types of its tables do not show."""
+    """One thing that a backend may support, and that the types of its tables do not show."""
 
     #: States of every kind; where that is claimed as partial, those of `BackendDescription.state_kinds`.
     STATE_KINDS = "kinds of state"
@@ -42,10 +42,9 @@ class Capability(enum.Enum):
     ASYNC_SNAPSHOT = "asynchronous snapshots"
     #: A restore may take any key-group range out of snapshots that were taken with other ranges.
     RESCALING = "rescaling"
-    #: A value read back is the very object that was written (no serialization in between).
+    #: A read returns the very object that was written, without serialization.
     OBJECTS_BY_REFERENCE = "objects kept by reference"
-    #: Tables of timers keep them in the order of time: they are `keyedstate.backend.TimerTable`.  The driver
-    #: asks it, which has no table.
+    #: Tables of timers are a `keyedstate.backend.TimerTable`.  The driver has no table to check that.
     TIMERS_IN_ORDER = "timers in the order of time"
     #: State may exceed the memory of its process.
     LARGER_THAN_MEMORY = "state larger than memory"
@@ -68,7 +67,7 @@ class BackendDescription:
     capabilities : mapping of Capability to Level
         A capability that is not named counts as `Level.NEVER`.
     state_kinds : collection of StateKind
-        The kinds that it holds where it claims `Capability.STATE_KINDS` as partial.
+        The supported kinds where `Capability.STATE_KINDS` is claimed as partial.
     options : tuple of ConfigOption
         The plugin's own options, named ``<backend name>.<option>``.
     build : str
@@ -76,7 +75,7 @@ class BackendDescription:
         a linked library); ``keyedstate doctor`` shows it.
     build_problem : str
         Why this installation is worse than it could be, and the way out, in full sentences; ``keyedstate
-        doctor`` warns with it.  Empty where all is well.
+        doctor`` warns with it.  Empty without a problem.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""What changed in a table since an epoch: that of which a delta of a checkpoint is made.
+"""What changed in a table since an epoch: the content of a delta of a checkpoint.
 
-A table that knows it is `ChangeTracking` beside `StateTable`; for any other table the framework notes which
-addresses are touched.  Both give the same changes.
+A table that tracks its changes is a `ChangeTracking` too; for any other table the framework notes the touched
+addresses.  Both give the same changes.
 """
 
 from __future__ import annotations
@@ -35,13 +35,10 @@ class EntryChange(NamedTuple):
 
     Attributes
     ----------
-    state : str
-    key_group : int
-    namespace, key : object
     present : bool
-        Whether there is an entry now.
+        Whether the address has an entry now.
     value : object
-        Of the entry; None where there is none.
+        The entry's value; None without an entry.
     """
 
     state: str
@@ -55,8 +52,8 @@ class EntryChange(NamedTuple):
 class TableChanges(ABC, Generic[K, N, V]):
     """What changed in a table since an epoch, as it was when the changes were captured.
 
-    Where the backend claims asynchronous snapshots, another thread may read it while the owner goes on
-    changing the table; otherwise the owner reads it before the next change.
+    Where the backend claims asynchronous snapshots, another thread may read it while the owner changes the
+    table; otherwise the owner reads it before the next change.
     """
 
     @abstractmethod
@@ -67,7 +64,7 @@ class TableChanges(ABC, Generic[K, N, V]):
     def written(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:
         """Yield the entries of one key group that were written, at most `size` at a time, each exactly once.
 
-        An entry counts as written where it was put, also with an equal value, handed out by
+        An entry counts as written when it is put, also with an equal value, returned by
         `StateTable.get_for_update`, or transformed.
         """
 
@@ -81,18 +78,18 @@ class TableChanges(ABC, Generic[K, N, V]):
 
     @abstractmethod
     def release(self) -> None:
-        """Give up the changes; calling it again does nothing."""
+        """Free the changes; calling it again does nothing."""
 
 
 class ChangeTracking(ABC, Generic[K, N, V]):
-    """A table that knows its changes, epoch by epoch.
+    """A table that tracks its changes, epoch by epoch.
 
-    What a table holds before the first `begin_epoch` is no change of any epoch.
+    Entries from before the first `begin_epoch` are no change of any epoch.
     """
 
     @abstractmethod
     def begin_epoch(self, epoch: int) -> None:
-        """Count every change from now on to an epoch; epochs ascend, and begin where the owner wants.
+        """Count every change from now on as one of an epoch; epochs ascend, from any number.
 
         Raises
         ------
@@ -102,14 +99,15 @@ class ChangeTracking(ABC, Generic[K, N, V]):
 
     @abstractmethod
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        """Capture the changes of all epochs above `epoch`, in time that follows their number and no more.
+        """Capture the changes of all epochs above `epoch`, in time that depends on their number alone.
 
-        The synchronous part of a delta, so it must be short.  Changes up to `epoch` must not be forgotten.
+        This is the synchronous part of a delta, so it must be short.  It does not forget changes up to
+        `epoch`.
         """
 
     @abstractmethod
     def forget_changes(self, epoch: int) -> None:
-        """Free what is known of the changes up to and including an epoch, which a checkpoint holds now.
+        """Forget the changes of epochs up to and including one, which a checkpoint contains now.
 
-        The changes of the epoch that is running are kept in any case.
+        The changes of the running epoch are kept in any case.
         """

@@ -1,9 +1,9 @@
-"""Values in columns: what a table can do that keeps numbers as arrays, and not as an object for each entry.
+"""Values in columns: tables that keep numbers in arrays instead of an object for each entry.
 
-A table is a `ColumnTable` beside `StateTable` where the type of its values allows it: a struct whose fields
-are all numbers (`keyedstate.tables.is_numeric`), such as the accumulators of declared aggregates.  The
-backend decides that table by table, and may leave out types of keys that it has no fast way for.  All of
-`StateTable` and `ChangeTracking` holds for such a table too; the framework uses columns for many rows.
+A table may be a `ColumnTable` too where its values are structs of numbers (`keyedstate.tables.is_numeric`),
+such as the accumulators of declared aggregates.  The backend decides that table by table, and may leave out
+some types of keys.  Such a table keeps the contracts of `StateTable` and `ChangeTracking`; the framework uses
+columns for many rows.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Column:
     Attributes
     ----------
     values : ndarray of int64 or float64
-        What stands where nothing is there means nothing.
+        An element without a value is arbitrary.
     present : ndarray of bool, or None
-        Where there is a value; None where there is one everywhere.
+        Which elements have a value; None where all have one.
     """
 
     values: npt.NDArray[Any]
@@ -41,28 +41,28 @@ class Column:
     def __len__(self) -> int:
         return len(self.values)
 
-    def take(self, places: Integers | slice) -> Column:
+    def take(self, indices: Integers | slice) -> Column:
         """Return the column of some of the entries."""
-        return Column(self.values[places], None if self.present is None else self.present[places])
+        return Column(self.values[indices], None if self.present is None else self.present[indices])
 
     @property
     def there(self) -> Flags:
-        """Where there is a value."""
+        """Which elements have a value."""
         return np.ones(len(self.values), np.bool_) if self.present is None else self.present
 
 
 class LocatedEntries(ABC):
-    """The entries that some rows belong to; of use until the table is changed in any other way.
+    """The entries of some rows; valid until the table is changed in another way.
 
-    An entry is a key and a namespace.  Entries are numbered by their first rows; one that the table does not
-    hold is among them, and comes into the table when it is written.
+    Entries are numbered in the order of their first rows.  An address without an entry is among them, and
+    gets one when it is written.
 
     Attributes
     ----------
     codes : ndarray of int64
-        For each row the number of its entry.
+        The entry number of each row.
     first_rows : ndarray of int64
-        For each entry its first row.
+        The first row of each entry.
     """
 
     codes: Integers
@@ -75,11 +75,11 @@ class LocatedEntries(ABC):
     @property
     @abstractmethod
     def exist(self) -> Flags:
-        """Which of the entries the table holds, also with the value None."""
+        """Which of the entries exist, also with the value None."""
 
     @abstractmethod
     def read(self) -> list[Column]:
-        """Return the fields of the values, one column each; nothing is there where there is no value."""
+        """Return the fields of the values, one column each; an entry without a value has none."""
 
     @abstractmethod
     def write(self, columns: Sequence[Column]) -> None:
@@ -88,16 +88,16 @@ class LocatedEntries(ABC):
         Parameters
         ----------
         columns : sequence of Column
-            One for each field, with numbers that its type can hold.
+            One for each field, with numbers in the range of its type.
         """
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove those that the table holds."""
+        """Remove the entries that exist."""
 
 
 class ColumnTable(ABC, Generic[N]):
-    """A table that finds entries by columns of keys and gives and takes values by columns of their fields."""
+    """A table that finds entries by columns of keys, and reads and writes columns of their fields."""
 
     @abstractmethod
     def locate(
@@ -112,11 +112,11 @@ class ColumnTable(ABC, Generic[N]):
         Parameters
         ----------
         keys : sequence of pyarrow.Array
-            The keys of the rows, in canonical form: one array of the key serializer's type, for tuples one
-            for each part.
+            The keys of the rows in canonical form: one array of the key serializer's type, for tuples one for
+            each part.
         key_groups : ndarray of int32
             The key group of each row.
         namespaces : sequence
         which : ndarray of int32, optional
-            For each row the place of its namespace in `namespaces`; the first one by default.
+            The index in `namespaces` of each row's namespace; by default all rows have the first one.
         """

@@ -1,4 +1,4 @@
-"""What a backend is told about the instance that it works for."""
+"""What a backend knows of the instance that it works for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keyedstate.working_folder import WorkingFolder
 class BackendContext:
     """One instance of a backend: one operator, one contiguous range of key groups, one owner thread.
 
-    The same context goes into every hook of the instance.
+    Every hook of the instance gets the same context.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class BackendContext:
         The values of the plugin's own options by their full name (``heap-cow.page-buckets``), typed
         and with defaults filled in.
     local_base : Path
-        Where the instance may have its private folder.
+        The folder in which the instance may make its private folder.
     resources : dict
         The plugin's own scratch space: what its tables share (an open database, a memory budget).
     closing : ExitStack
@@ -45,12 +45,12 @@ class BackendContext:
     _folder: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # First, and so after whatever a plugin registers: what uses the folder is closed by then.
+        # Registered first, so closed last: what a plugin registers may use the folder.
         self.closing.enter_context(self._folder)
 
     @cached_property
     def local_dir(self) -> Path:
-        """A private folder on a local disk, made when it is first asked for and deleted with the instance.
+        """A private folder on a local disk, made at the first access and deleted with the instance.
 
         Raises
         ------

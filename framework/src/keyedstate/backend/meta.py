@@ -1,4 +1,4 @@
-"""What is known of one registered state: its name, its kind and its serializers."""
+"""One registered state: its name, its kind and its serializers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StateMeta:
     value_serializer : TypeSerializer
         The serializer of what the table stores under one address: for `StateKind.MAP` a whole ``dict``.
     expiry : Expiry or None
-        For a registered state with a time to live.  Not in manifests: the settings live in the program.
+        For a registered state with a time to live.  Manifests do not contain it: the program does.
     """
 
     name: str
@@ -34,7 +34,7 @@ class StateMeta:
     expiry: Expiry | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON face that manifests carry."""
+        """Return the JSON object that manifests contain."""
         return {
             "name": self.name,
             "kind": self.kind.value,
@@ -45,12 +45,12 @@ class StateMeta:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> StateMeta:
-        """Rebuild a meta with the serializers that wrote the state.
+        """Return a meta with the serializers that wrote the state.
 
         Raises
         ------
         UnknownSerializerError
-            Where a serializer's type or version is not known here.
+            Where a serializer's type or version is unknown in this process.
         """
         key, namespace, value = (
             SerializerSnapshot.from_json(document[part]).restore_serializer()
@@ -59,7 +59,7 @@ class StateMeta:
         return cls(document["name"], StateKind(document["kind"]), key, namespace, value)
 
     def duplicate(self) -> StateMeta:
-        """Return a meta whose serializers may be used by another thread."""
+        """Return a meta whose serializers another thread may use."""
         return replace(
             self,
             key_serializer=self.key_serializer.duplicate(),

@@ -1,10 +1,9 @@
-"""Full snapshots of a backend's own files; a checkpoint shares the unchanged ones with the one before.
+"""Full snapshots of a backend's own files; consecutive checkpoints share the unchanged ones.
 
-A backend that has immutable files captures them at once (by hard links) and hands them over; the framework
-uploads those that no completed checkpoint has, several at once, and writes down all of them.  A restore gives
-the files back; a backend that opens them in place tells where each is from in its next snapshot, and only new
-ones are uploaded again.  Files of attempts that came to nothing are in no checkpoint, so nothing goes on from
-them.
+A backend with immutable files captures them at once, by hard links.  The framework uploads those that no
+completed checkpoint contains, several at a time, and records all of them.  A restore returns the files.  A
+backend that opens them in place gives the origin of each in its next snapshot, so that only new ones are
+uploaded.  No checkpoint contains files of failed attempts, so no snapshot refers to them.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ class NativeFile:
     Attributes
     ----------
     name : str
-        In the snapshot's folder; without a folder of its own.
+        The name in the snapshot's folder, without a subfolder.
     bytes : int
     origin : str or None
-        Where a checkpoint has this very file, as `NativeSnapshot.stored` or `NativeHandle.fetch` said; None
-        for one that is to be uploaded in any case.
+        Where a checkpoint contains this very file, as `NativeSnapshot.stored` or `NativeHandle.fetch` gave
+        it; None for a file to upload in any case.
     """
 
     name: str
@@ -41,14 +40,14 @@ class NativeFile:
 
 
 class NativeSnapshot(ABC):
-    """What the synchronous part captured: files that nobody changes.
+    """What the synchronous part captured: files that never change.
 
     Attributes
     ----------
     folder : Path
     files : sequence of NativeFile
     entries : mapping of str to int
-        Entries by state.
+        The number of entries of each state.
     details : mapping
         JSON values that the backend needs to read the files.
     """
@@ -60,7 +59,7 @@ class NativeSnapshot(ABC):
 
     @abstractmethod
     def stored(self, origins: Mapping[str, str]) -> None:
-        """Learn where each file, by its name, is stored; it may be called in another thread."""
+        """Receive the origin of each file by its name; may be called in another thread."""
 
     @abstractmethod
     def release(self) -> None:
@@ -68,7 +67,7 @@ class NativeSnapshot(ABC):
 
 
 class NativeSnapshotStrategy(SnapshotStrategy):
-    """A strategy that also has snapshots of native files."""
+    """A strategy that also takes snapshots of native files."""
 
     @abstractmethod
     def prepare_native(
@@ -81,20 +80,20 @@ class NativeSnapshotStrategy(SnapshotStrategy):
 
 
 class NativeHandle(StateHandle):
-    """A full snapshot of native files, perhaps with the changes of later epochs.
+    """A full snapshot of native files, possibly with the changes of later epochs.
 
-    `entries` reads it like any other.  A backend that knows the files takes them with `fetch`, and then
-    applies `changes`; `states` has also those that only changes have.
+    `entries` reads it like any other handle.  A backend that knows the files gets them with `fetch` and then
+    applies `changes`; `states` includes states that occur in changes only.
 
     Attributes
     ----------
     backend : str
-        Whose files they are.
+        The backend that wrote the files.
     files : sequence of NativeFile
     native_entries, all_entries : mapping of str to int
-        Entries by state in the files, and after the changes.
+        The number of entries of each state in the files, and after the changes.
     details : mapping
-        What the snapshot said.
+        As in `NativeSnapshot`.
     """
 
     backend: str
@@ -105,14 +104,14 @@ class NativeHandle(StateHandle):
 
     @abstractmethod
     def fetch(self, folder: Path) -> None:
-        """Copy all files into a folder, which is made; each byte is compared with what was written.
+        """Copy all files into a new folder and verify every byte.
 
         Raises
         ------
         CheckpointError
-            Where a file, which is named, is missing or is another one; nothing is left then.
+            Where a file is missing or was changed, with its name; the folder is removed then.
         """
 
     @abstractmethod
     def changes(self) -> Iterator[EntryChange]:
-        """Yield what later epochs changed, in their order."""
+        """Yield the changes of later epochs, in their order."""

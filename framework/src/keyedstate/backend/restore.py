@@ -1,4 +1,4 @@
-"""How state comes back: from nothing, or from the canonical entries of earlier snapshots."""
+"""How state is restored: from the canonical entries of earlier snapshots, or from none."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class StateHandle(ABC):
     @property
     @abstractmethod
     def key_groups(self) -> KeyGroupRange:
-        """The key groups that the snapshot covers; they may exceed or fall short of what is wanted."""
+        """The key groups that the snapshot covers; may be more or fewer than the instance has."""
 
     @property
     @abstractmethod
     def states(self) -> Sequence[StateMeta]:
-        """The states in it, with the serializers that wrote them."""
+        """The states of the snapshot, with the serializers that wrote them."""
 
     def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
         """Return those of some key groups that may have entries of a state, ascending; all by default."""
@@ -30,18 +30,18 @@ class StateHandle(ABC):
 
     @abstractmethod
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        """Yield the entries of one state and key group; their bytes were verified before they are yielded.
+        """Yield the entries of one state and key group, whose bytes are verified before.
 
         Raises
         ------
         CorruptFileError
-            Where the stored bytes are not those that were written.
+            Where the stored bytes differ from the written ones.
         """
 
 
 class RestoreOperation(ABC):
-    """Brings the tables of one backend instance back (Flink's ``RestoreOperation``)."""
+    """Restores the tables of one backend instance (Flink's ``RestoreOperation``)."""
 
     @abstractmethod
     def restore(self) -> dict[str, AnyStateTable]:
-        """Return the restored tables by state name; nothing is kept open where it raises."""
+        """Return the restored tables by state name; everything is closed where it raises."""

@@ -1,4 +1,4 @@
-"""How a snapshot of one backend instance is taken: a short synchronous part, then the writing."""
+"""How a snapshot of one backend instance is taken: a short synchronous part, then a write."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from keyedstate.backend.table import AnyStateTable, EntryBatch
 
 
 class SnapshotSink(ABC):
-    """Where a snapshot writes to; the framework gives it, a backend calls it.
+    """Where a snapshot writes to; the framework implements it, a backend calls it.
 
-    Every method raises `SnapshotCancelledError` once the snapshot was cancelled: let it pass.
+    Every method raises `SnapshotCancelledError` once the snapshot is cancelled; do not catch it.
     """
 
     @abstractmethod
     def begin_state(self, meta: StateMeta) -> None:
-        """Announce a state; one without any entry is remembered too."""
+        """Begin a state; a state without entries is stored too."""
 
     @abstractmethod
     def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
-        """Write the entries of one key group of the state announced last; key groups ascend."""
+        """Write the entries of one key group of the begun state; key groups ascend."""
 
 
 class Snapshot(ABC):
@@ -30,7 +30,7 @@ class Snapshot(ABC):
 
     @abstractmethod
     def write(self, sink: SnapshotSink) -> None:
-        """Write everything to the sink; in another thread where the backend claims asynchronous snapshots."""
+        """Write everything to the sink, in another thread where the backend claims asynchronous snapshots."""
 
     @abstractmethod
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""Who moves key groups between memory and disk, for backends that keep some of each."""
+"""Moving key groups between memory and disk, for backends that use both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SpillManager(ABC):
 
     @abstractmethod
     def balance(self, tables: Mapping[str, AnyStateTable]) -> None:
-        """Look at memory and load, and move key groups where that is due; must not block for long."""
+        """Move key groups where memory and load ask for it; must not block for long."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The state table: where the entries of one registered state live.
+"""The state table: the entries of one registered state.
 
-An address is (key group, key, namespace) and is always passed in; nothing below the state handles
-knows a current key.  The caller guarantees that the key group is the key's own, lies in the table's
-range, and that keys and namespaces are hashable and in their serializer's canonical form.
+An address is (key group, key, namespace) and is always passed in; only state accessors have a current key.
+The caller guarantees that the key group is the key's own and in the table's range, and that keys and
+namespaces are hashable and in their serializer's canonical form.
 
 Except where a method says otherwise, a table belongs to one owner thread.
 """
@@ -48,8 +48,8 @@ class StateEntry(Generic[K, N, V]):
 class TableSnapshot(ABC, Generic[K, N, V]):
     """The entries of a table as they were when the snapshot was taken.
 
-    Where the backend claims asynchronous snapshots, another thread may read it while the owner goes
-    on changing the table; otherwise the owner reads it before the next change.
+    Where the backend claims asynchronous snapshots, another thread may read it while the owner changes the
+    table; otherwise the owner reads it before the next change.
     """
 
     @abstractmethod
@@ -62,7 +62,7 @@ class TableSnapshot(ABC, Generic[K, N, V]):
 
     @abstractmethod
     def release(self) -> None:
-        """Give up the snapshot; calling it again does nothing."""
+        """Free the snapshot; calling it again does nothing."""
 
 
 class IncrementalVisitor(ABC, Generic[K, N, V]):
@@ -73,7 +73,7 @@ class IncrementalVisitor(ABC, Generic[K, N, V]):
 
     @abstractmethod
     def next_entries(self) -> Sequence[StateEntry[K, N, V]]:
-        """Return the next entries; an empty sequence says that the walk is over."""
+        """Return the next entries; an empty sequence ends the walk."""
 
     @abstractmethod
     def update(self, entry: StateEntry[K, N, V], value: V) -> None:
@@ -87,24 +87,23 @@ class IncrementalVisitor(ABC, Generic[K, N, V]):
 class StateTable(ABC, Generic[K, N, V]):
     """The entries of one registered state over one key-group range.
 
-    None is a value: an entry that holds None exists (`contains`), though `get` cannot tell it from
-    an absent one.
+    None is a value: an entry with it exists (`contains`), though `get` cannot tell it from an absent one.
 
-    Eleven members are abstract.  The others have defaults made of those, right where `get` returns the stored
+    Eleven members are abstract.  The others have defaults, which are right where `get` returns the stored
     object or an equal one; a table overrides those that it can do faster.
     """
 
     @property
     @abstractmethod
     def meta(self) -> StateMeta:
-        """What is known of the state."""
+        """The state's name, kind and serializers."""
 
     @abstractmethod
     def replace_meta(self, meta: StateMeta) -> None:
         """Adopt the serializers that the running program registered for a restored state.
 
-        They were found compatible.  A table of bytes is called only where they read and write the same bytes
-        as those before, and is a `RewritingTable` for the rest.
+        They are compatible with the old ones.  A table of bytes gets serializers that read and write the same
+        bytes; for others it is a `RewritingTable`.
         """
 
     @property
@@ -116,25 +115,25 @@ class StateTable(ABC, Generic[K, N, V]):
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
         """Return the value, or None where there is no entry.
 
-        For map state it may be an object that reads the entries of the map one by one, with the methods of a
-        dict; it may be an empty one where there is no entry, so that nothing has to be looked up.
+        For map state it may be an object with the methods of a dict that reads the map entry by entry, and an
+        empty one where there is no entry, so that nothing has to be looked up.
         """
 
     def get_for_update(self, key_group: int, key: K, namespace: N) -> V | None:
         """Return the value, which the caller changes in place at once, or None where there is no entry.
 
-        Change tracking counts the entry as changed, and a live snapshot keeps what it was.  List and map
+        Change tracking counts the entry as changed, and a live snapshot keeps the old value.  List and map
         state need it.  The default is right for a table that does not track changes and whose `get` returns
-        the stored object.  Another table returns an object that writes what it is told: for map state one
-        like that of `get`, for list state one with the ``append`` and ``extend`` of a list; with a time to
-        live both have ``stamps``, of which the part that belongs to a change is changed after it.  It may do
-        so also where there is no entry yet.
+        the stored object.  Another table returns an object that writes the changes: for map state one like
+        that of `get`, for list state one with the ``append`` and ``extend`` of a list.  With a time to live
+        both have ``stamps``, which the caller changes after the values.  The object may be returned without
+        an entry too.
         """
         return self.get(key_group, key, namespace)
 
     @abstractmethod
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
-        """Return whether there is an entry, also one that holds None."""
+        """Return whether there is an entry, also one with the value None."""
 
     @abstractmethod
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
@@ -176,19 +175,19 @@ class StateTable(ABC, Generic[K, N, V]):
 
     @abstractmethod
     def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
-        """Return a visitor that shows about `batch_size` entries a step."""
+        """Return a visitor that shows about `batch_size` entries a step; ValueError for less than 1."""
 
     @abstractmethod
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Capture the present entries; the synchronous part of a snapshot, so it must be short."""
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        """Add entries of one key group that the table does not hold yet; used by restore operations."""
+        """Add entries at addresses of one key group that have none; used by restore operations."""
         for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
             self.put(key_group, key, namespace, value)
 
-    # -- bulk: the defaults are loops; a backend that knows a faster way overrides them ---------------
-    # Columns of unequal length are a ValueError: the shorter one must not decide which rows are lost.
+    # -- many entries: the defaults are loops -----------------------------------------------------------
+    # Columns of unequal length are a ValueError: otherwise rows would be lost.
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
         """Return the values of several keys of one namespace, in their order."""
@@ -217,5 +216,5 @@ class StateTable(ABC, Generic[K, N, V]):
             remove(group, key, namespace)
 
 
-#: A table of any types, for code that only moves tables around.
+#: A table of any types.
 AnyStateTable = StateTable[Any, Any, Any]

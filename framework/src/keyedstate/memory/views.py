@@ -1,7 +1,6 @@
 """Views through which serializers write and read bytes, big-endian like Java's ``DataOutput``.
 
-Counterparts of Flink's ``DataOutputView`` and ``DataInputView``.  The output is one growable buffer; pages
-and records that span them come with the memory manager, behind the same methods.
+They correspond to Flink's ``DataOutputView`` and ``DataInputView``.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class DataOutputView:
     def write_var_int(self, value: int) -> None:
         """Append a number from 0 to 2**32 - 1 in groups of seven bits, the lowest first.
 
-        The high bit of a byte says that another one follows, as in Flink's ``StringValue``.
+        The high bit of a byte means that another one follows, as in Flink's ``StringValue``.
         """
         if not 0 <= value <= _UINT32_MAX:
             raise ValueError(f"a variable-length int is between 0 and {_UINT32_MAX}, got {value}")
@@ -106,22 +105,22 @@ class DataOutputView:
         return bytes(self._buffer)
 
     def clear(self) -> None:
-        """Forget what was written, so that the view can be used for the next record."""
+        """Drop what was written, so that the view can be used for the next record."""
         self._buffer.clear()
 
 
 class DataInputView:
-    """A reader over bytes that checks every length before it believes it.
+    """A reader over bytes that checks every length before it uses it.
 
     Parameters
     ----------
     data : bytes, bytearray or memoryview
-        A memoryview must be contiguous.  Nothing is copied until it is read.
+        A memoryview must be contiguous.  Bytes are copied when they are read.
 
     Raises
     ------
     CorruptDataError
-        From every method that is asked for more than remains.
+        From every method that would read more than remains.
     """
 
     __slots__ = ("_data", "_end", "_position")
@@ -150,7 +149,7 @@ class DataInputView:
         return start
 
     def corrupt(self, reason: str) -> CorruptDataError:
-        """Return the error that names `reason` and the position; for serializers to raise."""
+        """Return the error with a reason and the position; for serializers to raise."""
         return CorruptDataError(reason, self._position)
 
     def read(self, size: int) -> bytes:
@@ -227,9 +226,9 @@ class DataInputView:
             raise self.corrupt(f"a string that is no modified UTF-8 ({error.reason})") from None
 
     def read_count(self) -> int:
-        """Return a 32-bit count of things of at least one byte each.
+        """Return a 32-bit count of items of at least one byte each.
 
-        A count of more things than bytes remain is refused before anything is allocated for them.
+        A count above the remaining bytes is refused before anything is allocated for the items.
         """
         start = self._position
         count = self.read_int()

@@ -1,4 +1,4 @@
-"""The toolkit of every backend: what is built on the tables of the contract alone."""
+"""A toolkit for backends: what works with any table of the contract."""
 
 from keyedstate.tables.address_visitor import AddressVisitor
 from keyedstate.tables.base_choice import OVERLAP_THRESHOLD, choose_base

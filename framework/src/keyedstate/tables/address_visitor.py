@@ -14,15 +14,9 @@ V = TypeVar("V")
 
 
 class AddressVisitor(IncrementalVisitor[K, N, V]):
-    """Walks over any table: copies the addresses of a key group when it reaches the key group.
+    """Walks through any table: it copies the addresses of a key group when it reaches the key group.
 
-    It looks each entry up again when it shows it, since the entry may be gone or changed by then.
-
-    Parameters
-    ----------
-    table : StateTable
-    batch_size : int
-        How many entries it shows in one step.
+    It looks each entry up again when it shows it, since the entry may have been removed or changed.
 
     Raises
     ------

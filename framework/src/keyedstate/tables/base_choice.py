@@ -8,7 +8,7 @@ from typing import TypeVar
 from keyedstate.backend import StateHandle
 from keyedstate.keygroups import KeyGroupRange
 
-#: The share of a handle's key groups that must be wanted for it to become a base, by default.
+#: By default, the least fraction of a handle's key groups that the instance must own to open it in place.
 OVERLAP_THRESHOLD = 0.75
 
 H = TypeVar("H", bound=StateHandle)
@@ -19,17 +19,17 @@ def choose_base(
 ) -> H | None:
     """Return the handle whose native files an instance should open and cut to its range, or None.
 
-    A backend with files of its own restores faster when it takes one handle's files as they are, deletes what
-    lies outside its range and copies the entries of the other handles in, than when it copies all entries.
-    That pays where most of the handle is wanted.  A handle of which less than `threshold` is wanted is not
-    considered; of the others that with the largest ``wanted groups x fraction²`` is taken, the first among
-    equals.  A single handle is taken whatever its fraction, since all entries come from it anyway.  The rule
-    is that of Flink 1.6 to 1.15 (``RocksDBIncrementalCheckpointUtils``).
+    A backend with files of its own may open one handle's files in place, delete what is outside its range and
+    copy the entries of the other handles.  That is faster than copying all entries where it needs most of the
+    handle.  So a handle counts if at least the fraction `threshold` of its key groups is wanted; of these the
+    one with the largest ``wanted groups x fraction²`` is returned, the first among equals.  A single handle
+    is returned whatever its fraction, if anything of it is wanted.  The rule is that of Flink 1.6 to 1.15
+    (``RocksDBIncrementalCheckpointUtils``).
 
     Parameters
     ----------
     handles : sequence of StateHandle
-        Handles whose key groups do not overlap one another.
+        Their key groups do not overlap.
     wanted : KeyGroupRange
         The range of the instance, `BackendContext.key_groups`.
     threshold : float
@@ -38,8 +38,7 @@ def choose_base(
     Returns
     -------
     StateHandle or None
-        None where it is best to begin empty and to copy.  A handle of which nothing is wanted is never
-        returned.
+        None where it is best to begin empty and to copy.
     """
     if not 0.0 <= threshold <= 1.0:
         raise ValueError(f"the threshold is a fraction between 0 and 1, and not {threshold!r}")

@@ -1,4 +1,4 @@
-"""Columns of state values: which types are numbers, `Column` from and to Arrow, entries that are columns."""
+"""Columns of state values: numeric types, `Column` from and to Arrow, and batches of Arrow columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keyedstate.types import TypeSerializer
 
 
 def is_numeric(arrow_type: pa.DataType) -> bool:
-    """Return whether the values of a type are numbers of at most 64 bits, which a `Column` can hold."""
+    """Return whether a `Column` can contain the values of a type: numbers of at most 64 bits."""
     return bool(
         pa.types.is_signed_integer(arrow_type)
         or pa.types.is_float32(arrow_type)
@@ -26,12 +26,12 @@ def is_numeric(arrow_type: pa.DataType) -> bool:
 
 
 def column_dtype(arrow_type: pa.DataType) -> np.dtype[Any]:
-    """Return the dtype of a column of values of a numeric type: that of floats or of integers of 64 bits."""
+    """Return the dtype of a column of a numeric type: float64 or int64."""
     return np.dtype(np.float64 if pa.types.is_floating(arrow_type) else np.int64)
 
 
 def column_of(array: pa.Array) -> Column:
-    """Return the values of an array of a numeric type: instants as numbers of their unit, true as 1."""
+    """Return an array of a numeric type as a column: times as numbers of their unit, true as 1."""
     arrow_type = array.type
     present = None if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_boolean(arrow_type):
@@ -61,18 +61,18 @@ def array_of(column: Column, arrow_type: pa.DataType) -> pa.Array:
 
 
 class ArrowEntryBatch(EntryBatch[Any, Any, Any]):
-    """Entries that are columns already; lists for those who ask for them.
+    """Entries as Arrow columns; the lists are made on demand.
 
     Parameters
     ----------
     meta : StateMeta
-        Of the state; it makes the lists.
+        Its serializers make the lists.
     columns : pyarrow.RecordBatch
         Namespaces, keys and values, of the types of the serializers.
     """
 
     def __init__(self, meta: StateMeta, columns: pa.RecordBatch) -> None:
-        # The parent is frozen; what it declares as fields is made on demand here.
+        # The parent is a frozen dataclass, whose fields are properties here.
         object.__setattr__(self, "meta", meta)
         object.__setattr__(self, "columns", columns)
 
@@ -99,6 +99,6 @@ class ArrowEntryBatch(EntryBatch[Any, Any, Any]):
 
 
 def canonical_list(serializer: TypeSerializer[Any], column: pa.Array) -> list[Any]:
-    """Return keys or namespaces as objects, in the form by which tables find them."""
+    """Return keys or namespaces as objects in canonical form, by which tables find them."""
     found = serializer.from_arrow(column)
     return list(map(serializer.canonical, found)) if serializer.needs_canonical else found

@@ -1,4 +1,4 @@
-"""What a table notes of its changes, epoch by epoch."""
+"""Notes of changes, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def check_ascending(epoch: int, last: int | None) -> None:
 
 
 class EpochNotes(Generic[T]):
-    """The notes of each epoch that is not forgotten: `ChangeTracking` for whatever a table notes.
+    """The notes of each epoch that is not forgotten, of any type; the epochs of a `ChangeTracking`.
 
     Parameters
     ----------
     empty : callable
-        Makes the notes of a new epoch.
+        Returns the notes of a new epoch.
 
     Attributes
     ----------
@@ -35,21 +35,21 @@ class EpochNotes(Generic[T]):
 
     def __init__(self, empty: Callable[[], T]) -> None:
         self._empty = empty
-        #: Epochs ascend, and the last one is the running one.
+        #: By epoch, ascending; the last one is running.
         self._notes: dict[int, T] = {}
         self.running: T | None = None
 
     def begin(self, epoch: int) -> None:
-        """Begin an epoch; raises ValueError where epochs do not ascend."""
+        """Begin an epoch; ValueError if it is not above the one before."""
         check_ascending(epoch, next(reversed(self._notes), None))
         self.running = self._notes[epoch] = self._empty()
 
     def since(self, epoch: int) -> list[T]:
-        """Return the notes of all epochs above one, in their order."""
+        """Return the notes of the epochs above one, in their order."""
         return [notes for number, notes in self._notes.items() if number > epoch]
 
     def forget(self, epoch: int) -> None:
-        """Drop the notes of epochs up to one, but not those of the running one."""
+        """Drop the notes of epochs up to and including one, but not those of the running one."""
         for number in list(self._notes)[:-1]:
             if number <= epoch:
                 del self._notes[number]

@@ -1,4 +1,4 @@
-"""The full snapshot and the full restore, out of nothing but the tables of a backend."""
+"""The full snapshot and the full restore of any backend, through its tables alone."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ from keyedstate.backend import (
 )
 from keyedstate.keygroups import KeyGroupRange
 
-#: Entries that go into one columnar batch of a snapshot: large enough that Arrow's cost per batch
-#: vanishes, small enough that a batch of wide rows stays far below a mebibyte per column.
+#: Entries of a columnar batch of a snapshot: Arrow's cost per batch is negligible, and a batch of wide rows
+#: stays far below a mebibyte per column.
 SNAPSHOT_BATCH_ENTRIES = 16_384
 
 
 class FullSnapshotStrategy(SnapshotStrategy):
-    """The canonical full snapshot, out of nothing but `StateTable.snapshot`.
-
-    Any backend can restore from what it writes.
-    """
+    """Writes canonical full snapshots, which any backend can restore, with `StateTable.snapshot`."""
 
     def __init__(self, context: BackendContext) -> None:
         self._key_groups = context.key_groups
@@ -37,7 +34,7 @@ class FullSnapshotStrategy(SnapshotStrategy):
         snapshot = _FullSnapshot(self._key_groups, captured)
         try:
             for table in tables.values():
-                # The writer may be another thread, and a serializer may keep buffers of its own.
+                # Another thread may write, and a serializer may have buffers of its own.
                 captured.append((table.meta.duplicate(), table.snapshot()))
         except BaseException:
             snapshot.release()
@@ -64,7 +61,7 @@ class _FullSnapshot(Snapshot):
 
 
 class FullRestoreOperation(RestoreOperation):
-    """Restores any key-group range from canonical entries, out of `StateTable.restore_entries` alone.
+    """Restores any key-group range from canonical entries, with `StateTable.restore_entries`.
 
     Parameters
     ----------

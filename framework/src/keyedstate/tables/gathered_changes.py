@@ -1,4 +1,4 @@
-"""Changes of a table whose entries were gathered when they were captured."""
+"""Changes of a table that are gathered in lists when they are captured."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class GroupChanges(Generic[K, N, V]):
-    """The changes of one key group, gathered: entries that were written, and addresses that were removed."""
+    """The changes of one key group: the written entries and the removed addresses."""
 
     written: EntryBatch[K, N, V]
     removed: AddressBatch[K, N]
 
 
 class GatheredChanges(TableChanges[K, N, V]):
-    """Changes whose entries were gathered when they were captured.
+    """Changes that are gathered in lists when they are captured.
 
     Parameters
     ----------
     groups : mapping
-        By key group; one without changes may be left out.
+        The changes by key group; one without changes may be left out.
     release : callable
-        Frees what keeps the values as they were; called once.
+        Called once, by `release`: lets the owner change the values again.
     """
 
     def __init__(
