@@ -81,7 +81,7 @@ def test_a_savepoint_and_an_operator_in_it_are_found(checkpointed: Any, tmp_path
     for state in (OperatorSnapshot.open(folder, uid="two"), OperatorSnapshot.open(folder / "two")):
         assert (state.metadata.uid, state.metadata.epoch, state.is_savepoint) == ("two", 1, True)
         assert state.location == str(folder / "two")
-    with pytest.raises(UnknownOperatorError, match=r"2 operators: one, two. Give the uid"):
+    with pytest.raises(UnknownOperatorError, match=r"several operators: one, two\. Give the uid"):
         OperatorSnapshot.open(folder)
     with pytest.raises(UnknownOperatorError, match=r"no state of the operator 'thre'"):
         OperatorSnapshot.open(folder, uid="thre")
