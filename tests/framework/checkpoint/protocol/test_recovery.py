@@ -111,7 +111,7 @@ def test_epochs_between_runs_are_not_passed_over_where_spark_evaluates_each(
         find_restore_point(job.folder, returning, each_epoch=True)
     assert (caught.value.epoch, caught.value.newest) == (4, 1)
     assert f"{job.folder.location}/_continue-at-4" in str(caught.value)
-    assert "The state is whole." in str(caught.value) and "another uid" not in str(caught.value)
+    assert "The state is complete." in str(caught.value) and "another uid" not in str(caught.value)
     assert find_restore_point(job.folder, returning).epoch == 1, "inside foreachBatch it is the user's affair"
     job.folder.storage.write_atomic("_continue-at-4", b"")
     assert find_restore_point(job.folder, returning, each_epoch=True).epoch == 1
