@@ -183,8 +183,8 @@ def test_a_given_event_time_is_taken_before_that_of_a_watermark(spark: SparkSess
     both = watermarked[0].join(watermarked[1], "k")
     with pytest.raises(EventTimeError, match=r"'one', 'two' have watermarks; name one, as in event_time="):
         keyed(both, "k")
-    assert keyed(both, "k", event_time=EventTime("two", 0)).rows.event_times == (EventTime("two", 0),)
-    assert keyed(left, "k").rows.event_times == ()
+    assert keyed(both, "k", event_time=EventTime("two", 0))._rows.event_times == (EventTime("two", 0),)
+    assert keyed(left, "k")._rows.event_times == ()
 
 
 def test_a_batch_knows_the_event_times_of_its_rows(spark: SparkSession, one_backend: str) -> None:

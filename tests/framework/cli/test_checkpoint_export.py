@@ -167,7 +167,7 @@ def test_a_name_that_cannot_be_one_of_a_file_is_quoted(invoke, stored, tmp_path)
 def test_files_that_are_there_are_replaced_only_by_force(export, run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/flights.csv").write_text("mine")
-    with pytest.raises(TargetExistsError, match=r"no export .*/out: flights\.csv exists already"):
+    with pytest.raises(TargetExistsError, match=r"no export .*/out: it has flights\.csv already"):
         export("out", "--as", "csv")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["flights.csv"]
     ran = run("checkpoint", "export", str(tmp_path / "state"), str(tmp_path / "out"), "--as", "csv")

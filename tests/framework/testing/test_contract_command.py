@@ -263,8 +263,8 @@ def test_without_its_extra_it_says_what_to_install(tmp_path, missing):
     ran = run(tmp_path / "work", "nested-map", path=blocked)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
-        f"keyedstate: the contract kit needs {missing}, which is not installed here. "
-        "Install it with `pip install 'keyedstate[test]'`.\n"
+        f"keyedstate: the contract kit needs {missing}, which this Python lacks. "
+        "Run `pip install 'keyedstate[test]'` for it.\n"
     )
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from keyedstate import types
 from keyedstate.errors import GenericTypeForbiddenError, UnreadableGenericValueError, ValueTypeError
-from keyedstate.types import SerializerSnapshot
+from keyedstate.types import GLOBAL_WINDOW, VOID_NAMESPACE, SerializerSnapshot, TimeWindow
 
 PICKLED = types.pickled()
 
@@ -193,3 +193,11 @@ def test_a_state_with_generic_parts_can_be_refused_by_name_and_place(serializer:
 
 def test_a_state_without_generic_parts_is_not_refused() -> None:
     types.refuse_generic("clicks", types.map_of(types.STRING, types.list_of(types.BYTES)))
+
+
+@pytest.mark.parametrize("value", [TimeWindow(1, 2), GLOBAL_WINDOW, VOID_NAMESPACE])
+def test_pickled_windows_name_a_public_module(value):
+    """A window that a user keeps in generic state must be readable after a move inside the package."""
+    data = pickle.dumps(value)
+    assert b"keyedstate.types\x94" in data
+    assert pickle.loads(data) == value

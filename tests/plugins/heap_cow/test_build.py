@@ -94,3 +94,19 @@ def test_a_missing_source_leaves_the_other_extension_compiled(source: Path) -> N
     reasons = reasons_in(source)
     assert reasons.keys() == {"keyindex"}
     assert "keyindex.pyx is missing" in reasons["keyindex"]
+
+
+def test_an_extension_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:
+    """It must not silently run as plain Python, which is several times slower."""
+    script = (
+        "import sys, types\n"
+        "class Broken:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'keyedstate_heap_cow.cowmap':\n"
+        "            raise ImportError('cowmap.so: undefined symbol: PyFoo', name=name)\n"
+        "sys.meta_path.insert(0, Broken())\n"
+        "import keyedstate_heap_cow.compiled_form\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert ran.returncode != 0
+    assert "undefined symbol: PyFoo" in ran.stderr

@@ -91,7 +91,8 @@ def _library(function: str) -> Any:
     try:
         import datasketches
     except ImportError as error:
-        raise MissingPackageError(f"{function}()", ["datasketches"], "sketches") from error
+        where = "on the driver and on every executor"
+        raise MissingPackageError(f"{function}()", ["datasketches"], "sketches", where) from error
     return datasketches
 
 

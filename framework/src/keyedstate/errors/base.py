@@ -86,9 +86,10 @@ class MissingPackageError(KeyedStateError, ImportError):
     needed_by: str
     packages: Sequence[str]
     extra: str  # The extra of keyedstate that installs them
+    where: str = "for it"  # Where they must be installed
     message = (
-        "{needed_by} needs {packages!r: and }, which is not installed here. Install it with `pip install "
-        "'keyedstate[{extra}]'`, for a job in Spark on the driver and on all executors."
+        "{needed_by} needs {packages: and }, which this Python lacks. "
+        "Run `pip install 'keyedstate[{extra}]'` {where}."
     )
 
 

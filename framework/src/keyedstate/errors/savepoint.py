@@ -32,7 +32,7 @@ class TargetExistsError(CheckpointError):
     found: Sequence[str]
     what: str = "savepoint"
     way_out: str = "Name a new folder, or delete this one if you do not need it."
-    message = "no {what} can be written into {location}: {found:...} exists already. {way_out}"
+    message = "no {what} can be written into {location}: it has {found:...} already. {way_out}"
 
 
 class SavepointTakenOverError(CheckpointError):

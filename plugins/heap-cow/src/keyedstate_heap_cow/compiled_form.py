@@ -26,15 +26,19 @@ _EXTENSIONS = {"cowmap": "the map", "keyindex": "the index of tables in columns"
 
 
 def _extension(name: str) -> ModuleType | None:
+    """Import a compiled module; None where it was not compiled.  One that cannot be loaded is an error."""
+    module = f"{__package__}.{name}"
     try:
-        return import_module(f"{__package__}.{name}")
-    except ImportError:  # it was not compiled
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
         return None
 
 
 _COMPILED = {name: _extension(name) for name in _EXTENSIONS}
 _COMPILED_MAP: Any = _COMPILED["cowmap"]
-if _COMPILED_MAP is not None and _COMPILED_MAP.REVISION != state_map.REVISION:
+if _COMPILED_MAP is not None and getattr(_COMPILED_MAP, "REVISION", 1) != state_map.REVISION:
     raise ImportError(
         f"{_COMPILED_MAP.__file__} was compiled from another version of state_map than the one "
         "next to it. Compile it again: run `python setup.py build_ext --inplace` in plugins/heap-cow, "

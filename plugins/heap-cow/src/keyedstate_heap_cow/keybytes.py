@@ -1,8 +1,8 @@
 """Columns of keys as bytes, and bytes as columns of keys, without an object for a key.
 
 Text and binary are their own bytes, and numbers eight bytes each.  A tuple is its parts one after the other:
-a byte that says whether the part is null, the length where it is text, and the bytes.  Equal keys have equal
-bytes: all NaNs are one key, and -0.0 is 0.0.
+a byte that says whether the part is present, the length where it is text, and the bytes.  Equal keys have
+equal bytes: all NaNs are one key, and -0.0 is 0.0.
 """
 
 from __future__ import annotations

@@ -87,3 +87,18 @@ def test_a_request_that_another_one_replaced_is_an_error(folder: OperatorFolder)
     StopRequest.new("/other", drain=False, seconds=60).write(folder)
     with pytest.raises(QueryNotStoppedError, match=r"another request replaced this one\. Ask again\.$"):
         StopRequest.new("/savepoint", drain=False, seconds=60).await_answer(folder, 60)
+
+
+@pytest.mark.parametrize("successor", [None, StopRequest.new("/other", drain=True, seconds=60)])
+def test_a_late_answer_leaves_the_next_request_alone(
+    folder: OperatorFolder, successor: StopRequest | None
+) -> None:
+    """A driver that lost its storage for longer than the lapse may answer after the user has asked again."""
+    request = StopRequest.new("/savepoint", drain=False, seconds=60)
+    request.write(folder)
+    with request.taken(folder):
+        request.delete(folder)
+        if successor is not None:
+            successor.write(folder)
+    request.answered(folder, "done")
+    assert StopRequest.read(folder) == successor

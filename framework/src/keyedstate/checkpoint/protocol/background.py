@@ -78,9 +78,8 @@ class Background:
                 self._changed.notify_all()
             try:
                 job()
-            except (
-                BaseException
-            ):  # a plugin may exit; without the thread, `submit` and `drain` would block for ever
+            # A plugin may exit; without the thread, `submit` and `drain` would block for ever.
+            except BaseException:
                 _log.exception("a job of %s raised", self._name)
 
 

@@ -105,7 +105,8 @@ class SnapshotLocation:
             try:
                 return cls(LocationKind.OPERATOR, storage, (StoredOperator.of(parent, name),))
             except UnsafeNameError:
-                pass
+                if _is_operator(names):
+                    raise
         visible = [name for name in names if not name.startswith(".")]
         raise NoSnapshotError(storage.location(), visible, _guess(visible))
 

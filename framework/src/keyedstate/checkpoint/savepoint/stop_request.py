@@ -109,8 +109,9 @@ class StopRequest:
             thread.join()
 
     def answered(self, folder: OperatorFolder, status: str, answer: str = "") -> None:
-        """Write it with the driver's answer."""
-        replace(self, status=status, answer=answer).write(folder)
+        """Write it with the driver's answer, unless the process that asked has deleted or replaced it."""
+        if self._found(folder) is not None:
+            replace(self, status=status, answer=answer).write(folder)
 
     # -- the process that asks ---------------------------------------------------------------------
 

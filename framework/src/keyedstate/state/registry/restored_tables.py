@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from keyedstate.backend import AnyStateTable, EntryBatch, StateKind, StateMeta
@@ -93,20 +94,27 @@ def adopt(
         Where a value cannot be converted; the table is unchanged.
     """
     old = table.meta
-    try:
-        if isinstance(table, RewritingTable):
-            if _same_types(old, meta):
-                table.replace_meta(meta)
-            else:
+    if isinstance(table, RewritingTable):
+        if _same_types(old, meta):
+            table.replace_meta(meta)
+        else:
+            with _named(meta):
                 table.rewrite(meta, *_conversions(old, meta, stamp))
-            return table.successor()
-        made = _converted_table(table, meta, stamp, create_table)
-    except KeyedStateError as error:
-        raise StateConversionError(meta.name, str(error)) from error
+        return table.successor()
+    made = _converted_table(table, meta, stamp, create_table)
     if made is not None:
         return made
     table.replace_meta(meta)
     return table
+
+
+@contextmanager
+def _named(meta: StateMeta) -> Iterator[None]:
+    """Name the state in the error of a value that cannot be converted."""
+    try:
+        yield
+    except KeyedStateError as error:
+        raise StateConversionError(meta.name, str(error)) from error
 
 
 def _same_types(old: StateMeta, new: StateMeta) -> bool:
@@ -133,16 +141,17 @@ def _converted_table(
     made = create_table()
     snapshot = table.snapshot()
     try:
-        for key_group in snapshot.occupied(table.key_groups):
-            for batch in snapshot.batches(key_group, _BATCH_ENTRIES):
-                made.restore_entries(
-                    key_group,
-                    EntryBatch(
-                        converted(batch.namespaces, of_namespaces),
-                        converted(batch.keys, of_keys),
-                        converted(batch.values, of_values),
-                    ),
-                )
+        with _named(meta):
+            for key_group in snapshot.occupied(table.key_groups):
+                for batch in snapshot.batches(key_group, _BATCH_ENTRIES):
+                    made.restore_entries(
+                        key_group,
+                        EntryBatch(
+                            converted(batch.namespaces, of_namespaces),
+                            converted(batch.keys, of_keys),
+                            converted(batch.values, of_values),
+                        ),
+                    )
     finally:
         snapshot.release()
     return made

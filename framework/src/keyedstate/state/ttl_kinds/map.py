@@ -169,8 +169,17 @@ class TtlMapStateAccessor(MapStateAccessor[K, V]):
     def _put_columns(
         self, groups: list[int], keys: list[Any], map_column: list[K], column: list[V | None]
     ) -> None:
+        # As `_put_entries` for each, without a dict for each.
+        self._expiry.accessed()
+        table, namespace, stamp = self._table, self._namespace, self._time.stamp
         for group, key, map_key, value in zip(groups, keys, map_column, column, strict=True):
-            self._put_entries(group, key, {map_key: value})
+            entries = table.get_for_update(group, key, namespace)
+            if entries is None:
+                table.put(group, key, namespace, TimedDict.of({map_key: value}, {map_key: stamp}))
+            else:
+                entries[map_key] = value
+                entries.stamps[map_key] = stamp
+            self._expiry.written(group, key, namespace)
 
     # -- within -------------------------------------------------------------------------------------------
 

@@ -107,6 +107,10 @@ class GlobalWindow:
 
 GLOBAL_WINDOW: Final = GlobalWindow()
 
+# Pickles of users name the public module, so that old ones can be read after a move of this one.
+for _class in (VoidNamespace, TimeWindow, GlobalWindow):
+    _class.__module__ = "keyedstate.types"
+
 _FIELDS = [pa.field("start", pa.int64()), pa.field("end", pa.int64())]
 
 
