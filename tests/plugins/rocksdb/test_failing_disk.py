@@ -45,7 +45,8 @@ def run(
     parameters = {"folder": str(folder), "mode": mode, "rate": rate, "seed": seed, **layout}
     ran = subprocess.run(
         [sys.executable, str(HERE / "failing_disk_job.py"), json.dumps(parameters)],
-        env={**os.environ, "LD_PRELOAD": str(library)},
+        # The job imports tests/support.
+        env={**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": str(HERE.parents[1])},
         capture_output=True,
         text=True,
     )
