@@ -51,11 +51,11 @@ demo: setup ## flights through keyed state on Spark, killed half way (BACKEND=he
 
 test: setup lint types docs test-fast ## all checks and all tests
 
-# Four processes on two cores, since a test waits about as long as it computes. Files go
-# in their order, so that long ones do not come last.
+# Four processes took no less time on two cores than two, and more memory. Files go in their order, so that long ones do
+# not come last.
 # A debugger wants ARGS="-n 0".
 test-fast: setup ## the tests alone
-	$(WITH_JAVA) $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(WITH_JAVA) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # What needs no Java and no rare event, on one backend.
 test-quick: $(COMPILED) ## the framework and the plugins without Spark and without slow tests, on one BACKEND
