@@ -54,7 +54,8 @@ SET_BACK = "_set-back-to-"
 METADATA = "_metadata"
 
 _UID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}")
-_CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
+#: The name of a checkpoint's folder.
+CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 _ATTEMPT_EPOCH = re.compile(r"epoch-(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([A-Za-z0-9_-]+)\.p([0-9]+)\.t([0-9]+)\.([A-Za-z0-9_-]+)\.(started|json)")
 _DATA = re.compile(r"([A-Za-z0-9_-]+)(\.operator|\.base)?(\.[0-9]+\.native|\.seg)")
@@ -134,7 +135,7 @@ class OperatorFolder:
     def holds_state(self) -> bool:
         """Return whether there is anything that only an owner writes."""
         names = self.storage.list()
-        return "data" in names or "attempts" in names or any(map(_CHECKPOINT.fullmatch, names))
+        return "data" in names or "attempts" in names or any(map(CHECKPOINT.fullmatch, names))
 
     def sibling(self, uid: str) -> OperatorFolder:
         """Return the folder of another operator next to this one."""
@@ -150,11 +151,11 @@ class OperatorFolder:
 
     def checkpoints(self) -> list[int]:
         """Return the epochs that have a checkpoint folder, ascending; a folder may lack its metadata."""
-        return _numbers(self.storage.list(), _CHECKPOINT)
+        return _numbers(self.storage.list(), CHECKPOINT)
 
     def read_metadata(self, epoch: int) -> CheckpointMetadata | None:
         """Return a published checkpoint, or None where there is none."""
-        path = f"chk-{epoch}/{METADATA}"
+        path = metadata_path(epoch)
         metadata = self._read(path, "checkpoint", CheckpointMetadata)
         if metadata is not None and (metadata.uid, metadata.epoch) != (self.uid, epoch):
             what = f"it is the checkpoint of epoch {metadata.epoch} of {metadata.uid!r}"
@@ -163,7 +164,7 @@ class OperatorFolder:
 
     def write_metadata(self, metadata: CheckpointMetadata) -> None:
         """Publish a checkpoint: the one write that makes it exist."""
-        self._write(f"chk-{metadata.epoch}/{METADATA}", "checkpoint", to_json(metadata))
+        self._write(metadata_path(metadata.epoch), "checkpoint", to_json(metadata))
 
     def delete_checkpoint(self, epoch: int) -> None:
         """Delete a checkpoint's metadata, and its folder unless it has other files."""
@@ -325,6 +326,11 @@ class OperatorFolder:
 #: All tasks of an epoch read the same checkpoint, whose size grows with their number: a process that runs
 #: several of them decodes it once.  The result is never modified.
 _decode_once = lru_cache(maxsize=4)(decode_as)
+
+
+def metadata_path(epoch: int) -> str:
+    """Return the path of a published checkpoint's metadata."""
+    return f"chk-{epoch}/{METADATA}"
 
 
 def data_paths(nonce: str) -> tuple[str, str, str]:

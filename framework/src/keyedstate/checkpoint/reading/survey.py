@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner
 from keyedstate.checkpoint.format.segment import SegmentFile
-from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, AttemptFile
+from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, AttemptFile, metadata_path
 from keyedstate.checkpoint.savepoint.location import StoredOperator
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import CheckpointError, CorruptFileError, FormatVersionError
@@ -173,7 +173,7 @@ def entries_of(metadata: CheckpointMetadata) -> int:
 
 
 def _read(operator: StoredOperator, epoch: int | None) -> Checkpoint:
-    path = METADATA if epoch is None else f"chk-{epoch}/{METADATA}"
+    path = METADATA if epoch is None else metadata_path(epoch)
     status, problem, metadata = Status.COMPLETE, "", None
     try:
         if operator.folder is not None and epoch is not None:

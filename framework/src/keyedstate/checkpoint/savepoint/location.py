@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import CHECKPOINT, METADATA, OWNER, OperatorFolder
 from keyedstate.checkpoint.savepoint.savepoint import SAVEPOINT, UNFINISHED, SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import NoSnapshotError, NotASavepointError, UnknownOperatorError, UnsafeNameError
 
-_CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 #: What Spark keeps in a query's own checkpoint location.
 _SPARKS = {"offsets", "commits", "metadata"}
 
@@ -90,7 +88,7 @@ class SnapshotLocation:
             return cls(LocationKind.SAVEPOINT, storage, tuple(inside), savepoint=savepoint)
         if UNFINISHED in names:
             raise NotASavepointError(storage.location(), names, unfinished=True)
-        checkpoint = _CHECKPOINT.fullmatch(name)
+        checkpoint = CHECKPOINT.fullmatch(name)
         if METADATA in names and checkpoint is not None:
             operator = StoredOperator.of(*parent.parent())
             return cls(LocationKind.CHECKPOINT, storage, (operator,), int(checkpoint[1]))
@@ -128,7 +126,7 @@ def operators_in(storage: CheckpointStorage) -> Sequence[str]:
 
 
 def _is_operator(names: Sequence[str]) -> bool:
-    return OWNER in names or METADATA in names or any(map(_CHECKPOINT.fullmatch, names))
+    return OWNER in names or METADATA in names or any(map(CHECKPOINT.fullmatch, names))
 
 
 def _guess(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
-from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder, metadata_path
 from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
@@ -81,7 +81,7 @@ class OperatorSnapshot:
         epochs = folder.checkpoints()
         newest_first = reversed(epochs) if epoch is None else (epoch,)
         for metadata in filter(None, map(folder.read_metadata, newest_first)):
-            return cls(folder.storage, metadata, f"chk-{metadata.epoch}/{METADATA}")
+            return cls(folder.storage, metadata, metadata_path(metadata.epoch))
         if epochs and epoch is not None:
             raise UnknownEpochError(folder.location, epoch, epochs)
         visible = [name for name in folder.storage.list() if not name.startswith(".")]

@@ -12,7 +12,12 @@ import contextlib
 from dataclasses import dataclass
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata, Owner, SavepointOrigin, TaskIdentity
-from keyedstate.checkpoint.protocol.operator_folder import METADATA, START_EMPTY, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import (
+    METADATA,
+    START_EMPTY,
+    OperatorFolder,
+    metadata_path,
+)
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
@@ -113,7 +118,7 @@ class SavepointRestore:
         if restored is not None:
             if restored.epoch == 0:
                 self._refuse_unclaimed(folder, owner, identity)
-            return OperatorSnapshot(folder.storage, restored, f"chk-{restored.epoch}/{METADATA}")
+            return OperatorSnapshot(folder.storage, restored, metadata_path(restored.epoch))
         if identity.epoch != 0:
             return None
         if owner.savepoint is None:
