@@ -119,13 +119,13 @@ class SavepointFolder:
         StorageError
         """
         root = CheckpointStorage.at(location)
-        location = root.location(SAVEPOINT)
+        path = root.location(SAVEPOINT)
         try:
             data = root.read(SAVEPOINT)
         except MissingFileError:
             names = root.list()
             raise NotASavepointError(root.location(), names, unfinished=UNFINISHED in names) from None
-        body = decode_document(location, "savepoint", FORMAT_VERSION, data)
+        body = decode_document(path, "savepoint", FORMAT_VERSION, data)
         try:
             return cls(
                 root=root,
@@ -139,7 +139,7 @@ class SavepointFolder:
                 _digests=dict(body["files"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFileError(location, f"its content is malformed ({error})") from error
+            raise CorruptFileError(path, f"its content is malformed ({error})") from error
 
     @property
     def location(self) -> str:

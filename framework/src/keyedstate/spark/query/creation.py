@@ -82,8 +82,8 @@ def savepoint_of(
             _renewing(leases, progress or (lambda done, total: None)),
         )
         for folder, each in zip(folders, leases, strict=True):
-            target = writer.storage(folder.uid)
-            writer.add_operator(write_canonical(each.metadata, folder.storage, target, progress=copied))
+            storage = writer.storage(folder.uid)
+            writer.add_operator(write_canonical(each.metadata, folder.storage, storage, progress=copied))
         return writer.finish(spark=position, drained=drained, watermark=watermark)
 
 

@@ -149,9 +149,9 @@ def _check_same_state(registered: StateMeta, requested: StateMeta) -> None:
         raise StateKindMismatchError(
             requested.name, registered.kind.value, requested.kind.value, restored=False
         )
-    old, new = registered, requested
-    check_same_type(new.name, "namespace", old.namespace_serializer, new.namespace_serializer)
-    check_same_type(new.name, "value", old.value_serializer, new.value_serializer)
+    name = requested.name
+    check_same_type(name, "namespace", registered.namespace_serializer, requested.namespace_serializer)
+    check_same_type(name, "value", registered.value_serializer, requested.value_serializer)
 
 
 def check_same_type(state: str, part: str, old: TypeSerializer[Any], new: TypeSerializer[Any]) -> None:
