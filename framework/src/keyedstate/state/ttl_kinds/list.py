@@ -77,7 +77,9 @@ class TtlListStateAccessor(ExpiringMergingStateAccessor, ListStateAccessor[T]):
 
     def _append(self, group: int, key: Any, new: list[T]) -> None:
         self._expiry.accessed()
-        timed = self._timed(new)
+        self._append_timed(group, key, self._timed(new))
+
+    def _append_timed(self, group: int, key: Any, timed: TimedList[T]) -> None:
         stored = self._table.get_for_update(group, key, self._namespace)
         if stored is None:
             self._table.put(group, key, self._namespace, timed)
@@ -117,8 +119,9 @@ class TtlListStateAccessor(ExpiringMergingStateAccessor, ListStateAccessor[T]):
     ) -> None:
         keys, groups = self._context.locate(keys, key_groups)
         column = self._checked(self._column(values, keys))
+        self._expiry.accessed()
         for group, key, element in zip(groups, keys, column, strict=True):
-            self._append(group, key, [element])
+            self._append_timed(group, key, self._timed([element]))
 
     def update_many(
         self, keys: Iterable[Any], lists: Iterable[Iterable[T]], key_groups: Sequence[int] | None = None
