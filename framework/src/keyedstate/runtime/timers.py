@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from keyedstate.time import TimerService
+from keyedstate.time.service import KeyGroupColumn, TimeColumn
 from keyedstate.types import VOID_NAMESPACE
 
 #: The name of the service of a process function (Flink's ``KeyedProcessOperator``).
 USER_TIMERS = "user-timers"
-
-_Times: TypeAlias = "int | Sequence[int] | npt.NDArray[Any]"
-_KeyGroups: TypeAlias = "Sequence[int] | npt.NDArray[Any] | None"
 
 
 class TimeDomain(enum.Enum):
@@ -92,7 +90,7 @@ class KeyTimers:
     # -- the timers of many keys --------------------------------------------------------------------------
 
     def register_event_time_timers(
-        self, keys: Iterable[Any], times: _Times, key_groups: _KeyGroups = None
+        self, keys: Iterable[Any], times: TimeColumn, key_groups: KeyGroupColumn = None
     ) -> None:
         """Register a timer of each of several keys, whatever the current key is.
 
@@ -112,19 +110,19 @@ class KeyTimers:
         self._service.register_event_time_timers(keys, key_groups, VOID_NAMESPACE, times)
 
     def delete_event_time_timers(
-        self, keys: Iterable[Any], times: _Times, key_groups: _KeyGroups = None
+        self, keys: Iterable[Any], times: TimeColumn, key_groups: KeyGroupColumn = None
     ) -> None:
         """Delete a timer of each of several keys, where it exists."""
         self._service.delete_event_time_timers(keys, key_groups, VOID_NAMESPACE, times)
 
     def register_processing_time_timers(
-        self, keys: Iterable[Any], times: _Times, key_groups: _KeyGroups = None
+        self, keys: Iterable[Any], times: TimeColumn, key_groups: KeyGroupColumn = None
     ) -> None:
         """Register a timer of each of several keys, as `register_event_time_timers` does."""
         self._service.register_processing_time_timers(keys, key_groups, VOID_NAMESPACE, times)
 
     def delete_processing_time_timers(
-        self, keys: Iterable[Any], times: _Times, key_groups: _KeyGroups = None
+        self, keys: Iterable[Any], times: TimeColumn, key_groups: KeyGroupColumn = None
     ) -> None:
         """Delete a timer of each of several keys, where it exists."""
         self._service.delete_processing_time_timers(keys, key_groups, VOID_NAMESPACE, times)

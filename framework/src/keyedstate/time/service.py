@@ -77,9 +77,9 @@ class TimerTarget(Protocol):
 
 
 #: The key group of each key; None to have them computed.
-_KeyGroups: TypeAlias = "Sequence[int] | npt.NDArray[Any] | None"
+KeyGroupColumn: TypeAlias = "Sequence[int] | npt.NDArray[Any] | None"
 #: One time for all timers, or one of each.
-_Times: TypeAlias = "int | Sequence[int] | npt.NDArray[Any]"
+TimeColumn: TypeAlias = "int | Sequence[int] | npt.NDArray[Any]"
 
 
 class TimerService:
@@ -188,7 +188,7 @@ class TimerService:
     # -- the timers of many keys --------------------------------------------------------------------------
 
     def register_event_time_timers(
-        self, keys: Iterable[Any], key_groups: _KeyGroups, namespaces: Any, times: _Times
+        self, keys: Iterable[Any], key_groups: KeyGroupColumn, namespaces: Any, times: TimeColumn
     ) -> None:
         """Register a timer of each of several keys; the current key is not used.
 
@@ -214,19 +214,19 @@ class TimerService:
         self._add_many(self._event, keys, key_groups, namespaces, times)
 
     def register_processing_time_timers(
-        self, keys: Iterable[Any], key_groups: _KeyGroups, namespaces: Any, times: _Times
+        self, keys: Iterable[Any], key_groups: KeyGroupColumn, namespaces: Any, times: TimeColumn
     ) -> None:
         """Register a timer of each of several keys, as `register_event_time_timers` does."""
         self._add_many(self._processing, keys, key_groups, namespaces, times)
 
     def delete_event_time_timers(
-        self, keys: Iterable[Any], key_groups: _KeyGroups, namespaces: Any, times: _Times
+        self, keys: Iterable[Any], key_groups: KeyGroupColumn, namespaces: Any, times: TimeColumn
     ) -> None:
         """Delete the timers of several keys that exist; arguments as for registering."""
         self._remove_many(self._event, keys, key_groups, namespaces, times)
 
     def delete_processing_time_timers(
-        self, keys: Iterable[Any], key_groups: _KeyGroups, namespaces: Any, times: _Times
+        self, keys: Iterable[Any], key_groups: KeyGroupColumn, namespaces: Any, times: TimeColumn
     ) -> None:
         """Delete the timers of several keys that exist; arguments as for registering."""
         self._remove_many(self._processing, keys, key_groups, namespaces, times)
