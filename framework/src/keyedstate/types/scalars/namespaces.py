@@ -6,7 +6,7 @@ Windows are types of their own, so that any reader of a checkpoint knows them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,23 +15,36 @@ from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import put_nones, require_types
 from keyedstate.types.scalars.scalar import ConstantSerializer, SingletonSerializer, register_singleton
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-class VoidNamespace:
-    """The class of `VOID_NAMESPACE`, its only instance; copies and pickles are the instance itself."""
+
+class _Constant:
+    """A class with one instance, which copies and pickles are."""
 
     __slots__ = ()
-    _instance: VoidNamespace | None = None
+    #: The name of the instance in `keyedstate.types`.
+    _name: str
+    _instance: Any = None
 
-    def __new__(cls) -> VoidNamespace:
+    def __new__(cls) -> Self:
         if cls._instance is None:
             cls._instance = super().__new__(cls)
-        return cls._instance
+        instance: Self = cls._instance
+        return instance
 
     def __reduce__(self) -> str:
-        return "VOID_NAMESPACE"
+        return self._name
 
     def __repr__(self) -> str:
-        return "VOID_NAMESPACE"
+        return self._name
+
+
+class VoidNamespace(_Constant):
+    """The class of `VOID_NAMESPACE`."""
+
+    __slots__ = ()
+    _name = "VOID_NAMESPACE"
 
 
 VOID_NAMESPACE: Final = VoidNamespace()
@@ -85,24 +98,13 @@ class TimeWindow(NamedTuple):
         return cls(max(start, _FIRST), min(start + size, _LAST))
 
 
-class GlobalWindow:
-    """The class of `GLOBAL_WINDOW`, its only instance; copies and pickles are the instance itself."""
+class GlobalWindow(_Constant):
+    """The class of `GLOBAL_WINDOW`."""
 
     __slots__ = ()
-    _instance: GlobalWindow | None = None
+    _name = "GLOBAL_WINDOW"
     #: Before the watermark of an input that has ended.
     max_timestamp = _LAST
-
-    def __new__(cls) -> GlobalWindow:
-        if cls._instance is None:
-            cls._instance = super().__new__(cls)
-        return cls._instance
-
-    def __reduce__(self) -> str:
-        return "GLOBAL_WINDOW"
-
-    def __repr__(self) -> str:
-        return "GLOBAL_WINDOW"
 
 
 GLOBAL_WINDOW: Final = GlobalWindow()
