@@ -110,9 +110,16 @@ class ChangeLog:
 
     @cython.cfunc
     @cython.inline
+    def has_noted(self, p: Ref) -> cython.bint:
+        """Return whether the running epoch has noted an entry: its stamp says so."""
+        stamp: cython.int = cython.cast(Entry, p).state_stamp
+        return stamp & 1 and stamp >> 1 >= self.start
+
+    @cython.cfunc
+    @cython.inline
     def note_change(self, p: Ref) -> cython.int:
         """Note that an entry is about to be changed, unless this epoch has noted it already."""
-        if cython.cast(Entry, p).state_stamp & 1 and cython.cast(Entry, p).state_stamp >> 1 >= self.start:
+        if self.has_noted(p):
             return 0
         return _append_address(
             self.old_keys, self.old_namespaces, cython.cast(Entry, p).key, cython.cast(Entry, p).namespace
@@ -122,9 +129,8 @@ class ChangeLog:
     def note_removal(self, p: Ref) -> cython.int:
         """Note that an entry is about to be removed."""
         self.removed = True
-        if cython.cast(Entry, p).state_stamp & 1 and cython.cast(Entry, p).state_stamp >> 1 >= self.start:
+        if self.has_noted(p):
             self.stale += 1
-            return 0
         return self.note_change(p)
 
     @cython.cfunc

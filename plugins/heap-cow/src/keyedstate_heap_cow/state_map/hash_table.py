@@ -397,9 +397,7 @@ class HashTable:
     @cython.cfunc
     def _store_copy(self, p: Ref, h: cython.ulonglong, value: object) -> cython.int:
         """Set the value of an entry to its copy, which is no change."""
-        noted: cython.int = cython.cast(Entry, p).state_stamp & 1
-        if self._log is None or cython.cast(Entry, p).state_stamp >> 1 < self._log.start:
-            noted = 0
+        noted: cython.int = self._log is not None and self._log.has_noted(p)
         return self._set_value(p, h, value, noted)
 
     @cython.final

@@ -186,7 +186,7 @@ class StateMapVisitor:
         Returns
         -------
         list of tuple
-            Empty where a stretch of the map had none: only `has_next` tells that the walk is over.
+            Empty where the buckets of this step had none: only `has_next` tells that the walk is over.
         """
         entries: list = []
         p: Ref
