@@ -19,6 +19,7 @@ PACKAGES = (
     "keyedstate_heap_cow",
     "keyedstate_nested_map",
     "keyedstate_rocksdb",
+    "keyedstate_spillable",
     "keyedstate_sqlite",
 )
 #: Tests and the steps of state machines, whose names say what they are about.

@@ -17,7 +17,13 @@ import pytest
 
 from keyedstate.errors import KeyedStateError, NoCommonEpochError, UserFunctionError, did_you_mean
 
-PACKAGES = ("keyedstate", "keyedstate_heap_cow", "keyedstate_nested_map", "keyedstate_rocksdb")
+PACKAGES = (
+    "keyedstate",
+    "keyedstate_heap_cow",
+    "keyedstate_nested_map",
+    "keyedstate_rocksdb",
+    "keyedstate_spillable",
+)
 #: Reasons as callers and other libraries give them.
 REASONS = ("it is gone", "it is gone.", "Is it gone?", "it is gone. Put it back.", "it goes on...")
 #: What no sentence has.

@@ -7,11 +7,19 @@ like any other.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORK = ROOT / "framework" / "src"
@@ -153,14 +161,33 @@ def floor_faults(source: Path, room: str, floors: tuple[str, ...]) -> list[str]:
     return faults
 
 
-def plugin_faults(source: Path, others: set[str]) -> list[str]:
-    """Return the imports of a plugin that reach into the framework's inside or into another plugin."""
+def plugin_faults(
+    source: Path, others: set[str], used: Mapping[str, Path] = MappingProxyType({})
+) -> list[str]:
+    """Return the imports of a plugin that reach into the framework's inside or into another plugin.
+
+    Of plugins that it depends on (`used`, packages with their source folders) it may import what the package
+    itself exports, and no module.
+    """
     faults = []
     for found in imports(source):
-        target = part(found.module)
-        if (target is not None and target not in PLUGIN_MAY_IMPORT) or found.module.split(".")[0] in others:
+        target, (package, *inside) = part(found.module), found.module.split(".")
+        within = used[package].joinpath(package, *inside) if package in used else None
+        if target is not None:
+            fault = target not in PLUGIN_MAY_IMPORT
+        elif within is not None:
+            fault = len(inside) != 1 or within.is_dir() or any(within.parent.glob(f"{inside[0]}.*"))
+        else:
+            fault = package in others
+        if fault:
             faults.append(str(found))
     return faults
+
+
+def dependencies(source: Path) -> set[str]:
+    """Return the folders of the plugins of this repository that the distribution of a source folder needs."""
+    project = tomllib.loads((source.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return {Requirement(line).name.removeprefix("keyedstate-") for line in project["dependencies"]}
 
 
 def packages(source: Path) -> set[str]:
@@ -192,7 +219,13 @@ def test_the_framework_imports_no_plugin():
 @pytest.mark.parametrize("source", PLUGIN_SOURCES, ids=lambda source: source.parent.name)
 def test_a_plugin_knows_only_the_public_part_of_the_framework_and_no_other_plugin(source: Path):
     others = {name for other in PLUGIN_SOURCES if other != source for name in packages(other)}
-    assert plugin_faults(source, others) == []
+    used = {
+        name: other
+        for other in PLUGIN_SOURCES
+        if other.parent.name in dependencies(source)
+        for name in packages(other)
+    }
+    assert plugin_faults(source, others, used) == []
 
 
 def test_the_kernel_can_be_read_in_one_sitting():
@@ -258,4 +291,21 @@ def test_a_plugin_that_reaches_inside_or_into_another_plugin_is_seen(tmp_path: P
     assert [fault.split(" imports ")[1] for fault in plugin_faults(source, {"other_plugin"})] == [
         "other_plugin.table",
         "keyedstate.state.ValueState",
+    ]
+
+
+def test_a_plugin_may_import_what_the_package_of_a_dependency_exports_and_none_of_its_modules(tmp_path: Path):
+    _source(tmp_path / "theirs", "other_plugin/table.py", "")
+    lines = [
+        "from other_plugin import Map",
+        "from other_plugin import table",
+        "from other_plugin.table import Table",
+        "import other_plugin",
+    ]
+    source = _source(tmp_path / "ours", "mine/plugin.py", "\n".join(lines))
+    faults = plugin_faults(source, {"other_plugin"}, {"other_plugin": tmp_path / "theirs"})
+    assert [fault.split(" imports ")[1] for fault in faults] == [
+        "other_plugin.table",
+        "other_plugin.table.Table",
+        "other_plugin",
     ]

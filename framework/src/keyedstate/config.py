@@ -132,9 +132,8 @@ def duration(name: str, default_ms: int, text: str, *, low_ms: int = 0) -> Confi
         return length
 
     at_least = f" of at least {low_ms} ms" if low_ms else ""
-    return ConfigOption(
-        name, parse, default_ms, f"a duration{at_least}, such as '10 min', or milliseconds", text
-    )
+    expected = f"a duration{at_least}, such as '10 min', or milliseconds"
+    return ConfigOption(name, parse, default_ms, expected, text)
 
 
 def boolean(name: str, default: bool, text: str) -> ConfigOption[bool]:
@@ -157,7 +156,7 @@ class _Setting:
 
 
 class Settings:
-    """The options that were set, and where.
+    """The options that were set, and where; values are parsed when they are read with ``[]``.
 
     Attributes
     ----------
@@ -182,10 +181,6 @@ class Settings:
         belong to a plugin: `plugin_options` checks it when the plugins are known.
     ConfigError
         Where the TOML file cannot be read.
-
-    Notes
-    -----
-    Values are parsed when they are read with ``[]``; an error names the source.
     """
 
     declared: ClassVar[Sequence[ConfigOption[Any]]] = ()
@@ -310,27 +305,21 @@ def _environment_name(option: str) -> str:
 
 
 def _read_toml(path: Path) -> dict[str, object]:
+    file = f"the configuration file {path}"
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"the configuration file {path} cannot be read: {error.strerror}. Check its path."
-        ) from error
+        raise ConfigError(f"{file} cannot be read: {error.strerror}. Check its path.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the configuration file {path} is not valid TOML: {error}. Correct it.") from error
+        raise ConfigError(f"{file} is not valid TOML: {error}. Correct it.") from error
     table = document.get("keyedstate")
     if not isinstance(table, dict):
-        raise ConfigError(
-            f"the configuration file {path} has no table [keyedstate]. Put the options under one."
-        )
+        raise ConfigError(f"{file} has no table [keyedstate]. Put the options under one.")
     return table
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, cast
 
 import pluggy
 
@@ -54,7 +54,7 @@ from keyedstate.types import register_serializer_type
 _log = logging.getLogger(__name__)
 
 #: Backends of this repository that may not be installed; each has an extra of its name.
-_EXTRAS = ("heap-cow", "nested-map", "rocksdb")
+_EXTRAS = ("heap-cow", "nested-map", "rocksdb", "spillable")
 _REQUIRED_HOOKS = (
     "keyedstate_describe_backend",
     "keyedstate_create_state_table",
@@ -130,26 +130,22 @@ class Backend:
 
     def create_state_table(self, meta: StateMeta, context: BackendContext) -> AnyStateTable:
         """Call ``keyedstate_create_state_table``."""
-        table: AnyStateTable = self._made("state_table", StateTable, meta=meta, context=context)
-        return table
+        return cast(AnyStateTable, self._made("state_table", StateTable, meta=meta, context=context))
 
     def create_snapshot_strategy(self, context: BackendContext) -> SnapshotStrategy:
         """Call ``keyedstate_create_snapshot_strategy``."""
-        strategy: SnapshotStrategy = self._made("snapshot_strategy", SnapshotStrategy, context=context)
-        return strategy
+        return cast(SnapshotStrategy, self._made("snapshot_strategy", SnapshotStrategy, context=context))
 
     def create_restore_operation(
         self, handles: Sequence[StateHandle], context: BackendContext
     ) -> RestoreOperation:
         """Call ``keyedstate_create_restore_operation``."""
         arguments = {"handles": handles, "context": context}
-        operation: RestoreOperation = self._made("restore_operation", RestoreOperation, **arguments)
-        return operation
+        return cast(RestoreOperation, self._made("restore_operation", RestoreOperation, **arguments))
 
     def create_spill_manager(self, context: BackendContext) -> SpillManager | None:
         """Call ``keyedstate_create_spill_manager``; None where the plugin has none."""
-        manager: SpillManager | None = self._made("spill_manager", SpillManager, context=context)
-        return manager
+        return cast(SpillManager | None, self._made("spill_manager", SpillManager, context=context))
 
     def require(self, kind: StateKind, state: str) -> None:
         """Refuse a state of a kind that the backend does not support.
@@ -173,7 +169,7 @@ class Backend:
 
 
 class PluginRegistry:
-    """The plugins of one process.
+    """The plugins of one process, each imported when it is needed: a broken one affects jobs that choose it.
 
     Parameters
     ----------
@@ -181,10 +177,6 @@ class PluginRegistry:
         Names the backend, the allowed and denied plugins, and the modules to register.
     installed : callable, optional
         Returns the entry points; by default those of the environment.
-
-    Notes
-    -----
-    A plugin is imported when it is needed, so a broken one affects only jobs that choose it.
     """
 
     def __init__(
@@ -447,11 +439,8 @@ def _describe(module: object, provider: Provider) -> BackendDescription:
 
 def _hooks_of(module: object, provider: Provider, *, serves_newer: bool = False) -> tuple[str, ...]:
     found = set()
-    for name in dir(module):
-        function = getattr(module, name, None)
-        # Only functions: the name of a package that a plugin imports may begin with keyedstate_ as well.
-        if not inspect.isroutine(function):
-            continue
+    # Only functions: the name of a package that a plugin imports may begin with keyedstate_ as well.
+    for name, function in inspect.getmembers(module, inspect.isroutine):
         marked = hasattr(function, f"{hooks.PROJECT}_impl")
         if name in _HOOKS and not marked:
             raise provider.invalid(f"its function {name} is not marked with @hookimpl")

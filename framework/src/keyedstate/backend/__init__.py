@@ -6,36 +6,15 @@ Read `table` first, then `snapshot` and `restore`; the hooks that hand these obj
 """
 
 from keyedstate.backend.capabilities import BackendDescription, Capability, Level, StateKind
-from keyedstate.backend.changes import (
-    AddressBatch,
-    ChangeTracking,
-    EntryChange,
-    TableChanges,
-)
-from keyedstate.backend.columns import (
-    Column,
-    ColumnTable,
-    LocatedEntries,
-)
+from keyedstate.backend.changes import AddressBatch, ChangeTracking, EntryChange, TableChanges
+from keyedstate.backend.columns import Column, ColumnTable, LocatedEntries
 from keyedstate.backend.context import BackendContext
 from keyedstate.backend.expiry import Expiry, ExpiryCleanup
 from keyedstate.backend.meta import StateMeta
-from keyedstate.backend.native import (
-    NativeFile,
-    NativeHandle,
-    NativeSnapshot,
-    NativeSnapshotStrategy,
-)
-from keyedstate.backend.restore import (
-    RestoreOperation,
-    StateHandle,
-)
-from keyedstate.backend.snapshot import (
-    Snapshot,
-    SnapshotSink,
-    SnapshotStrategy,
-)
-from keyedstate.backend.spill import SpillManager
+from keyedstate.backend.native import NativeFile, NativeHandle, NativeSnapshot, NativeSnapshotStrategy
+from keyedstate.backend.restore import RestoreOperation, StateHandle
+from keyedstate.backend.snapshot import Snapshot, SnapshotSink, SnapshotStrategy
+from keyedstate.backend.spill import SpillableGroup, SpillableTable, SpillManager
 from keyedstate.backend.table import (
     AnyStateTable,
     EntryBatch,
@@ -72,6 +51,8 @@ __all__ = [
     "SnapshotSink",
     "SnapshotStrategy",
     "SpillManager",
+    "SpillableGroup",
+    "SpillableTable",
     "StateEntry",
     "StateHandle",
     "StateKind",

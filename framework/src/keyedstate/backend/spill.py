@@ -1,22 +1,73 @@
-"""Moving key groups between memory and disk, for backends that use both."""
+"""Moving entries between memory and disk, in backends that use both: tables move, a manager decides."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from keyedstate.backend.table import AnyStateTable
 
 
-class SpillManager(ABC):
-    """Decides which key groups live in memory and which on disk, and moves them.
+@dataclass(frozen=True, slots=True)
+class SpillableGroup:
+    """The entries of one key group.
 
-    The framework calls it in the owner's thread between two epochs, never per record.
+    Attributes
+    ----------
+    key_group : int
+    in_memory, on_disk : int
+        Entries in memory, and those on disk only.
+    memory_bytes : int
+        An estimate of what those in memory occupy.
+    requests : int
+        How often an entry was used since the table was made.
+    """
+
+    key_group: int
+    in_memory: int
+    on_disk: int
+    memory_bytes: int
+    requests: int
+
+
+class SpillableTable(ABC):
+    """A table that moves entries, in addition to `StateTable` and `ChangeTracking`.
+
+    A move is no change: reads, and snapshots, captured changes and visitors from before it, show the same.
     """
 
     @abstractmethod
-    def balance(self, tables: Mapping[str, AnyStateTable]) -> None:
-        """Move key groups where memory and load ask for it; must not block for long."""
+    def spillable_groups(self) -> Sequence[SpillableGroup]:
+        """Return the key groups that have entries."""
+
+    @abstractmethod
+    def spill(self, key_group: int, limit: int) -> int:
+        """Move at most `limit` entries of a key group to disk; fewer are moved only where no more exist."""
+
+    @abstractmethod
+    def load(self, key_group: int, limit: int) -> int:
+        """Move at most `limit` entries of a key group to memory; returns as `spill`."""
+
+    @abstractmethod
+    def spill_coldest(self, limit: int) -> int:
+        """Move about `limit` entries that were not used for longest; 0 only where none is in memory."""
+
+
+class SpillManager(ABC):
+    """Decides which entries live in memory and which on disk, and has them moved."""
+
+    @abstractmethod
+    def balance(self, tables: Mapping[str, AnyStateTable], cancel_snapshots: Callable[[], None]) -> None:
+        """Move entries of the `SpillableTable`s; called in the owner's thread between two chunks of rows.
+
+        So it returns at once where nothing is due, and after a bounded part of a long move.
+        `cancel_snapshots` frees what full snapshots in the background have captured; deltas are unaffected.
+        """
+
+    def metrics(self) -> Mapping[str, int]:
+        """Return what was decided and moved since the last call, as `SnapshotStrategy.metrics`."""
+        return {}
 
     @abstractmethod
     def close(self) -> None:

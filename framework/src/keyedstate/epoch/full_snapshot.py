@@ -21,7 +21,7 @@ from keyedstate.checkpoint import (
     delete_native,
     write_native,
 )
-from keyedstate.errors import CheckpointError
+from keyedstate.errors import CheckpointError, SnapshotCancelledError
 from keyedstate.state.clock import system_clock
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.state.registry.running_snapshot import SnapshotTask
@@ -216,6 +216,9 @@ class BackgroundFullSnapshot:
                 return None
             self.give_up()
             failure, error = FailureReason.EXPIRED, f"it was not written after {timeout_ms} ms"
+        elif isinstance(self.error, SnapshotCancelledError):
+            # The backend has cancelled it to free memory; a later epoch begins another one.
+            failure, error = FailureReason.CANCELLED, str(self.error)
         elif self.error is not None:
             is_io = isinstance(self.error, (CheckpointError, OSError))
             failure = FailureReason.IO if is_io else FailureReason.ASYNCHRONOUS

@@ -77,6 +77,7 @@ class BatchOperator(KeyedOperator):
                     yield self._tagged(batch)
                 yield from self._take_side_rows()
             yield from self._take_side_rows()
+            self._backend.balance_memory()
         except OutputError:
             raise
         except (Exception, SystemExit) as error:

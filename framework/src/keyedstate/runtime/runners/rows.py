@@ -19,7 +19,7 @@ from keyedstate.runtime.function import (
     OnTimerContext,
 )
 from keyedstate.runtime.function_checks import BROADCAST, ROWS, row_classes
-from keyedstate.runtime.key_runs import KeyRuns, RowsByKey
+from keyedstate.runtime.key_runs import ROWS_AT_ONCE, KeyRuns, RowsByKey
 from keyedstate.runtime.row_classes import rows_from
 from keyedstate.runtime.runners.batches import joined
 from keyedstate.runtime.runners.keyed_operator import (
@@ -129,6 +129,7 @@ class RowOperator(KeyedOperator):
                 ends.append(len(out))
         finally:
             backend.end_write_behind()
+        backend.balance_memory()
         if out:
             yield self._emit(out, keys, ends)
         yield from self._take_side_rows()
@@ -163,6 +164,8 @@ class RowOperator(KeyedOperator):
                     raise self._failure("on_timer", error, timer.time) from error
                 keys.append(timer.key)
                 ends.append(len(out))
+                if not len(keys) % ROWS_AT_ONCE:
+                    backend.balance_memory()
                 if len(keys) >= OUTPUT_BATCH_ROWS or len(out) >= OUTPUT_BATCH_ROWS:
                     if out:
                         yield self._emit(out, keys, ends)
@@ -200,6 +203,7 @@ class BroadcastOperator(RowOperator):
                     if len(out) >= OUTPUT_BATCH_ROWS:
                         yield self._emit(out, [None], [])
                         out = []
+                self._backend.balance_memory()
         if out:
             yield self._emit(out, [None], [])
         yield from self._take_side_rows()

@@ -42,6 +42,9 @@ from keyedstate.types import VOID, VOID_NAMESPACE, TypeSerializer
 
 A = TypeVar("A", bound=StateAccessor)
 
+#: Keys that `KeyedStateBackend.apply_to_all_keys` visits before memory is balanced.
+_KEYS_AT_ONCE = 1_000
+
 
 class KeyedStateBackend:
     """The states of one operator over one key-group range.
@@ -323,10 +326,13 @@ class KeyedStateBackend:
         keys, key_groups = current.locate(self.get_keys(descriptor.name, namespace))
         self._expiring.move_time()
         try:
-            for current.key, current.key_group in zip(keys, key_groups, strict=True):
+            located = zip(keys, key_groups, strict=True)
+            for done, (current.key, current.key_group) in enumerate(located, 1):
                 # The function may have set another namespace.
                 accessor.set_namespace(namespace)
                 function(current.key, accessor)
+                if not done % _KEYS_AT_ONCE:
+                    self.balance_memory()
         finally:
             current.key, current.key_group = before
             accessor.set_namespace(namespace_before)
@@ -362,8 +368,9 @@ class KeyedStateBackend:
         return task
 
     def metrics(self) -> Mapping[str, int]:
-        """Return the metrics of the backend's own engine, where an option asks for them."""
-        return self._strategy.metrics()
+        """Return the metrics of the backend's own engine, those of its spill manager included."""
+        spilling = {} if self._spill_manager is None else self._spill_manager.metrics()
+        return {**self._strategy.metrics(), **spilling}
 
     def native_snapshot(self, checkpoint_id: int) -> NativeSnapshot | None:
         """Capture the backend's own files, or return None where it has none to upload.
@@ -418,6 +425,7 @@ class KeyedStateBackend:
         The next epoch's changes do not include them.
         """
         apply_changes(self._tables[state], changes)
+        self.balance_memory()
 
     def _tracked(self) -> ChangeTracker:
         if self._tracker is None:
@@ -425,10 +433,21 @@ class KeyedStateBackend:
         return self._tracker
 
     def end_epoch(self) -> None:
-        """Remove what expiry indexes and the backend know to be expired, and spill key groups."""
+        """Remove what expiry indexes and the backend know to be expired, and call `balance_memory`."""
         self._expiring.drop_expired(self._written_tables())
+        self.balance_memory()
+
+    def balance_memory(self) -> None:
+        """Let the backend move entries between memory and disk.
+
+        Called between two chunks of rows, while no accessor caches: a value that is in use must not move.
+        """
         if self._spill_manager is not None:
-            self._spill_manager.balance(self._tables)
+            self._spill_manager.balance(self._tables, self._cancel_snapshots)
+
+    def _cancel_snapshots(self) -> None:
+        for task in self._snapshots:
+            task.cancel()
 
     def _written_tables(self) -> dict[str, AnyStateTable]:
         """Return all tables, which have every change."""
@@ -437,6 +456,5 @@ class KeyedStateBackend:
 
     def close(self) -> None:
         """Cancel running snapshots and free everything; calling it again does nothing."""
-        for task in self._snapshots:
-            task.cancel()
+        self._cancel_snapshots()
         self._context.closing.close()
