@@ -187,7 +187,8 @@ def plugin_faults(
 def dependencies(source: Path) -> set[str]:
     """Return the folders of the plugins of this repository that the distribution of a source folder needs."""
     project = tomllib.loads((source.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return {Requirement(line).name.removeprefix("keyedstate-") for line in project["dependencies"]}
+    names = [Requirement(line).name for line in project["dependencies"]]
+    return {name.removeprefix("keyedstate-") for name in names if name.startswith("keyedstate-")}
 
 
 def packages(source: Path) -> set[str]:
