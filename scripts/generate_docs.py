@@ -122,6 +122,7 @@ PUBLIC_MODULES = (
     "keyedstate.backend",
     "keyedstate.tables",
     "keyedstate.ordered",
+    "keyedstate.memory",
     "keyedstate.errors",
 )
 

@@ -78,6 +78,7 @@ PLUGIN_MAY_IMPORT = {
     "metrics",
     "backend",
     "tables",
+    "memory",
     "ordered",
     "working_folder",
     "types",

@@ -1,5 +1,26 @@
-"""Bytes in memory: the views that serializers write to and read from."""
+"""Managed memory: pages, their budget, and the views through which serializers write and read."""
 
+from keyedstate.memory.manager import MemoryManager
+from keyedstate.memory.segments import (
+    DEFAULT_PAGE_BYTES,
+    MIN_PAGE_BYTES,
+    MemorySegment,
+    SegmentKind,
+    file_segment,
+    heap_segment,
+    off_heap_segment,
+)
 from keyedstate.memory.views import DataInputView, DataOutputView
 
-__all__ = ["DataInputView", "DataOutputView"]
+__all__ = [
+    "DEFAULT_PAGE_BYTES",
+    "MIN_PAGE_BYTES",
+    "DataInputView",
+    "DataOutputView",
+    "MemoryManager",
+    "MemorySegment",
+    "SegmentKind",
+    "file_segment",
+    "heap_segment",
+    "off_heap_segment",
+]
