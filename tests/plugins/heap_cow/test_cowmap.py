@@ -829,7 +829,7 @@ def test_values_that_are_got_in_bulk_for_changing_are_changed_and_noted(
     found[0].append("new")
     assert cowmap.get_many(maps, 10, groups, keys, NS)[5:8] == [[5, "new"], [6], [7]]
     changed = [maps[number].changes_since(0) for number in (1, 2, 0)]
-    assert [keys for _, keys, _, _, _ in changed] == [[7], [5], []]
+    assert [keys for _, keys, *_ in changed] == [[7], [5], []]
     for snapshot in snapshots:
         assert all([key] == value for key, _, value in snapshot)
     with pytest.raises(ValueError, match="give one of each"):

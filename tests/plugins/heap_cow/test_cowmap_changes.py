@@ -18,7 +18,7 @@ class Key:
 
 
 def changes(state_map: Any, epoch: int) -> tuple[dict[Any, Any], set[Any]]:
-    written_namespaces, written_keys, values, namespaces, keys = state_map.changes_since(epoch)
+    written_namespaces, written_keys, values, namespaces, keys, *_ = state_map.changes_since(epoch)
     written = dict(zip(zip(written_keys, written_namespaces, strict=True), values, strict=True))
     assert len(written) == len(values)
     return written, set(zip(keys, namespaces, strict=True))
@@ -167,7 +167,7 @@ def test_cached_values_are_copied_before_the_owner_changes_them(cowmap: ModuleTy
     state_map = cowmap.CopyOnWriteStateMap(list)
     state_map.begin_epoch(1)
     state_map.put("a", NS, [1])
-    (_, _, (value,), _, _) = state_map.changes_since(0)
+    (_, _, (value,), *_) = state_map.changes_since(0)
     version = state_map.hold()
     state_map.get_for_update("a", NS).append(2)
     state_map.get("a", NS).append(3)

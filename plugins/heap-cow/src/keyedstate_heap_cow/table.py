@@ -44,28 +44,35 @@ def _without_collections() -> Iterator[None]:
 class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
     """A table of copy-on-write maps: a snapshot copies page references, and the owner continues.
 
+    A backend with two tiers of storage extends it (`CopyOnWriteStateMap.use_tier`).
+
     Parameters
     ----------
     meta : StateMeta
     key_groups : KeyGroupRange
     compiled : bool, optional
         Use the compiled map where there is one.
+
+    Attributes
+    ----------
+    maps : list of CopyOnWriteStateMap
+        One map per key group.
+    module : module
+        The form of the map, with bulk operations over several maps.
     """
 
     def __init__(self, meta: StateMeta, key_groups: KeyGroupRange, *, compiled: bool = True) -> None:
         self._meta = meta
         self._key_groups = key_groups
         self._first = key_groups.start
-        #: The form of the map, also for bulk operations over several maps.
-        self._module: Any = map_module(compiled=compiled)
+        self.module: Any = map_module(compiled=compiled)
         serializer = meta.value_serializer
         #: Copies a value of a live snapshot before the owner may change it; immutable values are shared.
         #: Never changes, since values stay what their first serializer made.
         copy = None if serializer.immutable else serializer.copy
         self._mutable = copy is not None
-        #: One map per key group, at index key group - first.
         with _without_collections():
-            self._maps: list[Any] = [self._module.CopyOnWriteStateMap(copy) for _ in key_groups]
+            self.maps: list[Any] = [self.module.CopyOnWriteStateMap(copy) for _ in key_groups]
 
     @property
     def meta(self) -> StateMeta:
@@ -80,42 +87,42 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
 
     def get(self, key_group: int, key: K, namespace: N) -> V | None:
         """Return the object that was put, or its copy where a live snapshot shows it and it is mutable."""
-        value: V | None = self._maps[key_group - self._first].get(key, namespace)
+        value: V | None = self.maps[key_group - self._first].get(key, namespace)
         return value
 
     def get_for_update(self, key_group: int, key: K, namespace: N) -> V | None:
         """Return the object that was put, or its copy, for the caller to change."""
-        value: V | None = self._maps[key_group - self._first].get_for_update(key, namespace)
+        value: V | None = self.maps[key_group - self._first].get_for_update(key, namespace)
         return value
 
     def contains(self, key_group: int, key: K, namespace: N) -> bool:
-        found: bool = self._maps[key_group - self._first].contains(key, namespace)
+        found: bool = self.maps[key_group - self._first].contains(key, namespace)
         return found
 
     def put(self, key_group: int, key: K, namespace: N, value: V) -> None:
-        self._maps[key_group - self._first].put(key, namespace, value)
+        self.maps[key_group - self._first].put(key, namespace, value)
 
     def put_and_get_old(self, key_group: int, key: K, namespace: N, value: V) -> V | None:
-        old: V | None = self._maps[key_group - self._first].put_and_get_old(key, namespace, value)
+        old: V | None = self.maps[key_group - self._first].put_and_get_old(key, namespace, value)
         return old
 
     def remove(self, key_group: int, key: K, namespace: N) -> None:
-        self._maps[key_group - self._first].remove(key, namespace)
+        self.maps[key_group - self._first].remove(key, namespace)
 
     def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        old: V | None = self._maps[key_group - self._first].remove_and_get_old(key, namespace)
+        old: V | None = self.maps[key_group - self._first].remove_and_get_old(key, namespace)
         return old
 
     def transform(
         self, key_group: int, key: K, namespace: N, value: U, function: Callable[[V | None, U], V]
     ) -> None:
-        self._maps[key_group - self._first].transform(key, namespace, value, function)
+        self.maps[key_group - self._first].transform(key, namespace, value, function)
 
     def __len__(self) -> int:
-        return sum(map(len, self._maps))
+        return sum(map(len, self.maps))
 
     def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
-        for group in self._maps:
+        for group in self.maps:
             for key, namespace, _ in group:
                 yield key, namespace
 
@@ -127,14 +134,14 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         ValueError
             If `batch_size` is below 1.
         """
-        return _Visitor(self, self._maps, batch_size)
+        return _Visitor(self, self.maps, batch_size)
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Take a snapshot of every map: a copy of page references, whatever the number of entries."""
-        return MapsSnapshot(self._maps, self._first)
+        return MapsSnapshot(self.maps, self._first)
 
     def begin_epoch(self, epoch: int) -> None:
-        for group in self._maps:
+        for group in self.maps:
             group.begin_epoch(epoch)
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
@@ -147,8 +154,8 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
                 group.release_version(version)
 
         try:
-            for number, group in enumerate(self._maps, self._first):
-                written_namespaces, written_keys, values, namespaces, keys = group.changes_since(epoch)
+            for number, group in enumerate(self.maps, self._first):
+                written_namespaces, written_keys, values, namespaces, keys, *_ = group.changes_since(epoch)
                 if values or keys:
                     changes[number] = GroupChanges(
                         EntryBatch(written_namespaces, written_keys, values), AddressBatch(namespaces, keys)
@@ -161,31 +168,31 @@ class CopyOnWriteTable(StateTable[K, N, V], ChangeTracking[K, N, V]):
         return GatheredChanges(changes, release)
 
     def forget_changes(self, epoch: int) -> None:
-        for group in self._maps:
+        for group in self.maps:
             group.forget_changes(epoch)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        self._maps[key_group - self._first].restore_entries(batch.namespaces, batch.keys, batch.values)
+        self.maps[key_group - self._first].restore_entries(batch.namespaces, batch.keys, batch.values)
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
-        found: list[V | None] = self._module.get_many(self._maps, self._first, key_groups, keys, namespace)
+        found: list[V | None] = self.module.get_many(self.maps, self._first, key_groups, keys, namespace)
         return found
 
     def get_many_for_update(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
     ) -> list[V | None]:
-        found: list[V | None] = self._module.get_many_for_update(
-            self._maps, self._first, key_groups, keys, namespace
+        found: list[V | None] = self.module.get_many_for_update(
+            self.maps, self._first, key_groups, keys, namespace
         )
         return found
 
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
-        self._module.put_many(self._maps, self._first, key_groups, keys, namespace, values)
+        self.module.put_many(self.maps, self._first, key_groups, keys, namespace, values)
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
-        self._module.remove_many(self._maps, self._first, key_groups, keys, namespace)
+        self.module.remove_many(self.maps, self._first, key_groups, keys, namespace)
 
 
 class _Visitor(IncrementalVisitor[K, N, V]):

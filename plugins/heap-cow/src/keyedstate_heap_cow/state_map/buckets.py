@@ -17,7 +17,7 @@ if not cython.compiled:
 COMPILED = cython.compiled
 
 #: Raised with every change that `table` needs, so that it can tell a compiled form older than the source.
-REVISION = 2
+REVISION = 3
 
 # Classes with `no_gc_clear` are not emptied when the cycle collector breaks a cycle that they are in: other
 # objects of that cycle may still call them, and would find no table.
@@ -42,6 +42,12 @@ _GOLDEN = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
 _MURMUR_1 = cython.declare(cython.ulonglong, 0xFF51AFD7ED558CCD)
 _MURMUR_2 = cython.declare(cython.ulonglong, 0xC4CEB9FE1A85EC53)
 
+#: The two lowest bits of an entry's `hash`, which are no part of the hash: the lower tier of the map stores the
+#: entry too, and what it stores has the same value.
+STORED = cython.declare(cython.ulonglong, 1)
+CLEAN = cython.declare(cython.ulonglong, 2)
+_HASH_MASK = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFC)
+
 # How a comparison ended.
 DIFFERENT = cython.declare(cython.int, 0)
 EQUAL = cython.declare(cython.int, 1)
@@ -60,15 +66,16 @@ class Entry:
     if not cython.compiled:
         __slots__ = ("entry_version", "hash", "key", "namespace", "next", "state_stamp", "value")
 
-    # Never change once set.
+    # Never change once set, but for the bits `STORED` and `CLEAN`, which only the owner reads and writes.
     hash: cython.ulonglong
     key: object
     namespace: object
 
     # Twice the map's version when `value` was set or copied, plus 1 where the epoch of that version has noted
     # the entry as changed (see `CopyOnWriteStateMap.begin_epoch`).  A value is of no snapshot, and may be
-    # handed out for changing, where the version is not below that of the newest live snapshot.  Readers of
-    # snapshots do not look at the stamp.
+    # handed out for changing, where the version is not below that of the newest live snapshot.  In a map with
+    # a lower tier each use raises the version, where that keeps this rule.  Readers of snapshots do not look
+    # at the stamp.
     value: object
     state_stamp: cython.int
 
@@ -144,11 +151,18 @@ class BucketArray:
 @cython.cfunc
 @cython.inline
 def mixed(key_hash: cython.ulonglong, namespace_hash: cython.ulonglong) -> cython.ulonglong:
-    """Return the final mix of Murmur3: the hashes of small numbers are the numbers themselves."""
+    """Return the final mix of Murmur3 without its lowest bits: Python hashes a small number as itself."""
     h: cython.ulonglong = (key_hash ^ namespace_hash) & ALL_64_BITS
     h = ((h ^ (h >> 33)) * _MURMUR_1) & ALL_64_BITS
     h = ((h ^ (h >> 33)) * _MURMUR_2) & ALL_64_BITS
-    return h ^ (h >> 33)
+    return (h ^ (h >> 33)) & _HASH_MASK
+
+
+@cython.cfunc
+@cython.inline
+def has_hash(p: Ref, h: cython.ulonglong) -> cython.bint:
+    """Return whether an entry has a hash."""
+    return (cython.cast(Entry, p).hash ^ h) <= STORED | CLEAN
 
 
 @cython.cfunc

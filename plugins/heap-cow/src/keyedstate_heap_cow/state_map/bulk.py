@@ -84,6 +84,24 @@ def remove_many(maps, first, key_groups, keys, namespace):
             block._map(i)._remove(block._hashes[i], block._keys[block._start + i], namespace)
 
 
+def find_missing(maps, first, key_groups, keys, namespace):
+    """Return the indices of the keys that a map does not have, but may be in its lower tier.
+
+    Parameters and errors are those of `get_many`.
+    """
+    block = _Block(maps, first, key_groups, keys, namespace)
+    missing: list = []
+    i: cython.Py_ssize_t
+    key: object
+    while block._load():
+        for i in range(block._count):
+            if block._map(i)._elsewhere:
+                key = block._keys[block._start + i]
+                if block._map(i)._find(block._hashes[i], key, namespace) is cython.NULL:
+                    missing.append(block._start + i)
+    return missing
+
+
 @cython.internal
 @cython.final
 @cython.no_gc_clear

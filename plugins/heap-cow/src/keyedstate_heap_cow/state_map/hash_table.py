@@ -12,6 +12,7 @@ if not cython.compiled:
         EQUAL,
         PAGE_BITS,
         PAGE_MASK,
+        STORED,
         UNDECIDED,
         BucketArray,
         Entry,
@@ -22,6 +23,7 @@ if not cython.compiled:
         copy_of_page,
         drop_page,
         full_buckets,
+        has_hash,
         mixed,
         new_buckets,
         spread,
@@ -50,6 +52,7 @@ class HashTable:
         __slots__ = (
             "_changes",
             "_copy",
+            "_elsewhere",
             "_live_versions",
             "_lock",
             "_log",
@@ -62,6 +65,8 @@ class HashTable:
             "_size",
             "_table",
             "_threshold",
+            "_tier",
+            "_uses",
             "_version",
         )
 
@@ -102,6 +107,12 @@ class HashTable:
     # None while changes are not tracked.
     _log: ChangeLog
 
+    # What stores entries that are not in the map, or None; see `CopyOnWriteStateMap.use_tier`.  `_elsewhere` is
+    # the number of its entries that are not in the map, `_uses` that of the look-ups.
+    _tier: object
+    _elsewhere: cython.Py_ssize_t
+    _uses: cython.ulonglong
+
     # Takes what `_prefetch` reads, or the compiler would leave the reading out.
     _seen: cython.ulonglong
 
@@ -122,6 +133,9 @@ class HashTable:
         self._namespace_hash = spread(hash(None))
         self._copy = copy
         self._log = None
+        self._tier = None
+        self._elsewhere = 0
+        self._uses = 0
         self._seen = 0
 
     # -- versions ----------------------------------------------------------------------------------
@@ -201,7 +215,7 @@ class HashTable:
         found: cython.int
         p: Ref = self._head(h)
         while p is not cython.NULL:
-            if cython.cast(Entry, p).hash == h:
+            if has_hash(p, h):
                 if cython.cast(Entry, p).key is key and cython.cast(Entry, p).namespace is namespace:
                     return p
                 found = self._is_for(p, h, key, namespace)
@@ -215,6 +229,35 @@ class HashTable:
                     continue
             p = cython.cast(Entry, p).next
         return cython.NULL
+
+    @cython.final
+    @cython.cfunc
+    @cython.inline
+    def _use(self, h: cython.ulonglong, key: object, namespace: object) -> Ref:
+        """Find an entry in order to use it; see `_find`."""
+        p: Ref = self._find(h, key, namespace)
+        if self._tier is None:
+            return p
+        return self._use_in_tiers(p, h, key, namespace)
+
+    @cython.final
+    @cython.cfunc
+    def _use_in_tiers(self, p: Ref, h: cython.ulonglong, key: object, namespace: object) -> Ref:
+        """Note the use of an entry, which is loaded from the lower tier where only that has it."""
+        stamp: cython.int
+        self._uses += 1
+        if p is cython.NULL:
+            if self._elsewhere == 0:
+                return p
+            self._tier.load(key, namespace)
+            p = self._find(h, key, namespace)
+            if p is cython.NULL:
+                return p
+        stamp = cython.cast(Entry, p).state_stamp
+        if stamp >> 1 < self._version and (self._copy is None or stamp >> 1 >= self._required):
+            stamp = 2 * self._version + (self._log is not None and self._log.has_noted(p))
+            cython.cast(Entry, p).state_stamp = stamp
+        return p
 
     @cython.final
     @cython.cfunc
@@ -266,7 +309,7 @@ class HashTable:
     def _prefetch_parts(self, h: cython.ulonglong) -> cython.int:
         """Read what a look-up of a prefetched hash will read of the entry's key and value."""
         p: Ref = self._head(h)
-        while p is not cython.NULL and cython.cast(Entry, p).hash != h:
+        while p is not cython.NULL and not has_hash(p, h):
             p = cython.cast(Entry, p).next
         if p is not cython.NULL:
             self._seen ^= _Py_REFCNT(cython.cast(Ref, cython.cast(Entry, p).key))
@@ -275,8 +318,8 @@ class HashTable:
 
     @cython.final
     @cython.cfunc
-    def _collect(self, namespaces: list, keys: list, written: tuple, removed: tuple) -> cython.int:
-        """Append entries to `written`, and the addresses that have none to `removed` if it has lists."""
+    def _collect(self, namespaces: list, keys: list, written: tuple, missing: tuple) -> cython.int:
+        """Append entries to `written`, and the addresses that have none here to `missing`."""
         hashes: cython.ulonglong[64]
         start: cython.Py_ssize_t
         i: cython.Py_ssize_t
@@ -300,9 +343,9 @@ class HashTable:
                     values.append(cython.cast(Entry, p).value)
                     written_namespaces.append(namespaces[start + i])
                     written_keys.append(keys[start + i])
-                elif removed:
-                    removed[0].append(namespaces[start + i])
-                    removed[1].append(keys[start + i])
+                else:
+                    missing[0].append(namespaces[start + i])
+                    missing[1].append(keys[start + i])
         return 0
 
     @cython.final
@@ -323,7 +366,9 @@ class HashTable:
         h: cython.ulonglong
         for address in dict.fromkeys(zip(all_namespaces, all_keys, strict=True)):
             h = self._hash(address[1], address[0])
-            if self._find(h, address[1], address[0]) is not cython.NULL:
+            # Asked for first: this may run user code, and the entry may come into the map.
+            stored = self._elsewhere > 0 and self._tier.contains(address[1], address[0])
+            if stored or self._find(h, address[1], address[0]) is not cython.NULL:
                 namespaces.append(address[0])
                 keys.append(address[1])
         # Addresses noted meanwhile follow those that were looked up.
@@ -388,6 +433,7 @@ class HashTable:
     def _store(self, p: Ref, h: cython.ulonglong, value: object) -> cython.int:
         """Set the value of an entry."""
         noted: cython.int = 0
+        cython.cast(Entry, p).hash = h | (cython.cast(Entry, p).hash & STORED)
         if self._log is not None:
             self._log.note_change(p)
             noted = 1
@@ -423,6 +469,18 @@ class HashTable:
     @cython.cfunc
     def _insert(self, h: cython.ulonglong, key: object, namespace: object, value: object) -> cython.int:
         """Add an entry for an address that has none."""
+        stamp: cython.int = 2 * self._version
+        if self._log is not None:
+            self._log.note_addition(key, namespace)
+            stamp += 1
+        return self._add(h, key, namespace, value, stamp)
+
+    @cython.final
+    @cython.cfunc
+    def _add(
+        self, h: cython.ulonglong, key: object, namespace: object, value: object, stamp: cython.int
+    ) -> cython.int:
+        """Add an entry, which is no change; the lowest bits of `h` are those of the entry."""
         table: BucketArray
         page: Page
         bucket: cython.Py_ssize_t
@@ -432,10 +490,7 @@ class HashTable:
         table = self._table_of(h)
         bucket = h >> table.shift
         page = self._own_page(table, bucket)
-        entry.state_stamp = 2 * self._version
-        if self._log is not None:
-            self._log.note_addition(key, namespace)
-            entry.state_stamp += 1
+        entry.state_stamp = stamp
         entry.hash = h
         entry.key = key
         entry.namespace = namespace
@@ -451,14 +506,20 @@ class HashTable:
     @cython.final
     @cython.cfunc
     def _unlink(self, p: Ref, h: cython.ulonglong) -> Entry:
-        """Take an entry out of its chain and return it; dropping it may run user code."""
+        """Remove an entry and return it; dropping it may run user code."""
+        if self._log is not None:
+            self._log.note_removal(p)
+        return self._take_out(p, h)
+
+    @cython.final
+    @cython.cfunc
+    def _take_out(self, p: Ref, h: cython.ulonglong) -> Entry:
+        """Take an entry out of its chain and return it, which is no change."""
         entry: Entry = cython.cast(Entry, p)
         table: BucketArray = self._table_of(h)
         bucket: cython.Py_ssize_t = h >> table.shift
         page: Page = self._own_page(table, bucket)
         before: Ref = page.slots[bucket & PAGE_MASK]
-        if self._log is not None:
-            self._log.note_removal(p)
         if before is p:
             Py_XINCREF(entry.next)
             page.slots[bucket & PAGE_MASK] = entry.next

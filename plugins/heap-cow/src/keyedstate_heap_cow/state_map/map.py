@@ -6,6 +6,7 @@ if not cython.compiled:
     from keyedstate_heap_cow.state_map.buckets import (
         BLOCK,
         END,
+        STORED,
         BucketArray,
         Entry,
         bits_for,
@@ -23,6 +24,7 @@ if not cython.compiled:
     )
     from keyedstate_heap_cow.state_map.rehash import make_room, move_some
     from keyedstate_heap_cow.state_map.snapshot import CopyOnWriteStateMapSnapshot
+    from keyedstate_heap_cow.state_map.tiers import admit, coldest, evict
     from keyedstate_heap_cow.uncompiled import Ref
 
 
@@ -96,7 +98,7 @@ class CopyOnWriteStateMap(HashTable):
         h: cython.ulonglong = self._hash(key, namespace)
         if self._next is not None:
             move_some(self)
-        return self._find(h, key, namespace) is not cython.NULL
+        return self._use(h, key, namespace) is not cython.NULL
 
     def put(self, key, namespace, value):
         """Write a value."""
@@ -110,7 +112,7 @@ class CopyOnWriteStateMap(HashTable):
             move_some(self)
         if self._log is not None and self._log.is_stale():
             self._shorten_log()
-        p = self._find(h, key, namespace)
+        p = self._use(h, key, namespace)
         if p is cython.NULL:
             self._insert(h, key, namespace, value)
             return None
@@ -133,7 +135,7 @@ class CopyOnWriteStateMap(HashTable):
         p: Ref
         if self._next is not None:
             move_some(self)
-        p = self._find(h, key, namespace)
+        p = self._use_to_remove(h, key, namespace)
         if p is cython.NULL:
             return None
         if self._copy is None or cython.cast(Entry, p).state_stamp >> 1 >= self._required:
@@ -151,7 +153,7 @@ class CopyOnWriteStateMap(HashTable):
         p: Ref
         if self._next is not None:
             move_some(self)
-        p = self._find(h, key, namespace)
+        p = self._use(h, key, namespace)
         if p is cython.NULL:
             old = None
         else:
@@ -298,19 +300,22 @@ class CopyOnWriteStateMap(HashTable):
 
         Returns
         -------
-        tuple of five lists
+        tuple of seven lists
             Namespaces, keys and values of the entries that were written and still exist; namespaces and keys
-            of those that existed when the first of the epochs began and do not now.  The values are the
-            map's own: before the owner continues, a `hold` must keep it from changing them in place.
+            of those that existed when the first of the epochs began and do not now; namespaces and keys of
+            those that existed neither then nor now, but in between.  The last four include entries that only
+            the lower tier has.  The values are the map's own: before the owner continues, a `hold` must keep
+            it from changing them in place.
         """
         written: tuple = ([], [], [])
         removed: tuple = ([], [])
+        passing: tuple = ([], [])
         addresses: tuple
         if self._log is not None:
             addresses = self._log.addresses_since(epoch)
             self._collect(addresses[0][0], addresses[0][1], written, removed)
-            self._collect(addresses[1][0], addresses[1][1], written, ())
-        return written + removed
+            self._collect(addresses[1][0], addresses[1][1], written, passing)
+        return written + removed + passing
 
     def forget_changes(self, epoch):
         """Forget the changes of epochs up to and including one, but not those of the running epoch."""
@@ -330,6 +335,75 @@ class CopyOnWriteStateMap(HashTable):
             self._add_version()
             return self._version
 
+    # -- two tiers ---------------------------------------------------------------------------------
+    # A map can be the upper tier of two: entries that were not used for long move to the lower one, and come
+    # back when they are used.  Moving an entry changes no snapshot, and is no change of an epoch.
+
+    def use_tier(self, tier):
+        """Load entries from a lower tier where the map has none, and note each use of an entry.
+
+        Parameters
+        ----------
+        tier : object
+            ``load(key, namespace)`` calls `admit` if the tier has the entry, ``contains(key, namespace)``
+            returns whether it has, and ``discard(key, namespace)`` removes what it has.  They are called in
+            the owner's thread, and only for entries that were evicted or admitted.
+        """
+        self._tier = tier
+
+    @property
+    def elsewhere(self):
+        """The number of entries that only the lower tier has."""
+        return self._elsewhere
+
+    @property
+    def uses(self):
+        """How often an entry was looked up since `use_tier` was called."""
+        return self._uses
+
+    def holds(self, key, namespace):
+        """Return whether the map itself has an entry; that is no use of it."""
+        return self._find(self._hash(key, namespace), key, namespace) is not cython.NULL
+
+    def begin_uses(self):
+        """Begin a period of use, for `coldest`, and return its number."""
+        self._check_version()
+        self._version += 1
+        return self._version
+
+    def coldest(self, position, period, limit):
+        """Return entries of the map that were not used since a period began, the next ones in a walk.
+
+        Parameters
+        ----------
+        position : int
+            Where the walk continues; it begins at 0.
+        period : int
+            What `begin_uses` returned.
+        limit : int
+            How many entries to return at most; a step also ends after 16 times as many were passed.
+
+        Returns
+        -------
+        tuple
+            The next position, or None at the end of the walk; two lists with namespaces and keys of entries
+            that the lower tier has with the same value; and four with namespaces, keys, values and stamps
+            of other ones.
+        """
+        return coldest(self, position, period, limit)
+
+    def evict(self, namespaces, keys):
+        """Drop entries that the lower tier has now."""
+        evict(self, as_list(namespaces), as_list(keys))
+
+    def admit(self, namespaces, keys, values, stamps):
+        """Add entries that only the lower tier has, with the stamps that `coldest` returned."""
+        admit(self, as_list(namespaces), as_list(keys), as_list(values), as_list(stamps))
+
+    def add_elsewhere(self, entries):
+        """Count entries that were added to the lower tier, or removed from it, and are not in the map."""
+        self._elsewhere += entries
+
     # -- the methods' common parts: they run user code before their last step, and none in it -------------
 
     @cython.cfunc
@@ -338,7 +412,7 @@ class CopyOnWriteStateMap(HashTable):
         p: Ref
         if self._next is not None:
             move_some(self)
-        p = self._find(h, key, namespace)
+        p = self._use(h, key, namespace)
         if p is cython.NULL:
             return None
         if self._copy is None or cython.cast(Entry, p).state_stamp >> 1 >= self._required:
@@ -350,16 +424,17 @@ class CopyOnWriteStateMap(HashTable):
         p: Ref
         if self._next is not None:
             move_some(self)
-        p = self._find(h, key, namespace)
+        p = self._use(h, key, namespace)
         if p is cython.NULL:
             return None
         if self._copy is not None and cython.cast(Entry, p).state_stamp >> 1 < self._required:
             value = self._get_copied(p, h, key, namespace)
-            if self._log is None:
+            if self._log is None and self._tier is None:
                 return value
             p = self._find(h, key, namespace)  # copying has replaced it, and may have run anything
             if p is cython.NULL:
                 return None
+        cython.cast(Entry, p).hash = h | (cython.cast(Entry, p).hash & STORED)
         if self._log is not None:
             self._log.note_change(p)
             cython.cast(Entry, p).state_stamp = 2 * self._version + 1
@@ -372,7 +447,7 @@ class CopyOnWriteStateMap(HashTable):
             move_some(self)
         if self._log is not None and self._log.is_stale():
             self._shorten_log()
-        p = self._find(h, key, namespace)
+        p = self._use(h, key, namespace)
         if p is cython.NULL:
             return self._insert(h, key, namespace, value)
         return self._store(p, h, value)
@@ -383,10 +458,22 @@ class CopyOnWriteStateMap(HashTable):
         p: Ref
         if self._next is not None:
             move_some(self)
-        p = self._find(h, key, namespace)
+        p = self._use_to_remove(h, key, namespace)
         if p is cython.NULL:
             return None
         return self._unlink(p, h)
+
+    @cython.cfunc
+    @cython.inline
+    def _use_to_remove(self, h: cython.ulonglong, key: object, namespace: object) -> Ref:
+        """Find an entry in order to remove it; the lower tier removes it before."""
+        p: Ref = self._use(h, key, namespace)
+        if p is not cython.NULL and cython.cast(Entry, p).hash & STORED:
+            self._tier.discard(key, namespace)
+            p = self._find(h, key, namespace)  # the tier may have run anything
+            if p is not cython.NULL:
+                cython.cast(Entry, p).hash = h
+        return p
 
     @cython.cfunc
     def _get_copied(self, p: Ref, h: cython.ulonglong, key: object, namespace: object) -> object:

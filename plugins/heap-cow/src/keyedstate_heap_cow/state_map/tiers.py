@@ -1,0 +1,78 @@
+"""Moving entries between a map and its lower tier."""
+
+from keyedstate_heap_cow import uncompiled as cython
+
+if not cython.compiled:
+    from keyedstate_heap_cow.state_map.buckets import CLEAN, END, STORED, Entry
+    from keyedstate_heap_cow.state_map.hash_table import HashTable
+    from keyedstate_heap_cow.state_map.iteration import head_at, position_after
+    from keyedstate_heap_cow.uncompiled import Ref
+
+#: Buckets that a step of a walk passes for each entry that it may return.
+_PASSED_PER_ENTRY = cython.declare(cython.Py_ssize_t, 16)
+
+
+@cython.cfunc
+def coldest(
+    hash_table: HashTable, position: cython.Py_ssize_t, period: cython.int, limit: cython.Py_ssize_t
+) -> tuple:
+    """Walk on from a position; see `CopyOnWriteStateMap.coldest`."""
+    passed: cython.Py_ssize_t = 0
+    cold: list = []
+    entry: Entry
+    p: Ref
+    while position < END and len(cold) < limit and passed < limit * _PASSED_PER_ENTRY:
+        p = head_at(hash_table, position)
+        position = position_after(hash_table, position)
+        passed += 1
+        while p is not cython.NULL and len(cold) < limit:
+            if cython.cast(Entry, p).state_stamp >> 1 < period:
+                cold.append(cython.cast(Entry, p))
+            p = cython.cast(Entry, p).next
+            passed += 1
+    clean: tuple = ([], [])
+    changed: tuple = ([], [], [], [])
+    for entry in cold:
+        if entry.hash & CLEAN:
+            clean[0].append(entry.namespace)
+            clean[1].append(entry.key)
+        else:
+            changed[0].append(entry.namespace)
+            changed[1].append(entry.key)
+            changed[2].append(entry.value)
+            changed[3].append(entry.state_stamp)
+    return (position if position < END else None, *clean, *changed)
+
+
+@cython.cfunc
+def evict(hash_table: HashTable, namespaces: list, keys: list) -> cython.int:
+    """Drop entries from the map alone."""
+    h: cython.ulonglong
+    i: cython.Py_ssize_t
+    p: Ref
+    for i in range(len(keys)):
+        h = hash_table._hash(keys[i], namespaces[i])
+        p = hash_table._find(h, keys[i], namespaces[i])
+        if p is not cython.NULL:
+            hash_table._take_out(p, h)
+            hash_table._elsewhere += 1
+    return 0
+
+
+@cython.cfunc
+def admit(hash_table: HashTable, namespaces: list, keys: list, values: list, stamps: list) -> cython.int:
+    """Add entries of the lower tier; a stamp of the running epoch keeps its note, others become old."""
+    h: cython.ulonglong
+    i: cython.Py_ssize_t
+    stamp: cython.int
+    noted: cython.bint
+    for i in range(len(keys)):
+        h = hash_table._hash(keys[i], namespaces[i])
+        if hash_table._find(h, keys[i], namespaces[i]) is not cython.NULL:
+            continue
+        stamp = stamps[i]
+        noted = hash_table._log is not None and stamp & 1 and stamp >> 1 >= hash_table._log.start
+        stamp = 2 * hash_table._version + noted
+        hash_table._add(h | STORED | CLEAN, keys[i], namespaces[i], values[i], stamp)
+        hash_table._elsewhere -= 1
+    return 0

@@ -1,0 +1,161 @@
+"""The rows of a table's entries on disk: one row per entry, in the order of key groups.
+
+A row's value is the entry's stamp (`CopyOnWriteStateMap.coldest`), 32 bits, and the bytes of its value; no
+bytes stand for None.  A list or a map is one row too, because it comes back to memory as a whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from keyedstate.backend import StateMeta
+from keyedstate.ordered import RowCopy, RowLayout, RowSpace, WriteBuffer, end_of
+
+_STAMP = struct.Struct(">i")
+#: Removals that are written together.
+_REMOVED_TOGETHER = 500
+#: Rows of a scan that are decoded together.
+_READ_TOGETHER = 1024
+
+
+class SpilledEntry(NamedTuple):
+    """An entry on disk."""
+
+    row: bytes
+    namespace: Any
+    key: Any
+    value: Any
+    stamp: int
+
+
+class EntryRows:
+    """How entries become rows and rows entries; for one thread, as the serializers of its `meta`."""
+
+    def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
+        self.layout = RowLayout(meta, max_parallelism)
+        self._values = meta.value_serializer
+
+    def encode(self, values: Sequence[Any], stamps: Sequence[int]) -> list[bytes]:
+        """Return the bytes of rows."""
+        if None in values:
+            made = [b"" if value is None else self._values.to_bytes(value) for value in values]
+        else:
+            made = self._values.to_bytes_many(values)
+        return [_STAMP.pack(stamp) + data for stamp, data in zip(stamps, made, strict=True)]
+
+    def decode(self, data: bytes) -> tuple[Any, int]:
+        """Return the value and the stamp of a row."""
+        (stamp,) = _STAMP.unpack_from(data)
+        return (self._values.from_bytes(data[4:]) if len(data) > _STAMP.size else None), stamp
+
+    def scan(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[list[SpilledEntry]]:
+        """Yield the entries of rows, several at a time."""
+        while found := list(islice(rows, _READ_TOGETHER)):
+            yield self.entries([row for row, _ in found], [data for _, data in found])
+
+    def entries(self, rows: list[bytes], data: Sequence[bytes]) -> list[SpilledEntry]:
+        """Return the entries of rows."""
+        keys, namespaces = self.layout.parse_many(rows)
+        return [
+            SpilledEntry(row, namespace, key, *self.decode(one))
+            for row, namespace, key, one in zip(rows, namespaces, keys, data, strict=True)
+        ]
+
+
+class SpilledRows:
+    """The rows of a table; for its owner thread.
+
+    A row may be older than the entry in memory that has its address: memory counts.  `write` is atomic and
+    writes at once.  Removals are collected, and every read knows them.
+
+    Parameters
+    ----------
+    meta : StateMeta
+    max_parallelism : int
+    space : RowSpace
+    """
+
+    def __init__(self, meta: StateMeta, max_parallelism: int, space: RowSpace) -> None:
+        self._max_parallelism = max_parallelism
+        # Every batch is written at once: an entry leaves the memory only after that.
+        self._rows = WriteBuffer(space, rows=1)
+        #: Rows to be removed.
+        self._removed: dict[bytes, None] = {}
+        #: Addresses of which `load` was just told that they have no row.
+        self.known_absent: set[bytes] = set()
+        self.adopt(meta)
+
+    def adopt(self, meta: StateMeta) -> None:
+        """Use other serializers, which read and write the same bytes."""
+        self._meta = meta
+        self.of = EntryRows(meta, self._max_parallelism)
+        self.address = self.of.layout.address
+
+    def reading(self) -> EntryRows:
+        """Return a codec for another thread."""
+        return EntryRows(self._meta.duplicate(), self._max_parallelism)
+
+    def write(
+        self,
+        key_group: int,
+        namespaces: Sequence[Any],
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        stamps: Sequence[int],
+    ) -> int:
+        """Write entries of a key group and return their bytes; where it raises, nothing is written."""
+        rows = self.of.layout.each_address([key_group] * len(keys), keys, namespaces)
+        data = self.of.encode(values, stamps)
+        self.flush()
+        self._rows.put_columns(rows, data)
+        return sum(map(len, rows)) + sum(map(len, data))
+
+    def read(self, row: bytes) -> tuple[Any, int] | None:
+        """Return the value and the stamp of the entry under an address, or None."""
+        if row in self.known_absent or row in self._removed:
+            return None
+        data = self._rows.get(row)
+        return None if data is None else self.of.decode(data)
+
+    def read_many(self, rows: Sequence[bytes]) -> list[tuple[Any, int] | None]:
+        """Return the values and the stamps of the entries under several addresses."""
+        removed = self._removed
+        return [
+            None if data is None or row in removed else self.of.decode(data)
+            for row, data in zip(rows, self._rows.get_many(rows), strict=True)
+        ]
+
+    def contains(self, row: bytes) -> bool:
+        """Return whether an address has a row."""
+        return row not in self.known_absent and row not in self._removed and self._rows.get(row) is not None
+
+    def remove(self, row: bytes) -> None:
+        """Remove the row of an address."""
+        if len(self._removed) >= _REMOVED_TOGETHER:
+            self.flush()
+        self._removed[row] = None
+
+    def flush(self) -> None:
+        """Write the removals."""
+        if self._removed:
+            self._rows.put_many(dict(self._removed))
+            self._removed.clear()
+
+    def entries_of(self, key_group: int, after: bytes = b"") -> Iterator[list[SpilledEntry]]:
+        """Yield the entries of a key group in the order of rows, those after a row, several at a time."""
+        prefix = self.of.layout.group_prefix(key_group)
+        return self.entries_between(after + b"\0" if after else prefix, end_of(prefix))
+
+    def entries_between(self, start: bytes, end: bytes | None) -> Iterator[list[SpilledEntry]]:
+        """Yield the entries of a range of rows, several at a time; end it before the next change."""
+        self.flush()
+        return self.of.scan(self._rows.scan_all(start, end))
+
+    def copy(self) -> RowCopy:
+        """Return a consistent copy of the rows."""
+        self.flush()
+        return self._rows.copy()
+

@@ -1,0 +1,488 @@
+"""The table of two tiers: copy-on-write maps in memory, and rows on disk.
+
+Every entry has one tier that counts.  An entry in a map counts, whatever row its address has; only where a map
+has none, the row counts.  A look-up in a map that misses loads the entry from its row, and the row stays: an
+entry that leaves the memory unchanged is then not written again.  All reads and changes happen in memory, so
+a table that has spilled nothing is as fast as one of heap-cow.
+
+The invariants, for each address of a table:
+
+1. An entry of a map with the mark `STORED` may have a row; one without has none.
+2. An entry with the mark `CLEAN` has a row with its value.
+3. An entry leaves a map only after its row was written, and its row is removed before the entry is.
+4. `elsewhere` of a map is the number of rows of its key group whose address has no entry in the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from keyedstate.backend import (
+    AddressBatch,
+    EntryBatch,
+    ExpiryCleanup,
+    IncrementalVisitor,
+    SpillableGroup,
+    SpillableTable,
+    StateEntry,
+    StateMeta,
+    TableChanges,
+    TableSnapshot,
+)
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered import RewritingTable, RowSpace
+from keyedstate.tables import GatheredChanges, GroupChanges
+from keyedstate_heap_cow.snapshot import MapsSnapshot
+from keyedstate_heap_cow.table import CopyOnWriteTable
+from keyedstate_spillable.disk import SpilledRows
+from keyedstate_spillable.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+
+#: Above every period of use.
+_ANY_PERIOD = 2**30
+#: Steps without a cold entry after which warm ones are spilled too.
+_PATIENCE = 4
+#: Entries of each tier that `drop_expired` looks at in one call.
+_SWEPT_ENTRIES = 2_000
+#: Entries that are rewritten together.
+_REWRITE_ENTRIES = 4096
+
+
+class _Tier:
+    """The rows of one key group, as its map uses them (`CopyOnWriteStateMap.use_tier`)."""
+
+    __slots__ = ("_key_group", "_map", "_rows")
+
+    def __init__(self, key_group: int, state_map: Any, rows: SpilledRows) -> None:
+        self._key_group = key_group
+        self._map = state_map
+        self._rows = rows
+
+    def load(self, key: Any, namespace: Any) -> None:
+        found = self._rows.read(self._rows.address(self._key_group, key, namespace))
+        if found is not None:
+            self._map.admit([namespace], [key], [found[0]], [found[1]])
+
+    def contains(self, key: Any, namespace: Any) -> bool:
+        return self._rows.contains(self._rows.address(self._key_group, key, namespace))
+
+    def discard(self, key: Any, namespace: Any) -> None:
+        self._rows.remove(self._rows.address(self._key_group, key, namespace))
+
+
+class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, ExpiryCleanup):
+    """A table whose entries are in memory or on disk.
+
+    Parameters
+    ----------
+    meta : StateMeta
+    key_groups : KeyGroupRange
+    max_parallelism : int
+    open_space : callable
+        Returns a new, empty space of rows.
+    entry_bytes : callable
+        Takes this table and returns how many bytes an entry of it occupies in memory, as an estimate.
+    compiled : bool, optional
+        As for `CopyOnWriteTable`.
+
+    Attributes
+    ----------
+    written_bytes, read_entries : int
+        Bytes that were written to disk, and entries that came back one by one or in bulk, so far.
+    """
+
+    def __init__(
+        self,
+        meta: StateMeta,
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        open_space: Callable[[], RowSpace],
+        entry_bytes: Callable[[TieredTable[Any, Any, Any]], float],
+        *,
+        compiled: bool = True,
+    ) -> None:
+        super().__init__(meta, key_groups, compiled=compiled)
+        self._compiled = compiled
+        self._max_parallelism = max_parallelism
+        self._open_space = open_space
+        self._entry_bytes = entry_bytes
+        self._rows = SpilledRows(meta, max_parallelism, open_space())
+        self._tracks = False
+        self._begin_tiers()
+
+    def _begin_tiers(self) -> None:
+        for key_group, state_map in zip(self.key_groups, self.maps, strict=True):
+            state_map.use_tier(_Tier(key_group, state_map, self._rows))
+        #: Where each walk of `spill` and `load` continues.
+        self._positions: dict[int, int] = {}
+        self._loaded: dict[int, bytes] = {}
+        #: Where the walk of `spill_coldest` continues: a map, and a position in it.
+        self._hand, self._hand_position = 0, 0
+        #: For each map that the walk has passed, the period of use that began then.
+        self._passed: dict[int, int] = {}
+        #: Where the next `drop_expired` continues: in memory by map and position, and on disk by row.
+        self._swept_map, self._swept_position = 0, 0
+        self._swept_row = b""
+
+    @property
+    def _spilled(self) -> list[int]:
+        """The key groups with entries that only the disk has."""
+        return [group for group, each in zip(self.key_groups, self.maps, strict=True) if each.elsewhere]
+
+    # -- moving ---------------------------------------------------------------------------------------------
+
+    def spillable_groups(self) -> Sequence[SpillableGroup]:
+        size = self._entry_bytes(self)
+        return [
+            SpillableGroup(key_group, len(each), each.elsewhere, round(len(each) * size), each.uses)
+            for key_group, each in zip(self.key_groups, self.maps, strict=True)
+            if len(each) or each.elsewhere
+        ]
+
+    def spill(self, key_group: int, limit: int) -> int:
+        state_map = self.maps[key_group - self.key_groups.start]
+        position, moved = self._positions.get(key_group, 0), 0
+        while moved < limit and len(state_map):
+            following, some = self._spill_some(key_group, state_map, position, _ANY_PERIOD, limit - moved)
+            moved += some
+            position = following or 0
+        self._positions[key_group] = position
+        return moved
+
+    def spill_coldest(self, limit: int) -> int:
+        """Move entries that were not used since the walk over all maps passed them last (second chance).
+
+        The first pass moves what it finds, and so does one that has found only warm entries for a while.
+        """
+        moved = steps = 0
+        while moved < limit and any(map(len, self.maps)):
+            state_map = self.maps[self._hand]
+            if self._hand_position == 0:
+                self._period = self._passed.get(self._hand, _ANY_PERIOD)
+                self._passed[self._hand] = state_map.begin_uses()
+            period = self._period if steps < _PATIENCE else _ANY_PERIOD
+            key_group = self.key_groups.start + self._hand
+            following, some = self._spill_some(
+                key_group, state_map, self._hand_position, period, limit - moved
+            )
+            steps = 0 if some else steps + 1
+            moved += some
+            if following is None:
+                self._hand = (self._hand + 1) % len(self.maps)
+            self._hand_position = following or 0
+        return moved
+
+    def _spill_some(
+        self, key_group: int, state_map: Any, position: int, period: int, limit: int
+    ) -> tuple[int | None, int]:
+        """Spill entries from a position on; returns the next position, and how many were spilled."""
+        following, clean_namespaces, clean_keys, namespaces, keys, values, stamps = state_map.coldest(
+            position, period, limit
+        )
+        state_map.evict(clean_namespaces, clean_keys)
+        if keys:
+            self._rows.write(key_group, namespaces, keys, values, stamps)
+            state_map.evict(namespaces, keys)
+        return following, len(clean_keys) + len(keys)
+
+    def load(self, key_group: int, limit: int) -> int:
+        state_map = self.maps[key_group - self.key_groups.start]
+        before = state_map.elsewhere
+        while state_map.elsewhere and before - state_map.elsewhere < limit:
+            row = self._loaded.get(key_group, b"")
+            entries = next(self._rows.entries_of(key_group, row), None)
+            if entries is None:
+                # Entries that came after the walk had passed their rows.
+                self._loaded.pop(key_group, None)
+                continue
+            for entry in entries:
+                self._loaded[key_group] = entry.row
+                state_map.admit([entry.namespace], [entry.key], [entry.value], [entry.stamp])
+                if before - state_map.elsewhere == limit:
+                    break
+        return int(before - state_map.elsewhere)
+
+    # -- several entries ------------------------------------------------------------------------------------
+
+    def _bring(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> tuple[list[int], list[K]]:
+        """Load those of several entries that are on disk, and note which do not exist."""
+        groups, wanted = list(key_groups), list(keys)
+        missing = self.module.find_missing(self.maps, self.key_groups.start, groups, wanted, namespace)
+        if missing:
+            first, keys = self.key_groups.start, [wanted[i] for i in missing]
+            of_missing = [groups[i] for i in missing]
+            rows = self._rows.of.layout.addresses(of_missing, keys, namespace)
+            for row, key, key_group, found in zip(
+                rows, keys, of_missing, self._rows.read_many(rows), strict=True
+            ):
+                if found is None:
+                    self._rows.known_absent.add(row)
+                else:
+                    self.maps[key_group - first].admit([namespace], [key], [found[0]], [found[1]])
+        return groups, wanted
+
+    def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
+        if not self._spilled:
+            return super().get_many(key_groups, keys, namespace)
+        try:
+            return super().get_many(*self._bring(key_groups, keys, namespace), namespace)
+        finally:
+            self._rows.known_absent.clear()
+
+    def get_many_for_update(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
+    ) -> list[V | None]:
+        if not self._spilled:
+            return super().get_many_for_update(key_groups, keys, namespace)
+        try:
+            return super().get_many_for_update(*self._bring(key_groups, keys, namespace), namespace)
+        finally:
+            self._rows.known_absent.clear()
+
+    def put_many(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
+    ) -> None:
+        if not self._spilled:
+            super().put_many(key_groups, keys, namespace, values)
+            return
+        try:
+            super().put_many(*self._bring(key_groups, keys, namespace), namespace, values)
+        finally:
+            self._rows.known_absent.clear()
+
+    def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
+        if not self._spilled:
+            super().remove_many(key_groups, keys, namespace)
+            return
+        try:
+            super().remove_many(*self._bring(key_groups, keys, namespace), namespace)
+        finally:
+            self._rows.known_absent.clear()
+
+    def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
+        """Add entries in memory, or on disk where the key group has spilled entries already."""
+        state_map = self.maps[key_group - self.key_groups.start]
+        if not state_map.elsewhere or self._tracks:
+            super().restore_entries(key_group, batch)
+            return
+        self._rows.write(key_group, batch.namespaces, batch.keys, batch.values, [0] * len(batch))
+        state_map.add_elsewhere(len(batch))
+
+    # -- all entries ----------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return sum(len(each) + each.elsewhere for each in self.maps)
+
+    def keys_and_namespaces(self) -> Iterator[tuple[K, N]]:
+        for key_group in self.key_groups:
+            yield from self._addresses_of(key_group)
+
+    def _addresses_of(self, key_group: int) -> list[tuple[K, N]]:
+        state_map = self.maps[key_group - self.key_groups.start]
+        found = [(key, namespace) for key, namespace, _ in state_map]
+        if state_map.elsewhere:
+            for entries in self._rows.entries_of(key_group):
+                found += [
+                    (entry.key, entry.namespace)
+                    for entry in entries
+                    if not state_map.holds(entry.key, entry.namespace)
+                ]
+        return found
+
+    def peek(self, key_group: int, key: K, namespace: N) -> tuple[V | None] | None:
+        """Return the value of an entry, in a tuple, and leave the entry in its tier; None without one."""
+        state_map = self.maps[key_group - self.key_groups.start]
+        if state_map.holds(key, namespace):
+            return (state_map.get(key, namespace),)
+        found = self._rows.read(self._rows.address(key_group, key, namespace)) if state_map.elsewhere else None
+        return None if found is None else (found[0],)
+
+    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
+        """Return a visitor that lists the addresses of a key group when it reaches that.
+
+        Raises
+        ------
+        ValueError
+            If `batch_size` is below 1.
+        """
+        return _Visitor(self, self._addresses_of, batch_size)
+
+    # -- snapshots and changes ------------------------------------------------------------------------------
+
+    def snapshot(self) -> TableSnapshot[K, N, V]:
+        spilled = self._spilled
+        memory: MapsSnapshot[Any, Any, Any] = MapsSnapshot(self.maps, self.key_groups.start)
+        try:
+            copy = self._rows.copy() if spilled else None
+            return TieredSnapshot(memory, spilled, self._rows.reading(), copy)
+        except BaseException:
+            memory.release()
+            raise
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self._tracks = True
+
+    def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
+        if not self._spilled:
+            return super().changes_since(epoch)
+        groups: dict[int, MemoryChanges] = {}
+        held: list[tuple[Any, int]] = []
+
+        def release() -> None:
+            for state_map, version in held:
+                state_map.release_version(version)
+
+        try:
+            for key_group, state_map in zip(self.key_groups, self.maps, strict=True):
+                written_namespaces, written_keys, values, *missing = state_map.changes_since(epoch)
+                old_namespaces, old_keys, new_namespaces, new_keys = missing
+                if values or old_keys or new_keys:
+                    groups[key_group] = MemoryChanges(
+                        EntryBatch(written_namespaces, written_keys, values),
+                        AddressBatch(old_namespaces + new_namespaces, old_keys + new_keys),
+                        len(old_keys),
+                    )
+                if values and self._mutable:
+                    held.append((state_map, state_map.hold()))
+            return TieredChanges(groups, self._rows.reading(), self._rows.copy(), release)
+        except BaseException:
+            release()
+            raise
+
+    # -- expiry ---------------------------------------------------------------------------------------------
+
+    def drop_expired(self) -> None:
+        """Drop what is expired of the next entries in memory, and of the next ones on disk."""
+        expiry = self._meta.expiry
+        if expiry is None:
+            return
+        for key_group, key, namespace, value in [*self._next_in_memory(), *self._next_on_disk()]:
+            living = None if value is None else expiry.live(value)
+            if living is None and value is not None:
+                self.remove(key_group, key, namespace)
+            elif living is not value:
+                self.put(key_group, key, namespace, living)
+
+    def _next_in_memory(self) -> list[tuple[int, Any, Any, Any]]:
+        found: list[tuple[int, Any, Any, Any]] = []
+        for _ in range(len(self.maps)):
+            walk = self.maps[self._swept_map].visitor(_SWEPT_ENTRIES)
+            walk.position = self._swept_position
+            group = self.key_groups.start + self._swept_map
+            while walk.has_next() and len(found) < _SWEPT_ENTRIES:
+                found += [(group, key, namespace, value) for key, namespace, value in walk.next_batch()]
+            if len(found) >= _SWEPT_ENTRIES and walk.has_next():
+                self._swept_position = walk.position
+                break
+            self._swept_map, self._swept_position = (self._swept_map + 1) % len(self.maps), 0
+        return found
+
+    def _next_on_disk(self) -> list[tuple[int, Any, Any, Any]]:
+        if not self._spilled:
+            return []
+        start = self._swept_row + b"\0" if self._swept_row else b""
+        entries = [
+            entry for some in islice(self._rows.entries_between(start, None), 2) for entry in some
+        ]
+        self._swept_row = entries[-1].row if entries else b""
+        group_of = self._rows.of.layout.group_of
+        return [
+            (group_of(entry.row), entry.key, entry.namespace, entry.value)
+            for entry in entries
+            if not self.maps[group_of(entry.row) - self.key_groups.start].holds(entry.key, entry.namespace)
+        ]
+
+    # -- other serializers ----------------------------------------------------------------------------------
+
+    def replace_meta(self, meta: StateMeta) -> None:
+        super().replace_meta(meta)
+        self._rows.flush()
+        self._rows.adopt(meta)
+
+    def rewrite(
+        self,
+        meta: StateMeta,
+        of_keys: Callable[[Any], Any] | None,
+        of_namespaces: Callable[[Any], Any] | None,
+        of_values: Callable[[Any], Any] | None,
+    ) -> None:
+        """Convert the entries of both tiers into a second table, and continue with its maps and rows."""
+        made: TieredTable[Any, Any, Any] = TieredTable(
+            meta,
+            self.key_groups,
+            self._max_parallelism,
+            self._open_space,
+            self._entry_bytes,
+            compiled=self._compiled,
+        )
+        for key_group, state_map in zip(self.key_groups, self.maps, strict=True):
+            in_memory = list(state_map)
+            for start in range(0, len(in_memory), _REWRITE_ENTRIES):
+                keys, namespaces, values = zip(*in_memory[start : start + _REWRITE_ENTRIES], strict=True)
+                batch: EntryBatch[Any, Any, Any] = EntryBatch(
+                    _converted(namespaces, of_namespaces),
+                    _converted(keys, of_keys),
+                    _converted(values, of_values),
+                )
+                made.restore_entries(key_group, batch)
+            if not state_map.elsewhere:
+                continue
+            for entries in self._rows.entries_of(key_group):
+                found = [each for each in entries if not state_map.holds(each.key, each.namespace)]
+                made._rows.write(
+                    key_group,
+                    _converted([each.namespace for each in found], of_namespaces),
+                    _converted([each.key for each in found], of_keys),
+                    _converted([each.value for each in found], of_values),
+                    [0] * len(found),
+                )
+                made.maps[key_group - self.key_groups.start].add_elsewhere(len(found))
+        super().replace_meta(meta)
+        self.maps, self._rows, self._mutable = made.maps, made._rows, made._mutable
+        self._begin_tiers()
+
+
+class _Visitor(IncrementalVisitor[Any, Any, Any]):
+    def __init__(
+        self,
+        table: TieredTable[Any, Any, Any],
+        addresses_of: Callable[[int], list[tuple[Any, Any]]],
+        batch_size: int,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"a visitor shows at least 1 entry a step, not {batch_size}")
+        self._table = table
+        self._batch_size = batch_size
+        self._walk = (
+            (key_group, key, namespace)
+            for key_group in table.key_groups
+            for key, namespace in addresses_of(key_group)
+        )
+
+    def next_entries(self) -> Sequence[StateEntry[Any, Any, Any]]:
+        shown: list[StateEntry[Any, Any, Any]] = []
+        for key_group, key, namespace in self._walk:
+            found = self._table.peek(key_group, key, namespace)
+            if found is not None:  # otherwise it was removed meanwhile
+                shown.append(StateEntry(key_group, key, namespace, found[0]))
+            if len(shown) == self._batch_size:
+                break
+        return shown
+
+    def update(self, entry: StateEntry[Any, Any, Any], value: Any) -> None:
+        self._table.put(entry.key_group, entry.key, entry.namespace, value)
+
+    def remove(self, entry: StateEntry[Any, Any, Any]) -> None:
+        self._table.remove(entry.key_group, entry.key, entry.namespace)
+
+
+def _converted(objects: Sequence[Any], conversion: Callable[[Any], Any] | None) -> list[Any]:
+    if conversion is None:
+        return list(objects)
+    return [None if found is None else conversion(found) for found in objects]
