@@ -70,6 +70,8 @@ class FullRestoreOperation(RestoreOperation):
     context : BackendContext
     create_table : callable
         The plugin's own ``keyedstate_create_state_table``.
+    between_batches : callable, optional
+        Called with the tables after each batch of entries, for a backend that must make room.
     """
 
     def __init__(
@@ -77,10 +79,12 @@ class FullRestoreOperation(RestoreOperation):
         handles: Sequence[StateHandle],
         context: BackendContext,
         create_table: Callable[[StateMeta, BackendContext], AnyStateTable],
+        between_batches: Callable[[dict[str, AnyStateTable]], None] = lambda _: None,
     ) -> None:
         self._handles = handles
         self._context = context
         self._create_table = create_table
+        self._between_batches = between_batches
 
     def restore(self) -> dict[str, AnyStateTable]:
         tables: dict[str, AnyStateTable] = {}
@@ -93,4 +97,5 @@ class FullRestoreOperation(RestoreOperation):
                 for key_group in handle.occupied(meta.name, wanted):
                     for batch in handle.entries(meta.name, key_group):
                         table.restore_entries(key_group, batch)
+                        self._between_batches(tables)
         return tables

@@ -1,1 +1,9 @@
-"""The state backend ``rocksdb``: state larger than memory, in a RocksDB database per task."""
+"""The backend ``rocksdb``: a RocksDB database per task.
+
+Other backends may use its store, which is exported here with the values of its options.
+"""
+
+from keyedstate_rocksdb.options import default_options
+from keyedstate_rocksdb.store import RocksStore
+
+__all__ = ["RocksStore", "default_options"]

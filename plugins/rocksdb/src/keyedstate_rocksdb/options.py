@@ -157,3 +157,8 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     FACTORY,
     *TUNING.values(),
 )
+
+
+def default_options() -> dict[str, Any]:
+    """Return the defaults of all options by their full names, for a backend that opens a store of its own."""
+    return {option.name: option.default for option in OPTIONS}

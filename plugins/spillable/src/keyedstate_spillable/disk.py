@@ -40,7 +40,7 @@ class EntryRows:
 
     def encode(self, values: Sequence[Any], stamps: Sequence[int]) -> list[bytes]:
         """Return the bytes of rows."""
-        if None in values:
+        if type(None) in set(map(type, values)):
             made = [b"" if value is None else self._values.to_bytes(value) for value in values]
         else:
             made = self._values.to_bytes_many(values)
@@ -158,4 +158,3 @@ class SpilledRows:
         """Return a consistent copy of the rows."""
         self.flush()
         return self._rows.copy()
-

@@ -9,7 +9,7 @@ from typing import Any
 from keyedstate.backend import AddressBatch, EntryBatch, TableChanges, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RowCopy, end_of
-from keyedstate_heap_cow.snapshot import MapsSnapshot
+from keyedstate_heap_cow import MapsSnapshot
 from keyedstate_spillable.disk import EntryRows
 
 

@@ -1,9 +1,9 @@
 """The table of two tiers: copy-on-write maps in memory, and rows on disk.
 
-Every entry has one tier that counts.  An entry in a map counts, whatever row its address has; only where a map
-has none, the row counts.  A look-up in a map that misses loads the entry from its row, and the row stays: an
-entry that leaves the memory unchanged is then not written again.  All reads and changes happen in memory, so
-a table that has spilled nothing is as fast as one of heap-cow.
+Every entry is in one tier.  An entry of a map is in memory, whatever row its address has; a row is an entry
+only where the map has none.  A look-up that misses in a map loads the entry from its row, and the row stays:
+an entry that leaves the memory unchanged is not written again.  All reads and changes happen in memory, so a
+table that has spilled nothing is as fast as one of heap-cow.
 
 The invariants, for each address of a table:
 
@@ -16,6 +16,7 @@ The invariants, for each address of a table:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -33,9 +34,7 @@ from keyedstate.backend import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RewritingTable, RowSpace
-from keyedstate.tables import GatheredChanges, GroupChanges
-from keyedstate_heap_cow.snapshot import MapsSnapshot
-from keyedstate_heap_cow.table import CopyOnWriteTable
+from keyedstate_heap_cow import CopyOnWriteTable, MapsSnapshot
 from keyedstate_spillable.disk import SpilledRows
 from keyedstate_spillable.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
 
@@ -92,9 +91,10 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
 
     Attributes
     ----------
-    written_bytes, read_entries : int
-        Bytes that were written to disk, and entries that came back one by one or in bulk, so far.
+    rows : SpilledRows
     """
+
+    keeps_objects = True
 
     def __init__(
         self,
@@ -111,13 +111,14 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         self._max_parallelism = max_parallelism
         self._open_space = open_space
         self._entry_bytes = entry_bytes
-        self._rows = SpilledRows(meta, max_parallelism, open_space())
-        self._tracks = False
+        self.rows = SpilledRows(meta, max_parallelism, open_space())
+        #: The running epoch; None before the first one, when changes are not tracked.
+        self._epoch: int | None = None
         self._begin_tiers()
 
     def _begin_tiers(self) -> None:
         for key_group, state_map in zip(self.key_groups, self.maps, strict=True):
-            state_map.use_tier(_Tier(key_group, state_map, self._rows))
+            state_map.use_tier(_Tier(key_group, state_map, self.rows))
         #: Where each walk of `spill` and `load` continues.
         self._positions: dict[int, int] = {}
         self._loaded: dict[int, bytes] = {}
@@ -125,8 +126,8 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         self._hand, self._hand_position = 0, 0
         #: For each map that the walk has passed, the period of use that began then.
         self._passed: dict[int, int] = {}
-        #: Where the next `drop_expired` continues: in memory by map and position, and on disk by row.
-        self._swept_map, self._swept_position = 0, 0
+        #: Where the next `drop_expired` continues: in memory by a walk over all maps, and on disk by row.
+        self._swept: Iterator[tuple[int, Any, Any, Any]] = iter(())
         self._swept_row = b""
 
     @property
@@ -186,7 +187,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         )
         state_map.evict(clean_namespaces, clean_keys)
         if keys:
-            self._rows.write(key_group, namespaces, keys, values, stamps)
+            self.rows.write(key_group, namespaces, keys, values, stamps)
             state_map.evict(namespaces, keys)
         return following, len(clean_keys) + len(keys)
 
@@ -195,9 +196,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         before = state_map.elsewhere
         while state_map.elsewhere and before - state_map.elsewhere < limit:
             row = self._loaded.get(key_group, b"")
-            entries = next(self._rows.entries_of(key_group, row), None)
+            entries = next(self.rows.entries_of(key_group, row), None)
             if entries is None:
-                # Entries that came after the walk had passed their rows.
+                # Again from the first row: entries were spilled after the walk had passed their rows.
                 self._loaded.pop(key_group, None)
                 continue
             for entry in entries:
@@ -209,68 +210,60 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
 
     # -- several entries ------------------------------------------------------------------------------------
 
-    def _bring(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> tuple[list[int], list[K]]:
-        """Load those of several entries that are on disk, and note which do not exist."""
+    @contextmanager
+    def _in_memory(
+        self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
+    ) -> Iterator[tuple[Iterable[int], Iterable[K]]]:
+        """Load those of several entries that are on disk, all at once, for one operation on all of them."""
+        if not self._spilled:
+            yield key_groups, keys
+            return
         groups, wanted = list(key_groups), list(keys)
         missing = self.module.find_missing(self.maps, self.key_groups.start, groups, wanted, namespace)
-        if missing:
-            first, keys = self.key_groups.start, [wanted[i] for i in missing]
-            of_missing = [groups[i] for i in missing]
-            rows = self._rows.of.layout.addresses(of_missing, keys, namespace)
-            for row, key, key_group, found in zip(
-                rows, keys, of_missing, self._rows.read_many(rows), strict=True
-            ):
-                if found is None:
-                    self._rows.known_absent.add(row)
-                else:
-                    self.maps[key_group - first].admit([namespace], [key], [found[0]], [found[1]])
-        return groups, wanted
+        try:
+            if missing:
+                self._load_many([groups[i] for i in missing], [wanted[i] for i in missing], namespace)
+            yield groups, wanted
+        finally:
+            self.rows.known_absent.clear()
+
+    def _load_many(self, key_groups: list[int], keys: list[K], namespace: N) -> None:
+        """Load entries that maps do not have, and note which of them have no row."""
+        first, rows = self.key_groups.start, self.rows.of.layout.addresses(key_groups, keys, namespace)
+        found = self.rows.read_many(rows)
+        for row, key_group, key, entry in zip(rows, key_groups, keys, found, strict=True):
+            if entry is None:
+                self.rows.known_absent.add(row)
+            else:
+                self.maps[key_group - first].admit([namespace], [key], [entry[0]], [entry[1]])
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
-        if not self._spilled:
-            return super().get_many(key_groups, keys, namespace)
-        try:
-            return super().get_many(*self._bring(key_groups, keys, namespace), namespace)
-        finally:
-            self._rows.known_absent.clear()
+        with self._in_memory(key_groups, keys, namespace) as (groups, wanted):
+            return super().get_many(groups, wanted, namespace)
 
     def get_many_for_update(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
     ) -> list[V | None]:
-        if not self._spilled:
-            return super().get_many_for_update(key_groups, keys, namespace)
-        try:
-            return super().get_many_for_update(*self._bring(key_groups, keys, namespace), namespace)
-        finally:
-            self._rows.known_absent.clear()
+        with self._in_memory(key_groups, keys, namespace) as (groups, wanted):
+            return super().get_many_for_update(groups, wanted, namespace)
 
     def put_many(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N, values: Iterable[V]
     ) -> None:
-        if not self._spilled:
-            super().put_many(key_groups, keys, namespace, values)
-            return
-        try:
-            super().put_many(*self._bring(key_groups, keys, namespace), namespace, values)
-        finally:
-            self._rows.known_absent.clear()
+        with self._in_memory(key_groups, keys, namespace) as (groups, written):
+            super().put_many(groups, written, namespace, values)
 
     def remove_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> None:
-        if not self._spilled:
-            super().remove_many(key_groups, keys, namespace)
-            return
-        try:
-            super().remove_many(*self._bring(key_groups, keys, namespace), namespace)
-        finally:
-            self._rows.known_absent.clear()
+        with self._in_memory(key_groups, keys, namespace) as (groups, removed):
+            super().remove_many(groups, removed, namespace)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
         """Add entries in memory, or on disk where the key group has spilled entries already."""
         state_map = self.maps[key_group - self.key_groups.start]
-        if not state_map.elsewhere or self._tracks:
+        if not state_map.elsewhere or self._epoch is not None:
             super().restore_entries(key_group, batch)
             return
-        self._rows.write(key_group, batch.namespaces, batch.keys, batch.values, [0] * len(batch))
+        self.rows.write(key_group, batch.namespaces, batch.keys, batch.values, [0] * len(batch))
         state_map.add_elsewhere(len(batch))
 
     # -- all entries ----------------------------------------------------------------------------------------
@@ -286,7 +279,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         state_map = self.maps[key_group - self.key_groups.start]
         found = [(key, namespace) for key, namespace, _ in state_map]
         if state_map.elsewhere:
-            for entries in self._rows.entries_of(key_group):
+            for entries in self.rows.entries_of(key_group):
                 found += [
                     (entry.key, entry.namespace)
                     for entry in entries
@@ -299,7 +292,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         state_map = self.maps[key_group - self.key_groups.start]
         if state_map.holds(key, namespace):
             return (state_map.get(key, namespace),)
-        found = self._rows.read(self._rows.address(key_group, key, namespace)) if state_map.elsewhere else None
+        found = self.rows.read(self.rows.address(key_group, key, namespace)) if state_map.elsewhere else None
         return None if found is None else (found[0],)
 
     def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
@@ -318,15 +311,15 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         spilled = self._spilled
         memory: MapsSnapshot[Any, Any, Any] = MapsSnapshot(self.maps, self.key_groups.start)
         try:
-            copy = self._rows.copy() if spilled else None
-            return TieredSnapshot(memory, spilled, self._rows.reading(), copy)
+            copy = self.rows.copy() if spilled else None
+            return TieredSnapshot(memory, spilled, self.rows.reading(), copy)
         except BaseException:
             memory.release()
             raise
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
-        self._tracks = True
+        self._epoch = epoch
 
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
         if not self._spilled:
@@ -350,7 +343,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
                     )
                 if values and self._mutable:
                     held.append((state_map, state_map.hold()))
-            return TieredChanges(groups, self._rows.reading(), self._rows.copy(), release)
+            return TieredChanges(groups, self.rows.reading(), self.rows.copy(), release)
         except BaseException:
             release()
             raise
@@ -359,39 +352,37 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
 
     def drop_expired(self) -> None:
         """Drop what is expired of the next entries in memory, and of the next ones on disk."""
-        expiry = self._meta.expiry
+        expiry = self.meta.expiry
         if expiry is None:
             return
         for key_group, key, namespace, value in [*self._next_in_memory(), *self._next_on_disk()]:
-            living = None if value is None else expiry.live(value)
+            living: Any = None if value is None else expiry.live(value)
             if living is None and value is not None:
                 self.remove(key_group, key, namespace)
             elif living is not value:
                 self.put(key_group, key, namespace, living)
 
     def _next_in_memory(self) -> list[tuple[int, Any, Any, Any]]:
-        found: list[tuple[int, Any, Any, Any]] = []
-        for _ in range(len(self.maps)):
-            walk = self.maps[self._swept_map].visitor(_SWEPT_ENTRIES)
-            walk.position = self._swept_position
-            group = self.key_groups.start + self._swept_map
-            while walk.has_next() and len(found) < _SWEPT_ENTRIES:
-                found += [(group, key, namespace, value) for key, namespace, value in walk.next_batch()]
-            if len(found) >= _SWEPT_ENTRIES and walk.has_next():
-                self._swept_position = walk.position
-                break
-            self._swept_map, self._swept_position = (self._swept_map + 1) % len(self.maps), 0
+        found = list(islice(self._swept, _SWEPT_ENTRIES))
+        if len(found) < _SWEPT_ENTRIES:
+            self._swept = self._walk()
         return found
+
+    def _walk(self) -> Iterator[tuple[int, Any, Any, Any]]:
+        """Yield the entries in memory; between two steps anything may change."""
+        for key_group, state_map in zip(self.key_groups, self.maps, strict=True):
+            walk = state_map.visitor(_SWEPT_ENTRIES)
+            while walk.has_next():
+                for key, namespace, value in walk.next_batch():
+                    yield key_group, key, namespace, value
 
     def _next_on_disk(self) -> list[tuple[int, Any, Any, Any]]:
         if not self._spilled:
             return []
         start = self._swept_row + b"\0" if self._swept_row else b""
-        entries = [
-            entry for some in islice(self._rows.entries_between(start, None), 2) for entry in some
-        ]
+        entries = [entry for some in islice(self.rows.entries_between(start, None), 2) for entry in some]
         self._swept_row = entries[-1].row if entries else b""
-        group_of = self._rows.of.layout.group_of
+        group_of = self.rows.of.layout.group_of
         return [
             (group_of(entry.row), entry.key, entry.namespace, entry.value)
             for entry in entries
@@ -402,8 +393,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
 
     def replace_meta(self, meta: StateMeta) -> None:
         super().replace_meta(meta)
-        self._rows.flush()
-        self._rows.adopt(meta)
+        self.rows.adopt(meta)
 
     def rewrite(
         self,
@@ -433,9 +423,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
                 made.restore_entries(key_group, batch)
             if not state_map.elsewhere:
                 continue
-            for entries in self._rows.entries_of(key_group):
+            for entries in self.rows.entries_of(key_group):
                 found = [each for each in entries if not state_map.holds(each.key, each.namespace)]
-                made._rows.write(
+                made.rows.write(
                     key_group,
                     _converted([each.namespace for each in found], of_namespaces),
                     _converted([each.key for each in found], of_keys),
@@ -444,8 +434,10 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
                 )
                 made.maps[key_group - self.key_groups.start].add_elsewhere(len(found))
         super().replace_meta(meta)
-        self.maps, self._rows, self._mutable = made.maps, made._rows, made._mutable
+        self.maps, self.rows, self._mutable = made.maps, made.rows, made._mutable
         self._begin_tiers()
+        if self._epoch is not None:
+            super().begin_epoch(self._epoch)
 
 
 class _Visitor(IncrementalVisitor[Any, Any, Any]):

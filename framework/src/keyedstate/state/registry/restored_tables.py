@@ -95,11 +95,12 @@ def adopt(
     """
     old = table.meta
     if isinstance(table, RewritingTable):
-        if _same_types(old, meta):
+        conversions = _conversions(old, meta, stamp)
+        if _same_types(old, meta) and not (table.keeps_objects and any(conversions)):
             table.replace_meta(meta)
         else:
             with _named(meta):
-                table.rewrite(meta, *_conversions(old, meta, stamp))
+                table.rewrite(meta, *conversions)
         return table.successor()
     made = _converted_table(table, meta, stamp, create_table)
     if made is not None:

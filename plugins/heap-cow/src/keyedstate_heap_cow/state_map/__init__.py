@@ -44,7 +44,13 @@ method, and such a finalizer must not change the map.
 """
 
 from keyedstate_heap_cow.state_map.buckets import COMPILED, REVISION
-from keyedstate_heap_cow.state_map.bulk import find_missing, get_many, get_many_for_update, put_many, remove_many
+from keyedstate_heap_cow.state_map.bulk import (
+    find_missing,
+    get_many,
+    get_many_for_update,
+    put_many,
+    remove_many,
+)
 from keyedstate_heap_cow.state_map.iteration import StateMapVisitor
 from keyedstate_heap_cow.state_map.map import CopyOnWriteStateMap
 from keyedstate_heap_cow.state_map.snapshot import DROP, CopyOnWriteStateMapSnapshot

@@ -42,8 +42,8 @@ _GOLDEN = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
 _MURMUR_1 = cython.declare(cython.ulonglong, 0xFF51AFD7ED558CCD)
 _MURMUR_2 = cython.declare(cython.ulonglong, 0xC4CEB9FE1A85EC53)
 
-#: The two lowest bits of an entry's `hash`, which are no part of the hash: the lower tier of the map stores the
-#: entry too, and what it stores has the same value.
+#: The two lowest bits of an entry's `hash`, which are no part of the hash: the lower tier of the map stores
+#: the entry too, and what it stores has the same value.
 STORED = cython.declare(cython.ulonglong, 1)
 CLEAN = cython.declare(cython.ulonglong, 2)
 _HASH_MASK = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFC)

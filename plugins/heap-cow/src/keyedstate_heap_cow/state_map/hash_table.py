@@ -107,8 +107,8 @@ class HashTable:
     # None while changes are not tracked.
     _log: ChangeLog
 
-    # What stores entries that are not in the map, or None; see `CopyOnWriteStateMap.use_tier`.  `_elsewhere` is
-    # the number of its entries that are not in the map, `_uses` that of the look-ups.
+    # What stores entries that are not in the map, or None; see `CopyOnWriteStateMap.use_tier`.  `_elsewhere`
+    # is the number of its entries that are not in the map, `_uses` that of the look-ups.
     _tier: object
     _elsewhere: cython.Py_ssize_t
     _uses: cython.ulonglong

@@ -1,0 +1,77 @@
+"""The hooks of the backend ``spillable``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from keyedstate.backend import (
+    AnyStateTable,
+    BackendContext,
+    BackendDescription,
+    Capability,
+    Level,
+    RestoreOperation,
+    SnapshotStrategy,
+    StateHandle,
+    StateMeta,
+    holds_timers,
+)
+from keyedstate.hooks import hookimpl
+from keyedstate.ordered import WriteBuffer, create_ordered_table, store_of
+from keyedstate.tables import FullRestoreOperation, FullSnapshotStrategy
+from keyedstate_spillable.store import DISK_MEMORY, open_space, open_store
+from keyedstate_spillable.table import TieredTable
+
+
+@hookimpl
+def keyedstate_describe_backend() -> BackendDescription:
+    """Claim what two tiers can do; an entry that comes back from disk is another object."""
+    return BackendDescription(
+        name="spillable",
+        version=version("keyedstate-spillable"),
+        # Constants, not the kernel's: the versions that this source was written for.
+        hook_api=(1, 1),
+        summary="Objects in memory up to a budget, and the entries that are rarely used on disk.",
+        capabilities={
+            Capability.STATE_KINDS: Level.FULL,
+            Capability.ASYNC_SNAPSHOT: Level.FULL,
+            Capability.RESCALING: Level.FULL,
+            Capability.OBJECTS_BY_REFERENCE: Level.NEVER,
+            Capability.TIMERS_IN_ORDER: Level.FULL,
+            Capability.LARGER_THAN_MEMORY: Level.FULL,
+        },
+        options=(DISK_MEMORY,),
+    )
+
+
+@hookimpl
+def keyedstate_create_state_table(meta: StateMeta, context: BackendContext) -> AnyStateTable:
+    """Return an empty table of two tiers; timers are on disk, in the order of time."""
+    if holds_timers(meta):
+        store = store_of(context, open_store)
+        buffer = WriteBuffer(store.open_space(meta.name))
+        return create_ordered_table(meta, context.key_groups, context.max_parallelism, buffer, store.objects)
+    table: TieredTable[Any, Any, Any] = TieredTable(
+        meta,
+        context.key_groups,
+        context.max_parallelism,
+        lambda: open_space(meta, context),
+        lambda _: 200.0,
+    )
+    return table
+
+
+@hookimpl
+def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStrategy:
+    """Return the contract's full snapshot; another thread may write it."""
+    return FullSnapshotStrategy(context)
+
+
+@hookimpl
+def keyedstate_create_restore_operation(
+    handles: Sequence[StateHandle], context: BackendContext
+) -> RestoreOperation:
+    """Return the contract's full restore, which puts entries into the tables of this plugin."""
+    return FullRestoreOperation(handles, context, keyedstate_create_state_table)

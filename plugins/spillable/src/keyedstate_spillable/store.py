@@ -1,0 +1,48 @@
+"""The store of spilled entries: a RocksDB database per instance, with a column family per table."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from keyedstate.backend import BackendContext, StateMeta
+from keyedstate.config import integer
+from keyedstate.ordered import RowSpace, store_of
+from keyedstate_rocksdb import RocksStore, default_options
+
+#: Look-ups of keys that do not exist are the rule while a key group is spilled.
+_BLOOM_BITS = 10
+DISK_MEMORY = integer(
+    "spillable.disk-memory",
+    64 << 20,
+    "Bytes that the databases of spilled entries of a process share for block caches and write buffers.",
+    low=8 << 20,
+)
+_NUMBERS = "numbers of spaces"
+
+
+def open_store(context: BackendContext) -> RocksStore:
+    """Open the database of an instance.
+
+    Its tables keep entries as objects, so RocksDB caches none.
+    """
+    options = {
+        **default_options(),
+        "rocksdb.memory-budget": context.options[DISK_MEMORY.name],
+        "rocksdb.memory-object-ratio": 0.0,
+        "rocksdb.bloom-filter-bits": _BLOOM_BITS,
+    }
+    return RocksStore(
+        BackendContext(
+            context.key_groups,
+            context.max_parallelism,
+            options,
+            context.local_base,
+            closing=context.closing,
+        )
+    )
+
+
+def open_space(meta: StateMeta, context: BackendContext) -> RowSpace:
+    """Return a new, empty space for a table; a state whose types change has a second one."""
+    numbers = context.resources.setdefault(_NUMBERS, count())
+    return store_of(context, open_store).open_space(f"{next(numbers)}:{meta.name}")
