@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from keyedstate import errors, types
 from keyedstate.errors import CorruptDataError
+from keyedstate.memory import MIN_PAGE_BYTES, ListedPages, PagedInputView, PagedOutputView, heap_segment
 from keyedstate.types import SerializerSnapshot, TypeSerializer
 
 #: The same examples in every run; the first of them are slow where strategies are built.
@@ -240,6 +241,24 @@ def test_a_value_survives_its_bytes(typed: tuple[TypeSerializer[Any], Any]) -> N
     assert data
     assert same(serializer.from_bytes(data), value)
     assert same(serializer.from_bytes(memoryview(bytearray(data))), value)
+
+
+@COMMON
+@given(ONE_VALUE)
+def test_a_value_survives_pages_wherever_the_first_one_ends(typed: tuple[TypeSerializer[Any], Any]) -> None:
+    """MEM-04."""
+    serializer, value = typed
+    size = len(serializer.to_bytes(value))
+    pages = [heap_segment(MIN_PAGE_BYTES) for _ in range(2 + size // MIN_PAGE_BYTES)]
+    for start in range(max(0, MIN_PAGE_BYTES - size), MIN_PAGE_BYTES + 1):
+        out = PagedOutputView(ListedPages(pages))
+        out.write(bytes(start))
+        serializer.serialize(value, out)
+        assert out.commit()
+        source = PagedInputView(out.pages, out.size)
+        source.seek(start)
+        assert same(serializer.deserialize(source), value)
+        assert source.remaining == 0
 
 
 @COMMON

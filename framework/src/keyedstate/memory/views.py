@@ -214,7 +214,7 @@ class DataInputView:
     def read_utf(self) -> str:
         """Return a string that `DataOutputView.write_utf` wrote."""
         start = self._position
-        length: int = _UNSIGNED_SHORT.unpack_from(self._data, self._advance(2))[0]
+        length = self.read_short() & _UTF_BYTES
         encoded = self.read(length).replace(b"\xc0\x80", b"\0")
         try:
             if encoded.isascii():
