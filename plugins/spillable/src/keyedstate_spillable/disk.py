@@ -49,7 +49,14 @@ class EntryRows:
     def decode(self, data: bytes) -> tuple[Any, int]:
         """Return the value and the stamp of a row."""
         (stamp,) = _STAMP.unpack_from(data)
-        return (self._values.from_bytes(data[4:]) if len(data) > _STAMP.size else None), stamp
+        return (self._values.from_bytes(data[_STAMP.size :]) if len(data) > _STAMP.size else None), stamp
+
+    def decode_many(self, data: Sequence[bytes]) -> tuple[list[Any], list[int]]:
+        """Return the values and the stamps of several rows."""
+        stamps = [_STAMP.unpack_from(one)[0] for one in data]
+        if min(map(len, data), default=_STAMP.size) == _STAMP.size:
+            return [self.decode(one)[0] for one in data], stamps
+        return self._values.from_bytes_many([one[_STAMP.size :] for one in data]), stamps
 
     def scan(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[list[SpilledEntry]]:
         """Yield the entries of rows, several at a time."""
@@ -59,10 +66,8 @@ class EntryRows:
     def entries(self, rows: list[bytes], data: Sequence[bytes]) -> list[SpilledEntry]:
         """Return the entries of rows."""
         keys, namespaces = self.layout.parse_many(rows)
-        return [
-            SpilledEntry(row, namespace, key, *self.decode(one))
-            for row, namespace, key, one in zip(rows, namespaces, keys, data, strict=True)
-        ]
+        values, stamps = self.decode_many(data)
+        return list(map(SpilledEntry, rows, namespaces, keys, values, stamps))
 
 
 class SpilledRows:
@@ -120,13 +125,13 @@ class SpilledRows:
         data = self._rows.get(row)
         return None if data is None else self.of.decode(data)
 
-    def read_many(self, rows: Sequence[bytes]) -> list[tuple[Any, int] | None]:
-        """Return the values and the stamps of the entries under several addresses."""
+    def read_many(self, rows: Sequence[bytes]) -> list[bytes | None]:
+        """Return the bytes of the rows of several addresses."""
+        found = self._rows.get_many(rows)
+        if not self._removed:
+            return found
         removed = self._removed
-        return [
-            None if data is None or row in removed else self.of.decode(data)
-            for row, data in zip(rows, self._rows.get_many(rows), strict=True)
-        ]
+        return [None if row in removed else data for row, data in zip(rows, found, strict=True)]
 
     def contains(self, row: bytes) -> bool:
         """Return whether an address has a row."""

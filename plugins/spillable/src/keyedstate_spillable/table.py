@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, TypeVar
 
 from keyedstate.backend import (
@@ -229,13 +229,14 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
 
     def _load_many(self, key_groups: list[int], keys: list[K], namespace: N) -> None:
         """Load entries that maps do not have, and note which of them have no row."""
-        first, rows = self.key_groups.start, self.rows.of.layout.addresses(key_groups, keys, namespace)
+        rows = self.rows.of.layout.addresses(key_groups, keys, namespace)
         found = self.rows.read_many(rows)
-        for row, key_group, key, entry in zip(rows, key_groups, keys, found, strict=True):
-            if entry is None:
-                self.rows.known_absent.add(row)
-            else:
-                self.maps[key_group - first].admit([namespace], [key], [entry[0]], [entry[1]])
+        if None in found:
+            self.rows.known_absent.update(row for row, data in zip(rows, found, strict=True) if data is None)
+            exist = [data is not None for data in found]
+            key_groups, keys = list(compress(key_groups, exist)), list(compress(keys, exist))
+        values, stamps = self.rows.of.decode_many([data for data in found if data is not None])
+        self.module.admit_many(self.maps, self.key_groups.start, key_groups, keys, namespace, values, stamps)
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
         with self._in_memory(key_groups, keys, namespace) as (groups, wanted):

@@ -62,6 +62,7 @@ __all__ = [
     "CopyOnWriteStateMap",
     "CopyOnWriteStateMapSnapshot",
     "StateMapVisitor",
+    "admit_many",
     "find_missing",
     "get_many",
     "get_many_for_update",

@@ -8,6 +8,7 @@ from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
     from keyedstate_heap_cow.state_map.buckets import BLOCK, mixed, spread
+    from keyedstate_heap_cow.state_map.tiers import admit_one
 
     #: Named by annotations only; its module imports this one.
     CopyOnWriteStateMap = object
@@ -100,6 +101,28 @@ def find_missing(maps, first, key_groups, keys, namespace):
                 if block._map(i)._find(block._hashes[i], key, namespace) is cython.NULL:
                     missing.append(block._start + i)
     return missing
+
+
+def admit_many(maps, first, key_groups, keys, namespace, values, stamps):
+    """Add entries of one namespace that only lower tiers have; see `CopyOnWriteStateMap.admit`.
+
+    Parameters and errors are those of `put_many`; as many stamps are needed too.
+    """
+    block = _Block(maps, first, key_groups, keys, namespace)
+    vs: list = as_list(values)
+    stamped: list = as_list(stamps)
+    i: cython.Py_ssize_t
+    check_lengths("values", vs, block._keys)
+    check_lengths("stamps", stamped, block._keys)
+    while block._load():
+        for i in range(block._count):
+            admit_one(
+                block._map(i),
+                namespace,
+                block._keys[block._start + i],
+                vs[block._start + i],
+                stamped[block._start + i],
+            )
 
 
 @cython.internal

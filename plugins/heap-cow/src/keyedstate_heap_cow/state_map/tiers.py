@@ -61,18 +61,24 @@ def evict(hash_table: HashTable, namespaces: list, keys: list) -> cython.int:
 
 @cython.cfunc
 def admit(hash_table: HashTable, namespaces: list, keys: list, values: list, stamps: list) -> cython.int:
-    """Add entries of the lower tier; a stamp of the running epoch keeps its note, others become old."""
-    h: cython.ulonglong
+    """Add entries of the lower tier."""
     i: cython.Py_ssize_t
-    stamp: cython.int
-    noted: cython.bint
     for i in range(len(keys)):
-        h = hash_table._hash(keys[i], namespaces[i])
-        if hash_table._find(h, keys[i], namespaces[i]) is not cython.NULL:
-            continue
-        stamp = stamps[i]
-        noted = hash_table._log is not None and stamp & 1 and stamp >> 1 >= hash_table._log.start
-        stamp = 2 * hash_table._version + noted
-        hash_table._add(h | STORED | CLEAN, keys[i], namespaces[i], values[i], stamp)
-        hash_table._elsewhere -= 1
+        admit_one(hash_table, namespaces[i], keys[i], values[i], stamps[i])
+    return 0
+
+
+@cython.cfunc
+def admit_one(
+    hash_table: HashTable, namespace: object, key: object, value: object, stamp: cython.int
+) -> cython.int:
+    """Add an entry of the lower tier; a stamp of the running epoch keeps its note, another becomes old."""
+    h: cython.ulonglong = hash_table._hash(key, namespace)
+    noted: cython.bint = False
+    if hash_table._find(h, key, namespace) is not cython.NULL:
+        return 0
+    if hash_table._log is not None:
+        noted = stamp & 1 and stamp >> 1 >= hash_table._log.start
+    hash_table._add(h | STORED | CLEAN, key, namespace, value, 2 * hash_table._version + noted)
+    hash_table._elsewhere -= 1
     return 0
