@@ -1,0 +1,310 @@
+"""The spill manager: measures, asks the policy, and moves entries in slices between chunks of rows."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from keyedstate.backend import (
+    AnyStateTable,
+    BackendContext,
+    SpillableTable,
+    SpillManager,
+)
+from keyedstate_spillable import monitor
+from keyedstate_spillable.adaptive import AdaptivePolicy
+from keyedstate_spillable.monitor import ProcessMemory, monotonic_ms
+from keyedstate_spillable.options import CANCEL_SNAPSHOTS, MEMORY_BUDGET
+from keyedstate_spillable.policy import (
+    NOTHING,
+    Action,
+    Decision,
+    MemorySample,
+    Move,
+    Signals,
+    SpillPolicy,
+    StateMapMeta,
+    make_policy,
+)
+
+_log = logging.getLogger(__name__)
+
+_MANAGER = "spill manager"
+#: Entries and bytes of one call of a table, between two looks at the clock.
+_STEP_ENTRIES = 512
+_STEP_BYTES = 1 << 20
+#: Milliseconds after which an access counts half in a rate.
+_HALF_LIFE_MS = 30_000
+#: Part of the budget below which an instance's entries are not what exhausts it.
+_LITTLE = 0.02
+
+
+def manager_of(context: BackendContext) -> TieredSpillManager:
+    """Return the manager of an instance, the same one each time.
+
+    A restore calls it before it reads anything, and `TieredSpillManager.balance` between batches.
+
+    Raises
+    ------
+    SmallMemoryBudgetError, MarkOrderError, WeightOrderError
+    UnknownPolicyError, InvalidPolicyError, DuplicateProviderError
+    """
+    manager: TieredSpillManager | None = context.resources.get(_MANAGER)
+    if manager is None:
+        policy, options = make_policy(context.options), context.options
+        builtin = policy if isinstance(policy, AdaptivePolicy) else AdaptivePolicy(options)
+        budget = options[MEMORY_BUDGET.name]
+        owner = object()
+        memory = monitor.acquire(owner, budget, policy.sample_interval_ms)
+        context.closing.callback(monitor.release, owner, budget)
+        manager = TieredSpillManager(
+            policy, builtin, memory, cancels=options[CANCEL_SNAPSHOTS.name], owner=owner
+        )
+        context.resources[_MANAGER] = manager
+    return manager
+
+
+class TieredSpillManager(SpillManager):
+    """Carries out what a policy decides for the tables of one instance, in its owner's thread.
+
+    Parameters
+    ----------
+    policy : SpillPolicy
+    builtin : AdaptivePolicy
+        Decides in an emergency where `policy` fails.
+    memory : ProcessMemory
+    cancels : bool
+        Whether snapshots may be cancelled.
+    owner : object
+        The name of the instance in `memory`.
+    clock : callable, optional
+        Returns milliseconds of a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        policy: SpillPolicy,
+        builtin: AdaptivePolicy,
+        memory: ProcessMemory,
+        *,
+        cancels: bool,
+        owner: object,
+        clock: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self._policy = policy
+        self._builtin = builtin
+        self._memory = memory
+        self._cancels = cancels
+        self._owner = owner
+        self._clock = clock
+        self._all: Mapping[str, AnyStateTable] = {}
+        self._tables: dict[str, SpillableTable] = {}
+        self._mutable: dict[str, bool] = {}
+        self._seen = 0
+        self._checked_ms: int | None = None
+        self._triggered_ms: int | None = None
+        #: By table and key group: the requests and the time of the last look, and their rate then.
+        self._rates: dict[tuple[str, int], tuple[int, int, float]] = {}
+        self._action = Action.NONE
+        #: What is left of the last decision, and the bytes of an entry of each table.
+        self._moves: deque[Move] = deque()
+        self._entry_bytes: dict[str, float] = {}
+        self._counts: Counter[str] = Counter()
+        self._moving_ms = 0
+        self._own_bytes = 0.0
+        self._faults: set[str] = set()
+        self._warned = False
+
+    # -- called between chunks of rows ----------------------------------------------------------------------
+
+    def balance(self, tables: Mapping[str, AnyStateTable], cancel_snapshots: Callable[[], None]) -> None:
+        """Continue the present move, or look at a new measurement."""
+        sample = self._memory.monitor.latest
+        if sample.number != self._seen:
+            self._seen = sample.number
+            self._adopt(tables)
+            self._check_resource(sample, cancel_snapshots)
+        if self._moves:
+            self._move(self._policy.slice_ms)
+
+    def metrics(self) -> Mapping[str, int]:
+        """Return what moved, how long that took and why since the last call, and the size of each state."""
+        counts, self._counts = self._counts, Counter()
+        moving_ms, self._moving_ms = self._moving_ms, 0
+        found = {**counts, "moving-ms": moving_ms} if counts or moving_ms else {}
+        for name, table in self._tables.items():
+            groups = table.spillable_groups()
+            found[f"{name}.memory-entries"] = sum(group.in_memory for group in groups)
+            found[f"{name}.disk-entries"] = sum(group.on_disk for group in groups)
+            found[f"{name}.memory-bytes"] = sum(group.memory_bytes for group in groups)
+        return found
+
+    def close(self) -> None:
+        self._moves.clear()
+        self._all, self._tables = {}, {}
+        self._memory.forget(self._owner)
+
+    # -- deciding -------------------------------------------------------------------------------------------
+
+    def _adopt(self, tables: Mapping[str, AnyStateTable]) -> None:
+        """Note the tables that spill, where others were registered or replaced since the last call."""
+        if self._all == tables:
+            return
+        self._all = dict(tables)
+        self._tables = {name: table for name, table in tables.items() if isinstance(table, SpillableTable)}
+        self._mutable = {name: not tables[name].meta.value_serializer.immutable for name in self._tables}
+
+    def _check_resource(self, sample: MemorySample, cancel_snapshots: Callable[[], None]) -> None:
+        """Decide by a sample where the intervals have passed, or at once in an emergency."""
+        maps = self._survey()
+        self._own_bytes = sum(one.memory_bytes for one in maps)
+        own, on_disk = int(self._own_bytes), sum(one.on_disk for one in maps)
+        entries, used = self._memory.note(self._owner, own, sample)
+        signals = Signals(sample, self._memory.budget, used, own, entries, on_disk)
+        emergency = signals.excess > 0 and self._policy.sees_emergencies
+        if not emergency and (self._moves or not self._is_due()):
+            return
+        self._checked_ms = self._clock()
+        if emergency:
+            self._warn_of_others(signals)
+        decision, moves = self._decide(signals, maps, emergency=emergency)
+        if not moves:
+            return
+        if decision.action is Action.SPILL and decision.cancel_snapshots and self._cancels:
+            cancel_snapshots()
+            self._counts["cancelled-snapshots"] += 1
+        self._counts[f"decisions.{decision.action.value}.{decision.reason}"] += 1
+        _log.info(
+            "spillable: %s %d bytes (%s): %d of %d used, %d in entries, growing by %d a second",
+            decision.action.value,
+            decision.bytes,
+            decision.reason,
+            used,
+            self._memory.budget,
+            entries,
+            sample.growth,
+        )
+        self._action = decision.action
+        self._moves = deque(moves)
+        self._entry_bytes = {one.table: one.entry_bytes for one in maps}
+        if decision.urgent:
+            self._move(None)
+
+    def _is_due(self) -> bool:
+        now = self._clock()
+        checked = self._checked_ms is None or now - self._checked_ms >= self._policy.check_interval_ms
+        rested = self._triggered_ms is None or now - self._triggered_ms >= self._policy.trigger_interval_ms
+        return checked and rested
+
+    def _survey(self) -> list[StateMapMeta]:
+        """Return all key groups that have entries, and update their rates."""
+        now, maps = self._clock(), []
+        rates: dict[tuple[str, int], tuple[int, int, float]] = {}
+        for name, table in self._tables.items():
+            groups = table.spillable_groups()
+            in_memory = sum(group.in_memory for group in groups)
+            known = self._entry_bytes.get(name, 0.0)
+            size = sum(group.memory_bytes for group in groups) / in_memory if in_memory else known
+            for group in groups:
+                address = name, group.key_group
+                requests, then, rate = self._rates.get(address, (0, now, 0.0))
+                if now > then:
+                    part = 1.0 - 0.5 ** ((now - then) / _HALF_LIFE_MS)
+                    rate += part * ((group.requests - requests) * 1000.0 / (now - then) - rate)
+                rates[address] = group.requests, now, rate
+                maps.append(
+                    StateMapMeta(
+                        name,
+                        group.key_group,
+                        group.in_memory,
+                        group.on_disk,
+                        group.memory_bytes / group.in_memory if group.in_memory else size,
+                        group.requests,
+                        rate,
+                        self._mutable[name],
+                    )
+                )
+        self._rates = rates
+        return maps
+
+    def _decide(
+        self, signals: Signals, maps: Sequence[StateMapMeta], *, emergency: bool
+    ) -> tuple[Decision, Sequence[Move]]:
+        """Ask the policy; where it fails, decide nothing, or in an emergency what the built-in one does."""
+        try:
+            return _decided(self._policy, signals, maps)
+        except Exception as error:  # whatever a policy raises
+            fault = f"{type(error).__name__}: {error}"
+        self._counts["policy-faults"] += 1
+        if fault not in self._faults:
+            self._faults.add(fault)
+            policy = type(self._policy).__qualname__
+            _log.error("spillable: the policy %s failed, so only emergencies move entries: %s", policy, fault)
+        return _decided(self._builtin, signals, maps) if emergency else (NOTHING, ())
+
+    def _warn_of_others(self, signals: Signals) -> None:
+        if not self._warned and signals.all_bytes < _LITTLE * signals.budget:
+            self._warned = True
+            _log.warning(
+                "spillable: the process occupies %d bytes of %d in spillable.memory-budget, and only %d of "
+                "them are entries of state: raise the budget, or use less memory in functions",
+                signals.used,
+                signals.budget,
+                signals.all_bytes,
+            )
+
+    # -- moving ---------------------------------------------------------------------------------------------
+
+    def _move(self, slice_ms: int | None) -> None:
+        """Move entries for so many milliseconds, or all that was decided."""
+        began = self._clock()
+        for _ in self._steps():
+            if slice_ms is not None and self._clock() - began >= slice_ms:
+                break
+        now = self._clock()
+        self._moving_ms += now - began
+        self._memory.adjust(self._owner, max(int(self._own_bytes), 0))
+        if not self._moves:
+            self._triggered_ms = now
+
+    def _steps(self) -> Iterator[None]:
+        """Carry out the moves, one call of a table at a time."""
+        while self._moves:
+            move = self._moves.popleft()
+            table = self._tables.get(move.table)
+            if table is None or move.bytes <= 0:
+                continue
+            size = max(self._entry_bytes.get(move.table, 1.0), 1.0)
+            left = max(int(move.bytes / size), 1)
+            limit = min(left, _STEP_ENTRIES, max(int(_STEP_BYTES / size), 1))
+            if move.key_group is None:
+                moved = table.spill_coldest(limit)
+                ended = not moved
+            else:
+                moved = (table.spill if self._action is Action.SPILL else table.load)(move.key_group, limit)
+                ended = moved < limit
+            self._own_bytes += moved * size if self._action is Action.LOAD else -moved * size
+            verb = "spilled" if self._action is Action.SPILL else "loaded"
+            self._counts[f"{move.table}.{verb}-entries"] += moved
+            self._counts[f"{move.table}.{verb}-bytes"] += int(moved * size)
+            if not ended and moved < left:
+                self._moves.appendleft(Move(move.table, move.key_group, move.bytes - moved * size))
+            yield
+
+
+def _decided(
+    policy: SpillPolicy, signals: Signals, maps: Sequence[StateMapMeta]
+) -> tuple[Decision, Sequence[Move]]:
+    """Return the checked decision of a policy and its moves; raises ValueError for nonsense."""
+    decision = policy.decide(signals)
+    if not isinstance(decision, Decision):
+        raise ValueError(f"it decided {decision!r}, which is no Decision")
+    fault = decision.fault()
+    moves: Sequence[Move] = ()
+    if fault is None and decision.action is not Action.NONE:
+        moves = policy.plan(decision, maps)
+        fault = next((fault for move in moves if (fault := move.fault(maps, decision.action))), None)
+    if fault is not None:
+        raise ValueError(fault)
+    return decision, moves

@@ -1,0 +1,214 @@
+"""The memory of a process, measured by a thread of its own and shared by all backend instances in it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from keyedstate_spillable.container import SystemMemory
+from keyedstate_spillable.errors import SmallMemoryBudgetError
+from keyedstate_spillable.options import MIB
+from keyedstate_spillable.policy import EMERGENCY_MARK, MemorySample
+
+_log = logging.getLogger(__name__)
+
+#: Samples over which growth is averaged.
+_GROWTH_SAMPLES = 10
+_LONGEST_MS = 60_000
+#: Memory that entries need at the least beside what the process occupies without them.
+_LEAST_FOR_STATE = 16 * MIB
+
+
+def monotonic_ms() -> int:
+    """Return the time of a monotonic clock in milliseconds."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class MemoryMonitor:
+    """Measures memory and garbage collections, and numbers the results (FLIP-50's ``HeapStatusMonitor``).
+
+    Parameters
+    ----------
+    system : SystemMemory
+    clock : callable
+        Returns milliseconds of a monotonic clock.
+
+    Attributes
+    ----------
+    latest : MemorySample
+        The newest sample; any thread may read it.
+    """
+
+    def __init__(self, system: SystemMemory, clock: Callable[[], int] = monotonic_ms) -> None:
+        self._system = system
+        self._clock = clock
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_GROWTH_SAMPLES + 1)
+        #: Of the collections since the last sample.
+        self._collections = 0
+        self._collecting_ms = 0.0
+        self._collection_began: float | None = None
+        self._closed = threading.Event()
+        self._interval_ms = _LONGEST_MS
+        self._thread: threading.Thread | None = None
+        gc.callbacks.append(self._on_collection)
+        self.latest = MemorySample(0, clock())
+        self.sample()
+
+    def sample(self) -> MemorySample:
+        """Measure now."""
+        now = self._clock()
+        process, container = self._system.process_bytes(), self._system.container()
+        growth = 0.0
+        if process is not None:
+            for then, before in {self._recent[0], self._recent[-1]} if self._recent else ():
+                if now > then:
+                    growth = max(growth, (process - before) * 1000.0 / (now - then))
+            self._recent.append((now, process))
+        collections, self._collections = self._collections, 0
+        spent_ms, self._collecting_ms = self._collecting_ms, 0.0
+        self.latest = MemorySample(
+            self.latest.number + 1,
+            now,
+            process,
+            growth,
+            spent_ms / collections if collections else 0.0,
+            min(spent_ms / max(now - self.latest.time_ms, 1), 1.0),
+            None if container is None else container[0],
+            None if container is None else container[1],
+            self._system.pressure(),
+        )
+        return self.latest
+
+    def start(self, interval_ms: int) -> None:
+        """Measure in the background, at the shortest interval of all that have called this."""
+        self._interval_ms = min(self._interval_ms, interval_ms)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="keyedstate-memory-monitor", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop; calling it again does nothing."""
+        self._closed.set()
+        if self._on_collection in gc.callbacks:
+            gc.callbacks.remove(self._on_collection)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._interval_ms / 1000.0):
+            self.sample()
+
+    def _on_collection(self, phase: str, _: dict[str, Any]) -> None:
+        if phase == "start":
+            self._collection_began = time.perf_counter()
+        elif self._collection_began is not None:
+            self._collecting_ms += (time.perf_counter() - self._collection_began) * 1000.0
+            self._collections += 1
+
+
+class ProcessMemory:
+    """The memory that all backend instances of a process share.
+
+    Parameters
+    ----------
+    monitor : MemoryMonitor
+    budget : int
+        Bytes.
+
+    Raises
+    ------
+    SmallMemoryBudgetError
+        Where the process occupies the budget without any state.
+
+    Notes
+    -----
+    What a process frees stays in its resident set, in part or whole, until it is used again.  So the used
+    memory is the larger of two bounds: the least that the process was seen to occupy apart from entries, plus
+    the entries; and the resident set less what entries have freed since they occupied most.  Where the
+    resident set reaches a new maximum near the budget, nothing usable was left of that.
+    """
+
+    def __init__(self, monitor: MemoryMonitor, budget: int) -> None:
+        self.monitor = monitor
+        self.budget = budget
+        self._lock = threading.Lock()
+        #: The estimated bytes of the entries in memory, by instance.
+        self._entries: dict[object, int] = {}
+        self._most = 0
+        #: The largest resident set that was near the budget.
+        self._record = 0
+        self._other: int | None = monitor.latest.process_bytes
+        occupied = self._other or 0
+        if budget < occupied + _LEAST_FOR_STATE:
+            raise SmallMemoryBudgetError(budget, occupied, occupied + _LEAST_FOR_STATE)
+
+    def note(self, instance: object, entry_bytes: int, sample: MemorySample) -> tuple[int, int]:
+        """Note the estimate of an instance's entries; return those of all instances, and the used memory."""
+        with self._lock:
+            self._entries[instance] = entry_bytes
+            entries = sum(self._entries.values())
+            self._most = max(self._most, entries)
+            process = sample.process_bytes
+            if process is None:
+                return entries, entries
+            if process > max(EMERGENCY_MARK * self.budget, self._record + self.budget / 100):
+                self._record, self._most = process, entries
+            other = max(process - entries, 0)
+            self._other = other if self._other is None else min(self._other, other)
+            used = max(entries + self._other, process - (self._most - entries))
+            return entries, min(used, process)
+
+    def adjust(self, instance: object, entry_bytes: int) -> None:
+        """Note what an instance has left in memory, so that others see it before the next sample."""
+        with self._lock:
+            self._entries[instance] = entry_bytes
+
+    def forget(self, instance: object) -> None:
+        """Forget a closed instance."""
+        with self._lock:
+            self._entries.pop(instance, None)
+
+
+_shared: dict[int | float, tuple[ProcessMemory, set[object]]] = {}
+_shared_lock = threading.Lock()
+
+
+def acquire(instance: object, budget: int | float, interval_ms: int) -> ProcessMemory:
+    """Return the memory of this process for a budget in bytes or as a fraction; `release` it at the end.
+
+    Raises
+    ------
+    SmallMemoryBudgetError
+    """
+    with _shared_lock:
+        if budget not in _shared:
+            system = SystemMemory()
+            size = budget if isinstance(budget, int) else int(budget * (system.available_bytes() or 0))
+            monitor = MemoryMonitor(system)
+            try:
+                _shared[budget] = ProcessMemory(monitor, size), set()
+            except SmallMemoryBudgetError:
+                monitor.close()
+                raise
+        memory, users = _shared[budget]
+        users.add(instance)
+        memory.monitor.start(interval_ms)
+        return memory
+
+
+def release(instance: object, budget: int | float) -> None:
+    """Release the memory of an instance; the last one stops the monitor."""
+    with _shared_lock:
+        if budget not in _shared:
+            return
+        memory, users = _shared[budget]
+        memory.forget(instance)
+        users.discard(instance)
+        if not users:
+            del _shared[budget]
+            memory.monitor.close()
