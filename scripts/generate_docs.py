@@ -35,7 +35,7 @@ DOCS = ROOT / "docs" / "reference"
 #: What no docstring says of the numbered behaviours: which there are, and why some are not held.
 BEHAVIOURS = ROOT / "scripts" / "behaviours.toml"
 _BEHAVIOUR = re.compile(r"\b([A-Z]{2,5})-(\d{2})(?:(?:\.\.| to [A-Z]{2,5}-)(\d{2}))?\b")
-BUILT_IN = ("heap-cow", "nested-map", "rocksdb")
+BUILT_IN = ("heap-cow", "nested-map", "rocksdb", "spillable")
 
 HOOKS_HEAD = """\
 # Hooks

@@ -34,6 +34,8 @@ _MANAGER = "spill manager"
 #: Entries and bytes of one call of a table, between two looks at the clock.
 _STEP_ENTRIES = 512
 _STEP_BYTES = 1 << 20
+#: Bytes of an entry of a table that has had none in memory yet.
+_UNMEASURED_BYTES = 256.0
 #: Milliseconds after which an access counts half in a rate.
 _HALF_LIFE_MS = 30_000
 #: Part of the budget below which an instance's entries are not what exhausts it.
@@ -107,8 +109,9 @@ class TieredSpillManager(SpillManager):
         #: By table and key group: the requests and the time of the last look, and their rate then.
         self._rates: dict[tuple[str, int], tuple[int, int, float]] = {}
         self._action = Action.NONE
-        #: What is left of the last decision, and the bytes of an entry of each table.
+        #: What is left of the last decision.
         self._moves: deque[Move] = deque()
+        #: The bytes of an entry of each table, as they were when it had one in memory.
         self._entry_bytes: dict[str, float] = {}
         self._counts: Counter[str] = Counter()
         self._moving_ms = 0
@@ -187,7 +190,6 @@ class TieredSpillManager(SpillManager):
         )
         self._action = decision.action
         self._moves = deque(moves)
-        self._entry_bytes = {one.table: one.entry_bytes for one in maps}
         if decision.urgent:
             self._move(None)
 
@@ -204,8 +206,9 @@ class TieredSpillManager(SpillManager):
         for name, table in self._tables.items():
             groups = table.spillable_groups()
             in_memory = sum(group.in_memory for group in groups)
-            known = self._entry_bytes.get(name, 0.0)
-            size = sum(group.memory_bytes for group in groups) / in_memory if in_memory else known
+            if in_memory:
+                self._entry_bytes[name] = sum(group.memory_bytes for group in groups) / in_memory
+            size = self._entry_bytes.get(name, _UNMEASURED_BYTES)
             for group in groups:
                 address = name, group.key_group
                 requests, then, rate = self._rates.get(address, (0, now, 0.0))
@@ -275,7 +278,7 @@ class TieredSpillManager(SpillManager):
             table = self._tables.get(move.table)
             if table is None or move.bytes <= 0:
                 continue
-            size = max(self._entry_bytes.get(move.table, 1.0), 1.0)
+            size = max(self._entry_bytes.get(move.table, _UNMEASURED_BYTES), 1.0)
             left = max(int(move.bytes / size), 1)
             limit = min(left, _STEP_ENTRIES, max(int(_STEP_BYTES / size), 1))
             if move.key_group is None:

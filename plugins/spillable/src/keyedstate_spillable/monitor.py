@@ -47,7 +47,7 @@ class MemoryMonitor:
     def __init__(self, system: SystemMemory, clock: Callable[[], int] = monotonic_ms) -> None:
         self._system = system
         self._clock = clock
-        self._recent: deque[tuple[int, int]] = deque(maxlen=_GROWTH_SAMPLES + 1)
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_GROWTH_SAMPLES)
         #: Of the collections since the last sample.
         self._collections = 0
         self._collecting_ms = 0.0
@@ -65,9 +65,12 @@ class MemoryMonitor:
         process, container = self._system.process_bytes(), self._system.container()
         growth = 0.0
         if process is not None:
-            for then, before in {self._recent[0], self._recent[-1]} if self._recent else ():
-                if now > then:
-                    growth = max(growth, (process - before) * 1000.0 / (now - then))
+            if self._recent:
+                slowest = min(
+                    (process - before) * 1000.0 / max(now - then, 1)
+                    for then, before in (self._recent[0], self._recent[-1])
+                )
+                growth = max(slowest, 0.0)
             self._recent.append((now, process))
         collections, self._collections = self._collections, 0
         spent_ms, self._collecting_ms = self._collecting_ms, 0.0

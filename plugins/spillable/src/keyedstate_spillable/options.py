@@ -47,8 +47,8 @@ MEMORY_BUDGET = ConfigOption[int | float](
 DISK_MEMORY = integer(
     "spillable.disk-memory",
     64 * MIB,
-    "Bytes that all databases of a process share for block caches and write buffers; part of the budget.",
-    low=4 * MIB,
+    "Bytes of the budget for block caches and write buffers, which all databases of a process share.",
+    low=8 * MIB,
 )
 CANCEL_SNAPSHOTS = boolean(
     "spillable.cancel-snapshots",

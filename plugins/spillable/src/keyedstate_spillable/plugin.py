@@ -14,6 +14,7 @@ from keyedstate.backend import (
     Level,
     RestoreOperation,
     SnapshotStrategy,
+    SpillManager,
     StateHandle,
     StateMeta,
     holds_timers,
@@ -21,7 +22,10 @@ from keyedstate.backend import (
 from keyedstate.hooks import hookimpl
 from keyedstate.ordered import WriteBuffer, create_ordered_table, store_of
 from keyedstate.tables import FullRestoreOperation, FullSnapshotStrategy
-from keyedstate_spillable.store import DISK_MEMORY, open_space, open_store
+from keyedstate_spillable.manager import manager_of
+from keyedstate_spillable.options import BACKEND, OPTIONS, SAMPLES
+from keyedstate_spillable.sizes import EntrySizes
+from keyedstate_spillable.store import open_space, open_store
 from keyedstate_spillable.table import TieredTable
 
 
@@ -29,7 +33,7 @@ from keyedstate_spillable.table import TieredTable
 def keyedstate_describe_backend() -> BackendDescription:
     """Claim what two tiers can do; an entry that comes back from disk is another object."""
     return BackendDescription(
-        name="spillable",
+        name=BACKEND,
         version=version("keyedstate-spillable"),
         # Constants, not the kernel's: the versions that this source was written for.
         hook_api=(1, 1),
@@ -42,7 +46,7 @@ def keyedstate_describe_backend() -> BackendDescription:
             Capability.TIMERS_IN_ORDER: Level.FULL,
             Capability.LARGER_THAN_MEMORY: Level.FULL,
         },
-        options=(DISK_MEMORY,),
+        options=OPTIONS,
     )
 
 
@@ -53,14 +57,21 @@ def keyedstate_create_state_table(meta: StateMeta, context: BackendContext) -> A
         store = store_of(context, open_store)
         buffer = WriteBuffer(store.open_space(meta.name))
         return create_ordered_table(meta, context.key_groups, context.max_parallelism, buffer, store.objects)
+    sizes = EntrySizes(context.options[SAMPLES.name])
     table: TieredTable[Any, Any, Any] = TieredTable(
         meta,
         context.key_groups,
         context.max_parallelism,
         lambda: open_space(meta, context),
-        lambda _: 200.0,
+        lambda table: sizes.measure(table.maps, compiled=table.module.COMPILED),
     )
     return table
+
+
+@hookimpl
+def keyedstate_create_spill_manager(context: BackendContext) -> SpillManager:
+    """Return the manager that carries out what the chosen policy decides."""
+    return manager_of(context)
 
 
 @hookimpl

@@ -45,8 +45,8 @@ class MemorySample:
     process_bytes : int or None
         What the process occupies (its resident set); None where the system does not tell.
     growth : float
-        How fast that grows, in bytes per second: the faster of the last interval and the last ten; at
-        least 0.
+        How fast that grows, in bytes per second: the slower of the last interval and the last ten, so that
+        neither a burst that is over nor a single batch counts; at least 0.
     collection_ms : float
         The average time of a garbage collection since the sample before; 0 without any.
     collecting : float

@@ -5,18 +5,12 @@ from __future__ import annotations
 from itertools import count
 
 from keyedstate.backend import BackendContext, StateMeta
-from keyedstate.config import integer
 from keyedstate.ordered import RowSpace, store_of
 from keyedstate_rocksdb import RocksStore, default_options
+from keyedstate_spillable.options import DISK_MEMORY
 
 #: Look-ups of keys that do not exist are the rule while a key group is spilled.
 _BLOOM_BITS = 10
-DISK_MEMORY = integer(
-    "spillable.disk-memory",
-    64 << 20,
-    "Bytes that the databases of spilled entries of a process share for block caches and write buffers.",
-    low=8 << 20,
-)
 _NUMBERS = "numbers of spaces"
 
 

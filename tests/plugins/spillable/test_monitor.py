@@ -1,0 +1,240 @@
+"""What the system tells of memory, and how much of it counts as used."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spillable_simulation import MIB, Clock, Machine
+
+from keyedstate_spillable import monitor
+from keyedstate_spillable.container import SystemMemory
+from keyedstate_spillable.errors import SmallMemoryBudgetError
+from keyedstate_spillable.monitor import MemoryMonitor, ProcessMemory
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def system_of(root: Path, files: dict[str, str]) -> SystemMemory:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return SystemMemory(root)
+
+
+# -- the system -------------------------------------------------------------------------------------------
+
+
+def test_a_system_that_tells_nothing_has_no_limits(tmp_path: Path):
+    system = SystemMemory(tmp_path)
+    assert system.process_bytes() is None
+    assert system.container() is None
+    assert system.available_bytes() is None
+    assert system.pressure() == 0.0
+
+
+def test_the_resident_set_is_counted_in_pages(tmp_path: Path):
+    assert system_of(tmp_path, {"proc/self/statm": "900 300 1 1 0 1 0"}).process_bytes() == 300 * PAGE
+
+
+def test_a_container_of_version_2_counts_without_files_that_can_be_dropped(tmp_path: Path):
+    folder = "sys/fs/cgroup/apps/job"
+    system = system_of(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/apps/job\n",
+            f"{folder}/memory.max": "2000\n",
+            f"{folder}/memory.current": "1500\n",
+            f"{folder}/memory.stat": "anon 900\ninactive_file 400\n",
+            f"{folder}/memory.pressure": "some avg10=12.50 avg60=1.00 avg300=0.00 total=1\nfull avg10=0.00",
+            "proc/pressure/memory": "some avg10=99.00 avg60=1.00 avg300=0.00 total=1\n",
+        },
+    )
+    assert system.container() == (1100, 2000)
+    assert system.available_bytes() == 2000
+    assert system.pressure() == 12.5
+
+
+def test_the_strictest_limit_from_the_container_up_counts(tmp_path: Path):
+    system = system_of(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/apps/job/task\n",
+            "sys/fs/cgroup/apps/job/task/memory.max": "max\n",
+            "sys/fs/cgroup/apps/job/memory.max": "5000\n",
+            "sys/fs/cgroup/apps/job/memory.current": "700\n",
+            "sys/fs/cgroup/apps/job/memory.stat": "inactive_file 0\n",
+            "sys/fs/cgroup/apps/memory.max": "9000\n",
+        },
+    )
+    assert system.container() == (700, 5000)
+
+
+def test_a_container_of_version_1_whose_own_folder_is_mounted_is_found(tmp_path: Path):
+    system = system_of(
+        tmp_path,
+        {
+            "proc/self/cgroup": "9:name=systemd:/\n4:memory:/docker/1234\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "4000\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "3000\n",
+            "sys/fs/cgroup/memory/memory.stat": "cache 5\ntotal_inactive_file 1000\n",
+        },
+    )
+    assert system.container() == (2000, 4000)
+
+
+def test_a_container_without_a_limit_leaves_the_machines_memory(tmp_path: Path):
+    system = system_of(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/\n0::/\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/memory.max": "max\n",
+            "proc/meminfo": "MemTotal:       2048 kB\nMemFree: 1 kB\n",
+        },
+    )
+    assert system.container() is None
+    assert system.available_bytes() == 2048 * 1024
+
+
+def test_unreadable_numbers_are_unknown(tmp_path: Path):
+    system = system_of(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/\nnonsense\n",
+            "proc/self/statm": "many",
+            "sys/fs/cgroup/memory.max": "1000\n",
+            "sys/fs/cgroup/memory.current": "some\n",
+            "proc/pressure/memory": "\n",
+        },
+    )
+    assert (system.process_bytes(), system.container(), system.pressure()) == (None, None, 0.0)
+
+
+# -- the monitor ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def measuring(machine: Machine, clock: Clock) -> Iterator[MemoryMonitor]:
+    made = MemoryMonitor(machine, clock)  # type: ignore[arg-type]
+    yield made
+    made.close()
+
+
+def test_samples_are_numbered_from_one(measuring: MemoryMonitor):
+    """SP-01."""
+    assert [measuring.latest.number, measuring.sample().number, measuring.sample().number] == [1, 2, 3]
+
+
+def test_growth_is_the_slower_of_the_last_interval_and_the_last_ten(
+    measuring: MemoryMonitor, machine: Machine, clock: Clock
+):
+    found = []
+    for mib in (110, 110, 110, 110, 110, 110, 110, 110, 110, 150, 150, 140, 160):
+        machine.process, clock.now = mib * MIB, clock.now + 100
+        found.append(round(measuring.sample().growth / MIB))
+    # The first step alone, then a tenth of the second one, then nothing while nothing grows.
+    assert found == [100, 0, 0, 0, 0, 0, 0, 0, 0, 50, 0, 0, 50]
+
+
+def test_collections_are_measured_between_two_samples(measuring: MemoryMonitor, clock: Clock):
+    """SP-01."""
+    clock.now += 1_000
+    measuring.sample()
+    gc.collect()
+    clock.now += 1_000
+    sample = measuring.sample()
+    assert sample.collection_ms > 0.0
+    assert 0.0 < sample.collecting <= 1.0
+    gc.disable()
+    try:
+        measuring.sample()
+        assert measuring.sample().collection_ms == 0.0
+    finally:
+        gc.enable()
+
+
+def test_the_thread_ends_with_the_last_instance_and_is_shared_until_then():
+    first, second = object(), object()
+    memory = monitor.acquire(first, 0.999, 10)
+    assert monitor.acquire(second, 0.999, 20) is memory
+    number = memory.monitor.latest.number
+    while memory.monitor.latest.number == number:
+        threading.Event().wait(0.001)
+    monitor.release(first, 0.999)
+    assert any(thread.name == "keyedstate-memory-monitor" for thread in threading.enumerate())
+    monitor.release(second, 0.999)
+    monitor.release(second, 0.999)
+    assert not any(thread.name == "keyedstate-memory-monitor" for thread in threading.enumerate())
+
+
+def test_a_budget_that_is_refused_leaves_no_thread_and_no_callback():
+    before = list(gc.callbacks)
+    for budget in (1 << 20, 1e-9):
+        with pytest.raises(SmallMemoryBudgetError):
+            monitor.acquire(object(), budget, 10)
+    assert gc.callbacks == before
+
+
+# -- what counts as used ----------------------------------------------------------------------------------
+
+
+def used(memory: ProcessMemory, machine: Machine, entries: int, process: int) -> int:
+    machine.process = process * MIB
+    return memory.note("one", entries * MIB, memory.monitor.sample())[1] // MIB
+
+
+def test_what_entries_have_freed_does_not_count_although_the_process_keeps_it(
+    measuring: MemoryMonitor, machine: Machine
+):
+    memory = ProcessMemory(measuring, 1_000 * MIB)
+    assert used(memory, machine, 0, 100) == 100
+    assert used(memory, machine, 500, 600) == 600
+    assert used(memory, machine, 300, 600) == 400
+    assert used(memory, machine, 400, 600) == 500, "in the room that was freed"
+    assert used(memory, machine, 300, 400) == 400, "returned to the system"
+
+
+def test_memory_of_others_counts_as_soon_as_the_process_grows(measuring: MemoryMonitor, machine: Machine):
+    memory = ProcessMemory(measuring, 1_000 * MIB)
+    used(memory, machine, 500, 600)
+    used(memory, machine, 400, 600)
+    assert used(memory, machine, 400, 700) == 600
+
+
+def test_near_the_budget_a_new_maximum_counts_in_full(measuring: MemoryMonitor, machine: Machine):
+    memory = ProcessMemory(measuring, 1_000 * MIB)
+    used(memory, machine, 800, 900)
+    used(memory, machine, 100, 900)
+    assert used(memory, machine, 110, 960) == 960
+
+
+def test_no_estimate_exceeds_what_the_process_occupies(measuring: MemoryMonitor, machine: Machine):
+    memory = ProcessMemory(measuring, 1_000 * MIB)
+    assert used(memory, machine, 900, 400) == 400
+
+
+def test_without_a_resident_set_the_estimates_count(measuring: MemoryMonitor, machine: Machine):
+    machine.process = None
+    measuring.sample()
+    memory = ProcessMemory(measuring, 1_000 * MIB)
+    assert memory.note("one", 300, measuring.latest) == (300, 300)
+    assert memory.note("two", 200, measuring.latest) == (500, 500)
+    memory.adjust("one", 100)
+    memory.forget("two")
+    assert memory.note("three", 1, measuring.latest) == (101, 101)
