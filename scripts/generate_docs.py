@@ -179,6 +179,8 @@ def _default(option: ConfigOption[Any]) -> str:
         return "not set"
     if option.default == ():
         return "empty"
+    if isinstance(option.default, tuple):
+        return f"`{','.join(f'{name}={value}' for name, value in option.default)}`"
     return f"`{option.default}`"
 
 

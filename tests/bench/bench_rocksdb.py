@@ -30,8 +30,10 @@ from state_large import large_state, limit_memory
 
 from keyedstate import types
 from keyedstate.checkpoint import CheckpointStorage, write_native
+from keyedstate.memory import STATE_BACKEND
 from keyedstate.state import ValueState
 from keyedstate.testing.instances import chosen_backend
+from keyedstate_rocksdb.memory import shared_memory
 from keyedstate_rocksdb.tuning import Tuning
 
 #: Keys of one bulk call.
@@ -53,8 +55,9 @@ def fresh(objects: list[Any]) -> list[Any]:
 @contextmanager
 def raw_database() -> Iterator[tuple[Rdict, Callable[[list[bytes], list[bytes]], None]]]:
     """A database with the options of the backend's, and a function that writes a batch."""
-    tuning = Tuning(chosen_backend("rocksdb", {})[1])
-    with tempfile.TemporaryDirectory() as folder:
+    options = chosen_backend("rocksdb", {})[1]
+    with shared_memory(options, STATE_BACKEND) as memory, tempfile.TemporaryDirectory() as folder:
+        tuning = Tuning(options, memory)
         database = Rdict(folder + "/db", options=tuning.database())
         rows = database.create_column_family("raw", tuning.column_family("raw"))
         write = WriteOptions()

@@ -17,6 +17,7 @@ from keyedstate.config import (
     integer,
     string,
 )
+from keyedstate.memory import DEFAULT_MANAGED_BYTES, DEFAULT_WEIGHTS
 
 
 def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:
@@ -61,6 +62,22 @@ def ports(name: str, text: str) -> ConfigOption[str]:
         return str(value)
 
     return ConfigOption(name, parse, "0", "0, a port, or two with a dash such as 40000-40099", text)
+
+
+def weights(name: str, default: Mapping[str, int], text: str) -> ConfigOption[tuple[tuple[str, int], ...]]:
+    """Return an option whose value is a weight for each of some names, those of its default."""
+    as_pairs = pairs(name, text).parse
+
+    def parse(value: object) -> tuple[tuple[str, int], ...]:
+        given = {key: int(weight) for key, weight in as_pairs(value)}
+        found = {**default, **given}
+        if found.keys() != default.keys() or min(found.values()) < 0 or not any(found.values()):
+            raise ValueError
+        return tuple(found.items())
+
+    example = ",".join(f"{key}={weight}" for key, weight in default.items())
+    expected = f"whole numbers such as {example}, not all of them 0"
+    return ConfigOption(name, parse, tuple(default.items()), expected, text)
 
 
 BACKEND = string(
@@ -304,6 +321,19 @@ HOSTS_TLS_CA = string(
     None,
     "Certificates of the authorities that sign those of executors.",
     "a path on every executor",
+)
+MEMORY_MANAGED_SIZE = integer(
+    "memory.managed-size",
+    DEFAULT_MANAGED_BYTES,
+    "Bytes of managed memory of each process that runs partitions: what RocksDB, spilled entries and sorters "
+    "may have together. It is taken when it is needed. A process keeps the value of its first operator.",
+    low=1 << 20,
+)
+MEMORY_WEIGHTS = weights(
+    "memory.weights",
+    DEFAULT_WEIGHTS,
+    "How the managed memory is divided: among the caches and buffers of the state backend, those of spilled "
+    "entries, and sorters. One that is not named keeps its default.",
 )
 METRICS_OPTIONS = pairs(
     "metrics.options",

@@ -13,7 +13,9 @@ from support.inside import rocksdb_rows
 
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
+from keyedstate.errors import MemoryBudgetError
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.memory import process_memory
 from keyedstate.state import ValueState
 from keyedstate.testing import open_instance
 from keyedstate.testing.contract.base import META
@@ -71,6 +73,43 @@ def test_all_databases_of_a_process_share_one_budget(tmp_path: Path) -> None:
         instance.close()
 
 
+def test_without_a_budget_databases_share_a_part_of_the_managed_memory(tmp_path: Path) -> None:
+    memory = process_memory()
+    free = memory.manager.available_bytes
+    instances = [opened(tmp_path, {}) for _ in range(2)]
+    for instance in instances:
+        instance.table(META).put(0, "a", 1, [1])
+        assert memory.manager.available_bytes == free - 256 * MIB, "today's default"
+    first, second = (instance.context.resources["ordered store"]._tuning.memory for instance in instances)
+    assert first is second
+    assert first.objects.size == 128 * MIB
+    assert first.write_buffers.get_buffer_size() == 128 * MIB // 3
+    instances[0].close()
+    assert memory.manager.available_bytes == free - 256 * MIB
+    instances[1].close()
+    assert memory.manager.available_bytes == free
+
+
+@pytest.mark.parametrize("budget", [0, 24 * MIB])
+def test_a_fixed_budget_is_no_part_of_the_managed_memory(tmp_path: Path, budget: int) -> None:
+    free = process_memory().manager.available_bytes
+    instance = opened(tmp_path, {"rocksdb.memory-budget": budget})
+    instance.table(META).put(0, "a", 1, [1])
+    assert process_memory().manager.available_bytes == free
+    instance.close()
+
+
+def test_a_database_is_refused_where_others_have_taken_the_managed_memory(tmp_path: Path) -> None:
+    manager = process_memory().manager
+    manager.reserve("a sorter", manager.available_bytes - MIB)
+    instance = opened(tmp_path, {})
+    with pytest.raises(MemoryBudgetError, match=r"rocksdb with the share 'state-backend'.*a sorter"):
+        instance.table(META)
+    manager.release_all("a sorter")
+    instance.table(META).put(0, "a", 1, [1])
+    instance.close()
+
+
 def test_a_budget_bounds_what_waits_in_memory(tmp_path: Path) -> None:
     options = {"rocksdb.memory-budget": 24 * MIB, "rocksdb.write-buffer-size": 1 * MIB}
     instance = opened(tmp_path, options)
@@ -86,7 +125,7 @@ def test_a_budget_bounds_what_waits_in_memory(tmp_path: Path) -> None:
 
 def test_a_budget_in_which_nothing_fits_is_refused(tmp_path: Path) -> None:
     instance = opened(tmp_path, {"rocksdb.memory-budget": 1000})
-    with pytest.raises(SmallBudgetError, match=r"memory-budget is 1000 bytes.*Raise it, or set it to 0"):
+    with pytest.raises(SmallBudgetError, match=r"has 1000 bytes.*Raise memory.managed-size or its weight"):
         instance.table(META)
     instance.close()
 

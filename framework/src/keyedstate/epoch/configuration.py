@@ -8,7 +8,14 @@ from typing import Any
 
 from keyedstate.backend import Capability
 from keyedstate.checkpoint import CheckpointStorage, FullSnapshotRules
-from keyedstate.options import TIMERS_QUEUE, TYPES_GENERIC, Configuration
+from keyedstate.memory import process_memory
+from keyedstate.options import (
+    MEMORY_MANAGED_SIZE,
+    MEMORY_WEIGHTS,
+    TIMERS_QUEUE,
+    TYPES_GENERIC,
+    Configuration,
+)
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state.registry.chosen_backend import ChosenBackend
 from keyedstate.state.registry.latency import LatencySampling
@@ -43,8 +50,13 @@ def configuration_in_task(settings: tuple[tuple[str, Any], ...]) -> Configuratio
 
 @lru_cache(maxsize=8)
 def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
-    """Return the backend that the settings choose; discovering plugins takes milliseconds."""
-    return choose_backend(configuration_in_task(settings))
+    """Return the backend that the settings choose, and divide the managed memory of the process as they say.
+
+    Discovering plugins takes milliseconds.
+    """
+    config = configuration_in_task(settings)
+    process_memory(config[MEMORY_MANAGED_SIZE], dict(config[MEMORY_WEIGHTS]))
+    return choose_backend(config)
 
 
 @lru_cache(maxsize=8)

@@ -3,6 +3,15 @@
 from keyedstate.memory.manager import MemoryManager
 from keyedstate.memory.page_sources import ListedPages, ManagedPages, PageSource
 from keyedstate.memory.paged_views import PagedInputView, PagedOutputView
+from keyedstate.memory.process import (
+    DEFAULT_MANAGED_BYTES,
+    DEFAULT_WEIGHTS,
+    SORT,
+    SPILL,
+    STATE_BACKEND,
+    ProcessMemory,
+    process_memory,
+)
 from keyedstate.memory.segments import (
     DEFAULT_PAGE_BYTES,
     MIN_PAGE_BYTES,
@@ -15,8 +24,13 @@ from keyedstate.memory.segments import (
 from keyedstate.memory.views import DataInputView, DataOutputView
 
 __all__ = [
+    "DEFAULT_MANAGED_BYTES",
     "DEFAULT_PAGE_BYTES",
+    "DEFAULT_WEIGHTS",
     "MIN_PAGE_BYTES",
+    "SORT",
+    "SPILL",
+    "STATE_BACKEND",
     "DataInputView",
     "DataOutputView",
     "ListedPages",
@@ -26,8 +40,10 @@ __all__ = [
     "PageSource",
     "PagedInputView",
     "PagedOutputView",
+    "ProcessMemory",
     "SegmentKind",
     "file_segment",
     "heap_segment",
     "off_heap_segment",
+    "process_memory",
 ]

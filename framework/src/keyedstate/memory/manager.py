@@ -30,9 +30,9 @@ _NEW_PAGE: Final[dict[SegmentKind, Callable[[int], MemorySegment]]] = {
 class MemoryManager:
     """A budget that pages and reservations of several owners share, for threads.
 
-    A released page's memory goes to the pool of its kind, from which the next page of that kind is made: an
-    mmap that was used before costs a hundredth of a new one.  Pools are part of the budget and give way to
-    requests.
+    A released page's memory goes to the pool of its kind, from which the next page of that kind is made: to
+    fill it costs less than a fifth of what a new one costs (``make bench-memory``).  Pools are part of the
+    budget and give way to requests.
 
     Parameters
     ----------

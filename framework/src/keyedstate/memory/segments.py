@@ -209,7 +209,7 @@ class MemorySegment:
 
     def put(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write bytes at an offset; a memoryview must be contiguous."""
-        source = memoryview(data).cast("B")
+        source = data.cast("B") if isinstance(data, memoryview) else data
         self._part(offset, len(source))[:] = source
 
     def copy_to(self, offset: int, target: MemorySegment, target_offset: int, size: int) -> None:

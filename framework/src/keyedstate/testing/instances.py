@@ -12,7 +12,8 @@ from keyedstate.backend import AnyStateTable, BackendContext, Snapshot, Snapshot
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import Configuration
+from keyedstate.memory import process_memory
+from keyedstate.options import MEMORY_MANAGED_SIZE, MEMORY_WEIGHTS, Configuration
 from keyedstate.plugins import Backend, PluginRegistry
 
 _numbers = itertools.count()
@@ -66,6 +67,8 @@ class Instance:
 def chosen_backend(name: str, options: Mapping[str, object]) -> tuple[Backend, Mapping[str, Any]]:
     """Return an installed backend by its name, and its own options by their full names.
 
+    The first call divides the managed memory of the process as the options say.
+
     Raises
     ------
     PluginError
@@ -76,6 +79,7 @@ def chosen_backend(name: str, options: Mapping[str, object]) -> tuple[Backend, M
     settings = Configuration({**options, "backend": name})
     registry = PluginRegistry(settings)
     backend = registry.choose()
+    process_memory(settings[MEMORY_MANAGED_SIZE], dict(settings[MEMORY_WEIGHTS]))
     return backend, settings.plugin_options(registry.options, name)
 
 

@@ -131,8 +131,9 @@ class SmallBudgetError(KeyedStateError):
         self.budget = budget
         self.least = least
         super().__init__(
-            f"rocksdb.memory-budget is {budget} bytes, and RocksDB needs {least} at the least. Raise it, or "
-            "set it to 0 for caches and buffers of each state's own."
+            f"RocksDB has {budget} bytes of memory in this process, and it needs {least} at the least. Raise "
+            "memory.managed-size or its weight in memory.weights, or the fixed budget where one is set; "
+            "rocksdb.memory-budget=0 gives each state a cache and buffers of its own."
         )
 
 

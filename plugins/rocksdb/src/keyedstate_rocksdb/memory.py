@@ -8,12 +8,16 @@ as much again.
 from __future__ import annotations
 
 import logging
-from functools import lru_cache
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from rocksdict import Cache, WriteBufferManager
 
+from keyedstate.memory import process_memory
 from keyedstate.ordered import ObjectMemory
 from keyedstate_rocksdb.errors import SmallBudgetError
+from keyedstate_rocksdb.options import MEMORY_BUDGET, OBJECT_RATIO, WRITE_RATIO
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +82,38 @@ class SharedMemory:
             )
 
 
-@lru_cache(maxsize=8)
-def shared_memory(budget: int, write_ratio: float, object_ratio: float) -> SharedMemory:
-    """Return the memory of this process for a budget; the same one each time."""
-    return SharedMemory(budget, write_ratio, object_ratio)
+def shared_memory(options: Mapping[str, Any], consumer: str) -> AbstractContextManager[SharedMemory | None]:
+    """Share the memory of this process that options describe, from entering to leaving the returned context.
+
+    Without a fixed budget it is the part of a consumer of the managed memory, and reserved there.
+
+    Parameters
+    ----------
+    options : mapping
+        The plugin's options by their full names.
+    consumer : str
+        Of the managed memory: `STATE_BACKEND` or `SPILL`.
+
+    Returns
+    -------
+    context manager
+        Of the memory; of None where each state has its own.
+
+    Raises
+    ------
+    SmallBudgetError, MemoryBudgetError
+        When it is entered.
+    """
+    fixed, write_ratio, object_ratio = (
+        options[option.name] for option in (MEMORY_BUDGET, WRITE_RATIO, OBJECT_RATIO)
+    )
+    if fixed == 0:
+        return nullcontext()
+    memory = process_memory()
+    budget = memory.share_of(consumer) if fixed is None else fixed
+    kind = f"the share {consumer!r}" if fixed is None else f"a fixed budget of {fixed} bytes"
+    return memory.shared(
+        f"rocksdb with {kind}, write ratio {write_ratio} and object ratio {object_ratio}",
+        budget if fixed is None else 0,
+        lambda: SharedMemory(budget, write_ratio, object_ratio),
+    )

@@ -50,9 +50,10 @@ RESTORE_COMPACT = boolean(
 )
 MEMORY_BUDGET = integer(
     "rocksdb.memory-budget",
-    256 * MIB,
-    "Bytes that all databases of a process share for block caches and write buffers; with 0 each state has "
-    "its own.",
+    None,
+    "Bytes that all databases of a process share for block caches and write buffers, in addition to the "
+    "managed memory. Not set, they share the part `state-backend` of the managed memory, as "
+    "memory.managed-size and memory.weights say. With 0 each state has its own.",
     low=0,
 )
 WRITE_RATIO = fraction("rocksdb.memory-write-ratio", 0.5, "Fraction of the memory budget for write buffers.")

@@ -29,9 +29,11 @@ from rocksdict import (
 )
 
 from keyedstate.backend import BackendContext
+from keyedstate.memory import STATE_BACKEND
 from keyedstate.ordered import ObjectMemory, OrderedStore, RowCopy, RowSpace
 from keyedstate_rocksdb.engine_metrics import EngineMetrics
 from keyedstate_rocksdb.errors import NOT_OF_ROCKSDB, opened, reading, unreadable, writing
+from keyedstate_rocksdb.memory import shared_memory
 from keyedstate_rocksdb.options import METRICS, SMALL_FILES
 from keyedstate_rocksdb.tuning import Tuning
 
@@ -56,10 +58,18 @@ class RocksStore(OrderedStore):
 
     Each handle of a column family, iterator and snapshot keeps the database open, and the last of them closes
     it.  So a copy that another thread reads stays valid (Flink's ``ResourceGuard``).
+
+    Parameters
+    ----------
+    context : BackendContext
+        Of the instance; the database gives its part of the managed memory back when it is closed.
+    consumer : str, default STATE_BACKEND
+        Whose part that is.
     """
 
-    def __init__(self, context: BackendContext) -> None:
-        self._tuning = Tuning(context.options)
+    def __init__(self, context: BackendContext, consumer: str = STATE_BACKEND) -> None:
+        memory = context.closing.enter_context(shared_memory(context.options, consumer))
+        self._tuning = Tuning(context.options, memory)
         self._small_files: int = context.options[SMALL_FILES.name]
         self.path: Path = context.local_dir / DATABASE
         #: Where each table file was uploaded to, by its name; the uploading thread adds to it.

@@ -9,15 +9,12 @@ from typing import Any
 from rocksdict import BlockBasedOptions, Cache, DBCompactionStyle, DBCompressionType, Options
 
 from keyedstate_rocksdb.errors import OptionsFactoryError, UnknownChoiceError
-from keyedstate_rocksdb.memory import SharedMemory, shared_memory
+from keyedstate_rocksdb.memory import SharedMemory
 from keyedstate_rocksdb.options import (
     FACTORY,
-    MEMORY_BUDGET,
     MIB,
-    OBJECT_RATIO,
     PREDEFINED,
     TUNING,
-    WRITE_RATIO,
 )
 
 #: Flink's ``RocksDBConfigurableOptions``.
@@ -77,6 +74,8 @@ class Tuning:
     ----------
     options : mapping
         The plugin's options by their full names.
+    memory : SharedMemory or None
+        None where each state has its own cache and buffers.
 
     Attributes
     ----------
@@ -86,10 +85,10 @@ class Tuning:
 
     Raises
     ------
-    UnknownChoiceError, OptionsFactoryError, SmallBudgetError
+    UnknownChoiceError, OptionsFactoryError
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], memory: SharedMemory | None) -> None:
         given = {name: options[option.name] for name, option in TUNING.items()}
         self.values: dict[str, Any] = {
             **_DEFAULTS,
@@ -99,12 +98,9 @@ class Tuning:
         for name, known in (("compaction", _STYLES), ("compression", _CODECS), ("dynamic_levels", _TRUTH)):
             if self.values[name] not in known:
                 raise UnknownChoiceError(TUNING[name].name, self.values[name], known)
-        self.memory: SharedMemory | None = None
-        if options[MEMORY_BUDGET.name]:
-            self.memory = shared_memory(
-                options[MEMORY_BUDGET.name], options[WRITE_RATIO.name], options[OBJECT_RATIO.name]
-            )
-            self.memory.check_buffers(self.values["write_buffer_bytes"])
+        self.memory = memory
+        if memory is not None:
+            memory.check_buffers(self.values["write_buffer_bytes"])
         self._factory = _factory(options[FACTORY.name])
 
     def database(self) -> Options:

@@ -46,8 +46,9 @@ MEMORY_BUDGET = ConfigOption[int | float](
 )
 DISK_MEMORY = integer(
     "spillable.disk-memory",
-    64 * MIB,
-    "Bytes of the budget for block caches and write buffers, which all databases of a process share.",
+    None,
+    "Bytes of the budget for block caches and write buffers, which all databases of a process share. Not "
+    "set, they share the part `spill` of the managed memory, as memory.managed-size and memory.weights say.",
     low=8 * MIB,
 )
 CANCEL_SNAPSHOTS = boolean(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from keyedstate.backend import BackendContext, StateMeta
+from keyedstate.memory import SPILL
 from keyedstate.ordered import RowSpace, store_of
 from keyedstate_rocksdb import RocksStore, default_options
 from keyedstate_spillable.options import DISK_MEMORY
@@ -32,7 +33,8 @@ def open_store(context: BackendContext) -> RocksStore:
             options,
             context.local_base,
             closing=context.closing,
-        )
+        ),
+        SPILL,
     )
 
 
