@@ -81,6 +81,16 @@ class UnsupportedTypeError(KeyedStateError):
     message = "{given} is not supported: {reason}. {way_out}"
 
 
+class UnorderedTypeError(KeyedStateError, TypeError):
+    """A type whose values have no order where they are to be sorted."""
+
+    serializer: str
+    message = (
+        "values of {serializer} have no order to sort by. Sort by numbers, strings, bytes, times, enums, or "
+        "tuples, rows and records of these."
+    )
+
+
 class GenericTypeForbiddenError(KeyedStateError):
     """A state of a generic type where the option ``types.generic`` forbids it."""
 

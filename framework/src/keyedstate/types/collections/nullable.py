@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError
+from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.contract.arrow_columns import plain_numbers
 from keyedstate.types.contract.composite import CompositeSerializer, compose
+from keyedstate.types.contract.normalized_keys import (
+    added_length,
+    joined,
+    number_keys,
+    whole_number_keys,
+)
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 
@@ -36,6 +45,8 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
         self.inner_serializer = inner
         self.immutable = inner.immutable
         self.needs_canonical = inner.needs_canonical
+        self.normalized_key_bytes = added_length((1, inner.normalized_key_bytes))
+        self.normalized_key_decides = inner.normalized_key_decides
 
     def __repr__(self) -> str:
         return f"nullable({self.inner_serializer!r})"
@@ -85,6 +96,25 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
 
     def write_column(self, values: Sequence[T | None]) -> pa.Array:
         return self.inner_serializer.to_arrow(values)
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        keys = self.inner_serializer.normalized_keys(array.drop_null())
+        valid = plain_numbers(array.is_valid(), False)
+        data = np.zeros((len(array), 1 + keys.length), np.uint8)
+        data[:, 0] = valid
+        data[valid, 1:] = keys.data
+        if keys.prefix_only is None:
+            return NormalizedKeys(data)
+        prefix_only = np.zeros(len(array), np.bool_)
+        prefix_only[valid] = keys.prefix_only
+        return NormalizedKeys(data, prefix_only)
+
+    def whole_key_column(self, array: pa.Array) -> pa.LargeBinaryArray:
+        keys = self.inner_serializer.whole_keys(array.drop_null())
+        valid = plain_numbers(array.is_valid(), False)
+        places = pa.array(np.cumsum(valid) - 1, mask=~valid)
+        marks = whole_number_keys(number_keys(valid))
+        return joined([marks, keys.take(places).fill_null(b"")], len(array))
 
     def check(self, value: object) -> None:
         if value is not None:

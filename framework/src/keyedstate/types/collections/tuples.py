@@ -13,6 +13,7 @@ from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.composite import (
     ContainerSerializer,
     Conversion,
+    FieldsSerializer,
     converted,
     read_inner,
     restore_inner,
@@ -24,7 +25,7 @@ from keyedstate.types.contract.serializer import SerializerSnapshot, TypeSeriali
 
 
 @restorable
-class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
+class TupleSerializer(FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tuple[Any, ...]]):
     """Python tuples of a fixed length; an Arrow struct column with the fields f0, f1 and so on.
 
     Columns are read by position: the names of their fields do not matter.
@@ -89,6 +90,9 @@ class TupleSerializer(ContainerSerializer[tuple[Any, ...]]):
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(pa.types.is_struct(arrow_type) and arrow_type.num_fields == len(self.field_serializers))
+
+    def field_columns(self, array: pa.Array) -> list[pa.Array]:
+        return array.flatten()  # type: ignore[no-any-return]
 
     def read_dense(self, array: pa.Array) -> list[tuple[Any, ...]]:
         columns = [

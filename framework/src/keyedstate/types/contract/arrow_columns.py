@@ -11,7 +11,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from keyedstate.errors import ColumnSizeError, ColumnTypeError, ValueTypeError
+from keyedstate.errors import ColumnSizeError, ColumnTypeError, UnorderedTypeError, ValueTypeError
+from keyedstate.memory.sorting.keys import NormalizedKeys
+from keyedstate.types.contract.normalized_keys import is_text, whole_number_keys
 from keyedstate.types.contract.serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -23,7 +25,8 @@ _CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, TypeError, ValueError,
 class ColumnarSerializer(TypeSerializer[T], Generic[T]):
     """A serializer whose columns are read and written as a whole.
 
-    A subclass implements `reads` and `read_column` for one plain array, and `write_column`.
+    A subclass implements `reads` and `read_column` for one plain array, and `write_column`.  One whose values
+    have an order sets `normalized_key_bytes` and implements `key_column`.
     """
 
     @abstractmethod
@@ -37,6 +40,41 @@ class ColumnarSerializer(TypeSerializer[T], Generic[T]):
     @abstractmethod
     def write_column(self, values: Sequence[T | None]) -> pa.Array:
         """Return the column of `values`; any conversion error may escape."""
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        """Return the normalized keys of a plain array of values."""
+        raise UnorderedTypeError(repr(self))
+
+    def whole_key_column(self, array: pa.Array) -> pa.LargeBinaryArray:
+        """Return the whole keys of a plain array of values."""
+        return whole_number_keys(self.key_column(array))
+
+    def normalized_keys(self, column: pa.Array | pa.ChunkedArray) -> NormalizedKeys:
+        return self.key_column(self._plain(column))
+
+    def whole_keys(self, column: pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
+        return self.whole_key_column(self._plain(column))
+
+    def _plain(self, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+        """Return a column as one plain array of values, for keys."""
+        if self.normalized_key_bytes is None:
+            raise UnorderedTypeError(repr(self))
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        try:
+            if pa.types.is_null(column.type):
+                column = column.cast(self.arrow_type)
+            if not self.reads(column.type):
+                raise ColumnTypeError(repr(self), str(self.arrow_type), str(column.type))
+            if not (pa.types.is_nested(column.type) or is_text(column.type)):
+                column = column.cast(self.arrow_type)
+        except pa.ArrowInvalid:
+            raise ColumnTypeError(repr(self), str(self.arrow_type), str(column.type)) from None
+        if column.null_count and not self.null_is_value:
+            self.check(None)
+        return column
 
     def to_arrow(self, values: Sequence[T | None]) -> pa.Array:
         try:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 
 from keyedstate.errors import CorruptDataError, UnsupportedTypeError, ValueTypeError
+from keyedstate.memory.sorting.keys import NormalizedKeys, concatenated
 from keyedstate.types.contract.arrow_columns import (
     ColumnarSerializer,
     drop_none,
@@ -17,6 +18,7 @@ from keyedstate.types.contract.arrow_columns import (
     spread,
     spread_column,
 )
+from keyedstate.types.contract.normalized_keys import added_length, joined
 from keyedstate.types.contract.serializer import Compatibility, Outcome, SerializerSnapshot, TypeSerializer
 
 T = TypeVar("T")
@@ -131,6 +133,32 @@ class CompositeSerializer(ColumnarSerializer[T], Generic[T]):
 def converted(conversion: Conversion, value: Any) -> Any:
     """Return a value, converted where there is a conversion."""
     return value if conversion is None else conversion(value)
+
+
+class FieldsSerializer(CompositeSerializer[T], Generic[T]):
+    """A composite whose columns are structs of its parts; the first part that differs decides its order."""
+
+    @abstractmethod
+    def field_columns(self, array: pa.Array) -> list[pa.Array]:
+        """Return the columns of the parts, in the order of `inners`, of an array without null slots."""
+
+    @property
+    def normalized_key_bytes(self) -> int | None:  # type: ignore[override] # read alone
+        """The length of all parts' keys."""
+        return added_length([inner.normalized_key_bytes for inner in self.inners])
+
+    @property
+    def normalized_key_decides(self) -> bool:  # type: ignore[override] # read alone
+        """Whether the keys of all parts decide."""
+        return all(inner.normalized_key_decides for inner in self.inners)
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        columns = zip(self.inners, self.field_columns(array), strict=True)
+        return concatenated([inner.normalized_keys(column) for inner, column in columns], len(array))
+
+    def whole_key_column(self, array: pa.Array) -> pa.LargeBinaryArray:
+        columns = zip(self.inners, self.field_columns(array), strict=True)
+        return joined([inner.whole_keys(column) for inner, column in columns], len(array))
 
 
 class ContainerSerializer(CompositeSerializer[T], Generic[T]):

@@ -21,10 +21,13 @@ import pyarrow as pa
 from keyedstate.errors import (
     InvalidSnapshotError,
     UnknownSerializerError,
+    UnorderedTypeError,
     UnsupportedTypeError,
     ValueTypeError,
 )
+from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.contract.normalized_keys import whole_number_keys
 from keyedstate.types.contract.registry import check_document, registration_of
 
 T = TypeVar("T")
@@ -137,6 +140,10 @@ class TypeSerializer(ABC, Generic[T]):
     fixed_code : str or None
         Where the bytes of every value are one big-endian number, its code of module ``struct``, so that many
         can be read and written at once.
+    normalized_key_bytes : int or None
+        The length of `normalized_keys`; None for a type without an order.
+    normalized_key_decides : bool
+        Whether two values with equal normalized keys are always equal.
     """
 
     type_name: str
@@ -146,6 +153,8 @@ class TypeSerializer(ABC, Generic[T]):
     null_is_value: bool = False
     tells_null: bool = False
     fixed_code: str | None = None
+    normalized_key_bytes: int | None = None
+    normalized_key_decides: bool = True
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -289,6 +298,26 @@ class TypeSerializer(ABC, Generic[T]):
     def from_bytes_many(self, data: Sequence[bytes]) -> list[T]:
         """Return the values of the bytes of several; the inverse of `to_bytes_many`."""
         return list(map(self.from_bytes, data))
+
+    def normalized_keys(self, column: pa.Array | pa.ChunkedArray) -> NormalizedKeys:
+        """Return keys of `normalized_key_bytes` each, whose unsigned order is that of a column's values.
+
+        Numbers, times and booleans ascend; NaN comes last, and -0.0 equals 0.0, as in `canonical`.  Strings
+        are in the order of their code points, bytes unsigned, constants of an enum in that of their
+        positions, None first.  Tuples, rows and records are compared field by field.
+
+        Raises
+        ------
+        UnorderedTypeError
+            For a type without an order.
+        ColumnTypeError, ValueTypeError
+            For a column of another type, or with nulls where None is no value.
+        """
+        raise UnorderedTypeError(repr(self))
+
+    def whole_keys(self, column: pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
+        """Return keys of any length that always decide, in the same order; raises as `normalized_keys`."""
+        return whole_number_keys(self.normalized_keys(column))
 
     def snapshot(self) -> SerializerSnapshot:
         """Return the description that goes into checkpoints."""

@@ -13,6 +13,7 @@ from keyedstate.types.collections.nullable import NullableSerializer, nullable
 from keyedstate.types.contract.composite import (
     ContainerSerializer,
     Conversion,
+    FieldsSerializer,
     compose,
     read_inner,
     write_inner,
@@ -29,7 +30,7 @@ def none_default() -> None:
     """Return None, the default of a field that may be None."""
 
 
-class StructSerializer(ContainerSerializer[T], Generic[T]):
+class StructSerializer(FieldsSerializer[T], ContainerSerializer[T], Generic[T]):
     """Values with named fields, each of which may be None where its type is ``nullable(...)``.
 
     The binary layouts mark a None themselves; `bare_serializers` write the other values.
@@ -100,6 +101,10 @@ class StructSerializer(ContainerSerializer[T], Generic[T]):
             and sorted(arrow_type.field(index).name for index in range(arrow_type.num_fields))
             == sorted(self.names)
         )
+
+    def field_columns(self, array: pa.Array) -> list[pa.Array]:
+        by_name = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+        return [by_name[name] for name in self.names]
 
     def read_dense(self, array: pa.Array) -> list[T]:
         columns = [

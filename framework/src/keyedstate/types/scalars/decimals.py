@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError
+from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import drop_none, require_types, spread_column
+from keyedstate.types.contract.normalized_keys import decimal_keys
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.scalars.scalar import ScalarSerializer
 
@@ -48,6 +50,8 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
         self.constraint = (
             f"a finite Decimal of up to {precision - scale} digits before the point, {scale} after"
         )
+        self._compact = precision <= _COMPACT_PRECISION
+        self.normalized_key_bytes = 8 if self._compact else 16
         self._unit = Decimal((0, (1,), -scale))
         #: Quantizing in it fails exactly for the numbers that do not fit.  Threads may share it: its flags
         #: are not read.
@@ -100,7 +104,7 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
             raise self.mismatch(value) from None
         sign, digits, _ = number.as_tuple()
         unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
-        if self.precision <= _COMPACT_PRECISION:
+        if self._compact:
             out.write_long(unscaled)
         else:
             # ~n has as many significant bits as the negative n has in two's complement, the sign aside.
@@ -108,7 +112,7 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
             out.write_bytes(unscaled.to_bytes(bits // 8 + 1, "big", signed=True))
 
     def deserialize(self, source: DataInputView) -> Decimal:
-        if self.precision <= _COMPACT_PRECISION:
+        if self._compact:
             unscaled = source.read_long()
         else:
             unscaled = int.from_bytes(source.read_bytes(), "big", signed=True)
@@ -122,6 +126,9 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
         dense = drop_none(values)
         fitted = pa.array(list(map(self._context.quantize, dense, repeat(self._unit))), self.arrow_type)
         return spread_column(fitted, values)
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return decimal_keys(array, self._compact)
 
 
 def decimal(precision: int, scale: int) -> DecimalSerializer:

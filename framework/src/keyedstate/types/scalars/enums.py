@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keyedstate.errors import UnknownEnumConstantError, UnsupportedTypeError
+from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import require_types
+from keyedstate.types.contract.arrow_columns import plain_numbers, require_types
+from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.scalars.scalar import ScalarSerializer
@@ -38,6 +41,7 @@ class EnumSerializer(ScalarSerializer[Any]):
     """
 
     type_name = "enum"
+    normalized_key_bytes = 4
 
     def __init__(self, enum_class: type[enum.Enum] | None, name: str, constants: Sequence[str]) -> None:
         self.enum_class = enum_class
@@ -114,6 +118,13 @@ class EnumSerializer(ScalarSerializer[Any]):
         if not self._positions.keys() >= set(names) - {None}:
             raise ValueError("a combination of flags, or a name that is no constant")
         return pa.array(names, pa.string())
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        positions = pc.index_in(array, pa.array(self.constants, array.type))
+        if positions.null_count:
+            stranger = array[positions.is_null().index(True).as_py()].as_py()
+            raise UnknownEnumConstantError(self.name, stranger, self.constants)
+        return number_keys(plain_numbers(positions, 0))
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name != self.type_name:

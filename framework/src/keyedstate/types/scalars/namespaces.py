@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from keyedstate.memory.sorting.keys import NormalizedKeys, concatenated
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import put_nones, require_types
+from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
+from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.scalars.scalar import ConstantSerializer, SingletonSerializer, register_singleton
 
 if TYPE_CHECKING:
@@ -124,6 +126,11 @@ class TimeWindowSerializer(SingletonSerializer[TimeWindow]):
     constraint = "a TimeWindow of 64-bit milliseconds"
 
     arrow_type = pa.struct(_FIELDS)
+    normalized_key_bytes = 16
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        times = [number_keys(plain_numbers(part, 0)) for part in array.flatten()]
+        return concatenated(times, len(array))
 
     def is_value(self, value: object) -> bool:
         if value.__class__ is not TimeWindow:

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import inferred, plain_numbers, put_nones
+from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot
 from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
@@ -36,6 +38,10 @@ class BooleanSerializer(ClassSerializer[bool]):
     constraint = "True or False"
 
     arrow_type = pa.bool_()
+    normalized_key_bytes = 1
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return number_keys(plain_numbers(array, False))
 
     def serialize(self, value: bool, out: DataOutputView) -> None:
         if value is not True and value is not False:
@@ -64,6 +70,7 @@ class IntegerSerializer(SingletonSerializer[int]):
         #: The array module has the same code.
         self.fixed_code = code
         self._struct = struct.Struct(f">{code}")
+        self.normalized_key_bytes = self._struct.size
         self._low, self._high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         self.constraint = f"an int from {self._low} to {self._high}"
         #: Names of the types whose values all fit into this one.
@@ -134,6 +141,9 @@ class IntegerSerializer(SingletonSerializer[int]):
     def write_column(self, values: Sequence[int | None]) -> pa.Array:
         return inferred(values, self.arrow_type, pa.types.is_signed_integer)
 
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return number_keys(plain_numbers(array, 0))
+
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name in self._narrower:
             return Compatibility.after_migration(f"{old} was widened to {self!r}")
@@ -154,6 +164,9 @@ class _FloatSerializer(SingletonSerializer[float]):
     def read_column(self, array: pa.Array) -> list[float | None]:
         return put_nones(plain_numbers(array, 0.0).tolist(), array)
 
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return number_keys(plain_numbers(array, 0.0))
+
 
 class Float32Serializer(_FloatSerializer):
     """Floats in four bytes.
@@ -166,6 +179,7 @@ class Float32Serializer(_FloatSerializer):
     constraint = "a float that fits into 32 bits"
 
     arrow_type = pa.float32()
+    normalized_key_bytes = 4
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is float and (
@@ -203,6 +217,7 @@ class Float64Serializer(_FloatSerializer, ClassSerializer[float]):
     fixed_code = "d"
 
     arrow_type = pa.float64()
+    normalized_key_bytes = 8
 
     def serialize(self, value: float, out: DataOutputView) -> None:
         if value.__class__ is not float:

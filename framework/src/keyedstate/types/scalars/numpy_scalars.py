@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError
+from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
+from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.scalars.scalar import ClassSerializer
@@ -36,6 +38,7 @@ class NumpyScalarSerializer(ClassSerializer[Any]):
     def __init__(self, dtype: str) -> None:
         self.dtype = np.dtype(dtype)
         self.python_type = self.dtype.type
+        self.normalized_key_bytes = self.dtype.itemsize
         self.constraint = f"a numpy.{self.dtype.type.__name__}"
         self.needs_canonical = self.dtype.kind == "f"
         self._big_endian = self.dtype.newbyteorder(">")
@@ -93,6 +96,9 @@ class NumpyScalarSerializer(ClassSerializer[Any]):
     def write_column(self, values: Sequence[Any]) -> pa.Array:
         require_types(values, frozenset((self.python_type, type(None))))
         return pa.array(values, self.arrow_type)
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return number_keys(plain_numbers(array, self.python_type(0).item()))
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name == self.type_name:

@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.errors import CorruptDataError, UnsupportedTypeError
+from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
+from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.scalars.scalar import ScalarSerializer
@@ -37,6 +39,7 @@ class PandasTimestampSerializer(ScalarSerializer[Any]):
     """
 
     type_name = "pandas_timestamp"
+    normalized_key_bytes = 8
 
     def __init__(self, tz: str | None) -> None:
         self.tz = tz
@@ -128,6 +131,9 @@ class PandasTimestampSerializer(ScalarSerializer[Any]):
         )
         nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
         return pa.array(nanos, pa.int64(), mask=nulls).cast(self.arrow_type)
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return number_keys(plain_numbers(array.view(pa.int64()), 0))
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name == self.type_name and None not in (self.tz, old.content["tz"]):

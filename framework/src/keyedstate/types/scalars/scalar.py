@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.errors import ValueTypeError
+from keyedstate.memory.sorting.keys import NormalizedKeys, concatenated
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import ColumnarSerializer, require_types
 from keyedstate.types.contract.registry import SerializerFactory, register_serializer_type
@@ -105,6 +106,7 @@ class ConstantSerializer(SingletonSerializer[T], Generic[T]):
     constant: T
     null_is_value = True
     arrow_type = pa.null()
+    normalized_key_bytes = 0
 
     def is_value(self, value: object) -> bool:
         return value is self.constant
@@ -127,6 +129,9 @@ class ConstantSerializer(SingletonSerializer[T], Generic[T]):
         if not set(values) <= {self.constant, None}:
             raise TypeError(f"another object than {self.constraint}")
         return pa.nulls(len(values))
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return concatenated((), len(array))
 
 
 def register_singleton(serializer: TypeSerializer[Any]) -> None:

@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.errors import ColumnTypeError, CorruptDataError, ValueTypeError
+from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
+from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
 _DAY_MS = 86_400_000
@@ -57,6 +59,10 @@ class DateSerializer(ClassSerializer[dt.date]):
     constraint = "a datetime.date"
 
     arrow_type = pa.date32()
+    normalized_key_bytes = 4
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return number_keys(plain_numbers(array.view(pa.int32()), 0))
 
     advice = ((dt.datetime, "Convert it with .date(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."),)
 
@@ -82,6 +88,10 @@ class _InstantSerializer(SingletonSerializer[dt.datetime]):
 
     python_type = dt.datetime
     _epoch: dt.datetime
+    normalized_key_bytes = 8
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return number_keys(plain_numbers(array.view(pa.int64()), 0))
 
     @abstractmethod
     def _has_right_zone(self, value: dt.datetime) -> bool: ...
@@ -183,6 +193,10 @@ class TimeSerializer(SingletonSerializer[dt.time]):
     constraint = "a datetime.time without tzinfo"
 
     arrow_type = pa.time64("us")
+    normalized_key_bytes = 8
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return number_keys(plain_numbers(array.view(pa.int64()), 0))
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is dt.time and value.tzinfo is None
@@ -239,6 +253,10 @@ class DurationSerializer(SingletonSerializer[dt.timedelta]):
     constraint = "a datetime.timedelta of at most 292,000 years"
 
     arrow_type = pa.duration("us")
+    normalized_key_bytes = 8
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return number_keys(plain_numbers(array.view(pa.int64()), 0))
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is dt.timedelta and -_DURATION_LIMIT <= value < _DURATION_LIMIT

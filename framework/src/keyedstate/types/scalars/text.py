@@ -12,13 +12,22 @@ from array import array as machine_array
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import inferred, require_types
+from keyedstate.types.contract.normalized_keys import (
+    TEXT_KEY_BYTES,
+    fixed_bytes_keys,
+    text_keys,
+    whole_text_keys,
+)
 from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
+
+T = TypeVar("T")
 
 _UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 #: The first byte of a string by its length, where the length takes one byte.
@@ -108,7 +117,20 @@ def are_short(values: Collection[str]) -> bool:
     return max(map(len, values), default=0) < len(SHORT_HEADS) and "".join(values).isascii()
 
 
-class StringSerializer(SingletonSerializer[str]):
+class _TextSerializer(SingletonSerializer[T], Generic[T]):
+    """What strings and bytes share: their keys."""
+
+    normalized_key_bytes = TEXT_KEY_BYTES
+    normalized_key_decides = False
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return text_keys(array)
+
+    def whole_key_column(self, array: pa.Array) -> pa.LargeBinaryArray:
+        return whole_text_keys(array)
+
+
+class StringSerializer(_TextSerializer[str]):
     """Strings of any length, without lone surrogates: Arrow columns are UTF-8, which has none."""
 
     type_name = "string"
@@ -185,7 +207,7 @@ class StringSerializer(SingletonSerializer[str]):
         return inferred(values, pa.string(), pa.types.is_string)
 
 
-class BytesSerializer(ClassSerializer[bytes]):
+class BytesSerializer(_TextSerializer[bytes], ClassSerializer[bytes]):
     """Bytes of any length: a 32-bit length, then the bytes."""
 
     type_name = "bytes"
@@ -225,6 +247,10 @@ class UuidSerializer(ClassSerializer[uuid.UUID]):
     constraint = "a uuid.UUID"
 
     arrow_type = pa.binary(_UUID_BYTES)
+    normalized_key_bytes = _UUID_BYTES
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return fixed_bytes_keys(array)
 
     advice = ((str, "Convert it with uuid.UUID(), or declare the state as STRING."),)
 

@@ -1,0 +1,1 @@
+"""Sorting by normalized keys: in pages of memory, and in runs on disk."""
