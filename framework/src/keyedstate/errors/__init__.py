@@ -8,6 +8,7 @@ from keyedstate.errors.hosts import *
 from keyedstate.errors.kernel import *
 from keyedstate.errors.memory import *
 from keyedstate.errors.savepoint import *
+from keyedstate.errors.sorting import *
 from keyedstate.errors.spark import *
 from keyedstate.errors.state import *
 from keyedstate.errors.tools import *

@@ -81,7 +81,8 @@ def _ranks(values: NDArray[np.uint64]) -> Places:
         pairs |= np.arange(count, dtype=np.uint64)
         pairs.sort()
         pairs &= np.uint64((1 << place_bits) - 1)
-        return pairs.view(np.int64)
+        ranks: Places = pairs.view(np.int64)
+        return ranks
     # The stable sort takes several times as long as this one and a second one of the few that are equal.
     places: Places = np.argsort(values)
     ties = _Ties(values[places])

@@ -1,0 +1,182 @@
+"""The external sorter of rows in columns: sorted runs of record batches are spilled to disk, and merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from keyedstate.errors import SorterClosedError, SortMemoryError, SpillError
+from keyedstate.memory.sorting.keys import NormalizedKeys
+from keyedstate.memory.sorting.merging import sorted_rows
+from keyedstate.memory.sorting.run_files import KEY_COLUMNS, key_columns, run_schema
+from keyedstate.memory.sorting.spilled_runs import FAN_IN, SpilledRuns
+
+#: The least memory of a sorter: some batches of a usual size.
+MIN_MEMORY_BYTES: Final = 1 << 20
+#: Rows in memory, their sorted copy, and the keys with the arrays that a sort takes.
+_COPIES: Final = 3
+#: Arrow's columns of strings and bytes end at 2 GiB.
+_LARGEST_RUN: Final = 1 << 30
+
+
+class RowOrder(Protocol):
+    """The order of rows; `keyedstate.types.orders.ColumnOrder` implements it.
+
+    Attributes
+    ----------
+    key_bytes : int
+        The length of the normalized keys, at least 1.
+    """
+
+    key_bytes: int
+
+    def normalized_keys(self, columns: Sequence[pa.Array]) -> NormalizedKeys:
+        """Return the normalized keys of rows."""
+
+    def whole_keys(self, columns: Sequence[pa.Array]) -> pa.LargeBinaryArray:
+        """Return keys that always decide, in the same order."""
+
+
+class BatchSorter:
+    """A sorter of any number of rows, in a limited memory; a context manager that closes it.
+
+    Rows stay in columns: none becomes a Python object.
+
+    Parameters
+    ----------
+    order : RowOrder
+    columns : sequence of int
+        The places of the columns to sort by, in the order that `order` has them.
+    schema : pyarrow.Schema
+        Of the rows.
+    memory_bytes : int
+        What rows, their keys and a merge may take together; at least `MIN_MEMORY_BYTES`.
+    folder : Path
+        For the runs: a private folder, such as `keyedstate.working_folder.WorkingFolder`.
+    fan_in : int, optional
+        How many runs are merged at once, at most.
+
+    Raises
+    ------
+    SortMemoryError
+        For less memory.
+    """
+
+    def __init__(
+        self,
+        order: RowOrder,
+        columns: Sequence[int],
+        schema: pa.Schema,
+        memory_bytes: int,
+        folder: Path,
+        *,
+        fan_in: int = FAN_IN,
+    ) -> None:
+        if memory_bytes < MIN_MEMORY_BYTES:
+            raise SortMemoryError(memory_bytes, MIN_MEMORY_BYTES)
+        self._order = order
+        self._columns = tuple(columns)
+        self._schema = run_schema(order.key_bytes, schema)
+        self._rows_schema = schema
+        self._most_waiting = min(memory_bytes // _COPIES, _LARGEST_RUN)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._closed = False
+        self._runs = SpilledRuns(folder, self._schema, self._whole_keys, memory_bytes, fan_in)
+
+    @property
+    def runs(self) -> int:
+        """How many sorted runs are on disk."""
+        return len(self._runs)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows.
+
+        Raises
+        ------
+        ColumnTypeError, ValueTypeError
+            From `RowOrder.normalized_keys`, for rows that cannot be compared.
+        SpillError
+            Where a run cannot be written; the sorter is closed then.
+        SorterClosedError
+            After `close`.
+        """
+        self._check_open()
+        if not batch.num_rows:
+            return
+        keys = self._order.normalized_keys([batch.column(place) for place in self._columns])
+        keyed = pa.RecordBatch.from_arrays([*key_columns(keys), *batch.columns], schema=self._schema)
+        # A batch may be larger than the memory.
+        rows = max(1, batch.num_rows * self._most_waiting // (2 * keyed.nbytes))
+        for start in range(0, batch.num_rows, rows):
+            piece = keyed.slice(start, rows)
+            if self._waiting and self._waiting_bytes + piece.nbytes > self._most_waiting:
+                self._spill()
+            self._waiting.append(piece)
+            self._waiting_bytes += piece.nbytes
+
+    def sorted(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in their order, equal ones in the order of writing; the sorter is empty then.
+
+        Raises
+        ------
+        RunFileError
+            For a damaged or missing file of the sorter.
+        SpillError
+            Where a run cannot be written; the sorter is closed then.
+        SorterClosedError
+            After `close`, also while it yields.
+        """
+        self._check_open()
+        if self._runs and self._waiting:
+            self._spill()
+        try:
+            for batch in self._runs.merged() if self._runs else self._sorted():
+                yield pa.RecordBatch.from_arrays(batch.columns[KEY_COLUMNS:], schema=self._rows_schema)
+                self._check_open()
+        except SpillError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Drop the rows, and delete all files; again has no effect."""
+        self._closed = True
+        self._waiting.clear()
+        self._runs.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SorterClosedError("was closed")
+
+    def _spill(self) -> None:
+        try:
+            self._runs.add(self._sorted())
+        except SpillError:
+            self.close()
+            raise
+
+    def _sorted(self) -> Iterator[pa.RecordBatch]:
+        """Yield the waiting rows in their order, of which none wait then."""
+        if not self._waiting:
+            return
+        size, self._waiting_bytes = self._waiting_bytes, 0
+        rows, places = sorted_rows(self._waiting, self._whole_keys)
+        self._waiting.clear()
+        step = max(1, len(places) * self._runs.batch_bytes // size)
+        for start in range(0, len(places), step):
+            yield rows.take(pa.array(places[start : start + step]))
+
+    def _whole_keys(self, rows: pa.RecordBatch) -> pa.LargeBinaryArray:
+        return self._order.whole_keys([rows.column(KEY_COLUMNS + place) for place in self._columns])
+
+    def __enter__(self) -> BatchSorter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
