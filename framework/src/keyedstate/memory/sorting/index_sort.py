@@ -127,6 +127,9 @@ class _Ties:
         if not len(self):
             return
         values = column[self.members(places)]
+        differ = values[1:] != values[:-1]
+        if not (differ & (self._groups[1:] == self._groups[:-1])).any():
+            return
         ranks = _ranks(values)
         if self._groups[0] != self._groups[-1]:
             ranks = ranks[_ranks(self._groups[ranks])]

@@ -22,7 +22,6 @@ from keyedstate.memory.sorting.texts import Texts
 TEXT_KEY_BYTES = 8
 _TEXT_PREFIX = TEXT_KEY_BYTES - 1
 _BYTES = pa.large_binary()
-_NOTHING = pa.scalar(b"", _BYTES)
 
 
 def number_keys(numbers: NDArray[Any]) -> NormalizedKeys:
@@ -95,14 +94,14 @@ def whole_text_keys(column: pa.Array) -> pa.LargeBinaryArray:
     texts = column.cast(_BYTES)
     if not Texts.of(texts).data.all():
         texts = pc.replace_substring(texts, pattern=b"\0", replacement=b"\0\xff")
-    return pc.binary_join_element_wise(texts, pa.scalar(b"\0", _BYTES), _NOTHING)
+    return pc.binary_join_element_wise(texts, _scalar(b"\0"), _scalar(b""))
 
 
 def joined(parts: Sequence[pa.LargeBinaryArray], rows: int) -> pa.LargeBinaryArray:
     """Return the whole keys of values that consist of parts."""
     if not parts:
-        return pa.repeat(_NOTHING, rows)
-    return pc.binary_join_element_wise(*parts, _NOTHING) if len(parts) > 1 else parts[0]
+        return pa.repeat(_scalar(b""), rows)
+    return pc.binary_join_element_wise(*parts, _scalar(b"")) if len(parts) > 1 else parts[0]
 
 
 def inverted(keys: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
@@ -115,3 +114,8 @@ def added_length(lengths: Sequence[int | None]) -> int | None:
     """Return the length of concatenated keys, and None where a part has no order."""
     known = [length for length in lengths if length is not None]
     return sum(known) if len(known) == len(lengths) else None
+
+
+def _scalar(value: bytes) -> pa.LargeBinaryScalar:
+    # No constants: pyarrow imports pandas to make one.
+    return pa.scalar(value, _BYTES)

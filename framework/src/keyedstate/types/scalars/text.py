@@ -11,9 +11,11 @@ import uuid
 from array import array as machine_array
 from collections.abc import Collection, Sequence
 from itertools import accumulate
-from operator import itemgetter
+from operator import add, itemgetter
+from struct import Struct
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from keyedstate.memory.sorting.keys import NormalizedKeys
@@ -37,6 +39,8 @@ SHORT_HEADS = [head.decode("latin-1") for head in _SHORT_HEADS]
 #: A UTF-16 unit of 16 bits takes up to three groups of seven bits.
 _UNIT_BYTES = 3
 _UUID_BYTES = 16
+#: What precedes bytes.
+_LENGTH = Struct(">i")
 _FIRST = itemgetter(0)
 
 
@@ -231,6 +235,19 @@ class BytesSerializer(_TextSerializer[bytes], ClassSerializer[bytes]):
 
     def deserialize(self, source: DataInputView) -> bytes:
         return source.read_bytes()
+
+    def to_bytes_many(self, values: Sequence[bytes]) -> list[bytes]:
+        if not {bytes}.issuperset(map(type, values)):
+            return super().to_bytes_many(values)
+        return list(map(add, map(_LENGTH.pack, map(len, values)), values))
+
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[bytes]:
+        heads = b"".join([one[: _LENGTH.size] for one in data])
+        if len(heads) < _LENGTH.size * len(data):
+            return super().from_bytes_many(data)
+        lengths = np.frombuffer(heads, ">i4").tolist()
+        found = [one[_LENGTH.size :] for one in data]
+        return found if lengths == list(map(len, found)) else super().from_bytes_many(data)
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
