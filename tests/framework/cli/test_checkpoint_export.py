@@ -25,6 +25,7 @@ from keyedstate.errors import (
     StorageError,
     TargetExistsError,
     UnknownStateError,
+    UnorderedTypeError,
 )
 
 
@@ -243,3 +244,44 @@ def test_a_folder_with_an_ending_is_named_with_a_slash(invoke, query, tmp_path):
     ran = invoke("checkpoint", "export", str(tmp_path / "state"), f"{tmp_path}/out.d/", "--state", "flights")
     assert ran.returncode == 0
     assert [path.name for path in (tmp_path / "out.d").iterdir()] == ["flights.parquet"]
+
+
+# -- sorted ----------------------------------------------------------------------------------------
+
+
+def test_sorted_entries_are_in_the_order_of_their_keys_with_none_first(export, query, tmp_path):
+    export("plain")
+    export("sorted", "--sort")
+    for name, entries in query.state.items():
+        if name in ("flights", "delay", "seen", "destinations"):
+            table = pyarrow.parquet.read_table(tmp_path / "sorted" / f"{name}.parquet")
+            keys = table["tailnum"].to_pylist()
+            assert keys == sorted(entries, key=lambda key: (key is not None, key or ""))
+            other = pyarrow.parquet.read_table(tmp_path / "plain" / f"{name}.parquet")
+            assert sorted(map(str, table.to_pylist())) == sorted(map(str, other.to_pylist()))
+    offsets = pyarrow.parquet.read_table(tmp_path / "sorted" / "offsets.parquet")
+    assert offsets["value"].to_pylist() == [0, 1, 10, 11]
+
+
+def test_a_state_larger_than_the_memory_is_sorted_on_disk(stored, run, tmp_path):
+    texts = StateMeta("texts", StateKind.VALUE, types.STRING, types.VOID, types.STRING)
+    entries = {f"key-{number * 7919 % 20_000:05}": "x" * 100 for number in range(20_000)}
+    of_one_state(stored, tmp_path / "state", texts, entries)
+    config = tmp_path / "keyedstate.toml"
+    # Three eighths of it are the sorters' share, a third of which are rows: a fifth of the state.
+    config.write_text("[keyedstate]\nmemory.managed-size = 3145728\n")
+    paths = str(tmp_path / "state"), str(tmp_path / "texts.parquet")
+    # In a process of its own: the first use of managed memory determines its size.
+    run("checkpoint", "export", *paths, "--sort", "--config", str(config))
+    table = pyarrow.parquet.read_table(paths[1])
+    assert table["tailnum"].to_pylist() == sorted(entries)
+    assert set(table["value"].to_pylist()) == {"x" * 100}
+
+
+def test_keys_without_an_order_are_refused_and_no_file_appears(stored, invoke, tmp_path):
+    key = types.tuple_of(types.list_of(types.INT64))
+    odd = StateMeta("odd", StateKind.VALUE, key, types.VOID, types.INT64)
+    of_one_state(stored, tmp_path / "state", odd, {})
+    with pytest.raises(UnorderedTypeError, match="have no order to sort by"):
+        invoke("checkpoint", "export", str(tmp_path / "state"), str(tmp_path / "odd.parquet"), "--sort")
+    assert not [path for path in tmp_path.iterdir() if "odd" in path.name]

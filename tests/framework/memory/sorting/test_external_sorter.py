@@ -52,9 +52,9 @@ def files(folder: Path) -> list[Path]:
 
 
 def test_five_times_the_memory_is_sorted_on_disk(tmp_path: Path):
-    budget = 64 * PAGE
+    budget = 24 * PAGE
     manager = MemoryManager(budget)
-    records = taken(random_pairs(1, 100), 200_000)
+    records = taken(random_pairs(1, 100), 80_000)
     assert sum(len(PAIR.to_bytes(record)) for record in records) > 5 * budget
     with ExternalSorter(BY_KEY, manager, budget, tmp_path) as sorter:
         sorter.write_many(records)
@@ -67,9 +67,9 @@ def test_five_times_the_memory_is_sorted_on_disk(tmp_path: Path):
 
 
 def test_what_a_sort_takes_beside_its_pages_is_reserved(tmp_path: Path):
-    budget = 512 * PAGE
+    budget = 192 * PAGE
     manager = MemoryManager(budget)
-    numbers = list(range(300_000))
+    numbers = list(range(120_000))
     random.Random(1).shuffle(numbers)
     with ExternalSorter(RecordOrder(types.INT64), manager, budget, tmp_path) as sorter:
         tracemalloc.start()
@@ -289,14 +289,16 @@ def row_values(batches: Iterator[pa.RecordBatch]) -> list[Any]:
 
 @pytest.mark.parametrize("count", [0, 1, 1000, 60_000])
 @pytest.mark.parametrize("size", [700, 100_000], ids=["small batches", "one batch"])
-def test_rows_in_columns_are_sorted_in_a_limited_memory(count: int, size: int, tmp_path: Path):
+def test_rows_in_columns_are_sorted_in_a_limited_memory(
+    count: int, size: int, memory: MemoryManager, tmp_path: Path
+):
     draw = random.Random(9)
     rows = [
         (f"customer-{draw.randrange(500)}", draw.randrange(-5, 5), ["tag"] * draw.randrange(4))
         for _ in range(count)
     ]
     order = ColumnOrder([types.INT64, types.STRING], [True, False])
-    with BatchSorter(order, [1, 0], SCHEMA, 1 << 20, tmp_path, fan_in=3) as sorter:
+    with BatchSorter(order, [1, 0], SCHEMA, memory, 1 << 20, tmp_path, fan_in=3) as sorter:
         for batch in row_batches(rows, size):
             sorter.write(batch)
         found = row_values(sorter.sorted())
@@ -306,11 +308,11 @@ def test_rows_in_columns_are_sorted_in_a_limited_memory(count: int, size: int, t
     assert files(tmp_path) == []
 
 
-def test_bad_input_of_rows_in_columns_is_refused(tmp_path: Path):
+def test_bad_input_of_rows_in_columns_is_refused(memory: MemoryManager, tmp_path: Path):
     order = ColumnOrder([types.STRING])
     with pytest.raises(SortMemoryError):
-        BatchSorter(order, [0], SCHEMA, 1000, tmp_path)
-    with BatchSorter(order, [0], SCHEMA, 1 << 20, tmp_path) as sorter:
+        BatchSorter(order, [0], SCHEMA, memory, 1000, tmp_path)
+    with BatchSorter(order, [0], SCHEMA, memory, 1 << 20, tmp_path) as sorter:
         with pytest.raises(ValueTypeError, match="nullable"):
             sorter.write(next(row_batches([(None, 1, [])], 1)))
         sorter.write(next(row_batches([("a", 1, [])], 1)))

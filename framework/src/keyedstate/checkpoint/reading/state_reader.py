@@ -31,12 +31,15 @@ from keyedstate.errors import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
 from keyedstate.types import (
+    INT32,
+    INT64,
     TtlListSerializer,
     TtlMapSerializer,
     TtlSerializer,
     TypeSerializer,
     generic_parts,
 )
+from keyedstate.types.contract.composite import CompositeSerializer
 
 #: The timestamp of a value whose time of writing is unknown.
 _UNKNOWN_TIME = 2**63 - 1
@@ -58,11 +61,18 @@ class StateSlice:
 class StateReader(ABC):
     """Reads one state; may be sent to other processes.
 
-    The `schema` is that of every batch.
+    Attributes
+    ----------
+    name : str
+    schema : pyarrow.Schema
+        Of every batch.
+    address : dict
+        The type of each column that finds an entry, by its name: in the order to sort by.
     """
 
     name: str
     schema: pa.Schema
+    address: dict[str, TypeSerializer[Any]]
 
     @abstractmethod
     def slices(
@@ -122,6 +132,13 @@ class KeyedStateReader(StateReader):
             *((self.own_names[name], type_) for name, type_ in own),
         ]
         self.schema = pa.schema(fields)
+        self.address = dict(zip(key_names, self._key_parts(), strict=True))
+        self.address[self.own_names["namespace"]] = meta.namespace_serializer
+
+    def _key_parts(self) -> Sequence[TypeSerializer[Any]]:
+        """Return the types of the key's columns."""
+        key = self._meta.key_serializer
+        return key.inners if self._key_is_struct and isinstance(key, CompositeSerializer) else [key]
 
     def slices(
         self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
@@ -206,8 +223,10 @@ class OperatorStateReader(StateReader):
         state = ("state", pa.string())
         if self._is_map:
             self.schema = pa.schema([("key", meta.key_serializer.arrow_type), value, state])
+            self.address = {"key": meta.key_serializer}
         else:
             self.schema = pa.schema([("task", pa.int32()), ("position", pa.int64()), value, state])
+            self.address = {"task": INT32, "position": INT64}
 
     def slices(
         self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES

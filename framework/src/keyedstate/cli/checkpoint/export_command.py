@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
@@ -18,8 +19,13 @@ from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table
-from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
+from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage, read_settings
 from keyedstate.errors import TargetExistsError, did_you_mean
+from keyedstate.memory.process import SORT, process_memory
+from keyedstate.memory.sorting import BatchSorter
+from keyedstate.options import MEMORY_MANAGED_SIZE, MEMORY_WEIGHTS
+from keyedstate.types.orders import ColumnOrder
+from keyedstate.working_folder import WorkingFolder
 
 Out = Annotated[
     str,
@@ -44,6 +50,14 @@ AllowGeneric = Annotated[
         "--allow-generic", help="Export states with pickled values too, as the bytes of the pickles."
     ),
 ]
+Sort = Annotated[
+    bool,
+    typer.Option(
+        "--sort",
+        help="Write the entries in the order of their keys, then namespaces. What exceeds the sorters' share "
+        "of memory.managed-size is sorted on disk, in the folder of TMPDIR.",
+    ),
+]
 
 
 def export(
@@ -53,6 +67,7 @@ def export(
     epoch: Epoch = None,
     state: States = None,
     as_: As = None,
+    sort: Sort = False,
     force: Force = False,
     allow_generic: AllowGeneric = False,
     config: ConfigFile = None,
@@ -82,7 +97,8 @@ def export(
             for (name, kind), reader in zip(files.items(), readers, strict=True):
                 file = ExportFile(folder, name, kind, reader.name, reader.schema)
                 unfinished.callback(file.abort)
-                file.write(_batches(reader, step))
+                batches = _batches(reader, step)
+                file.write(_sorted(reader, batches, config) if sort else batches)
                 written.append(file)
             for file in written:
                 file.publish()
@@ -142,3 +158,20 @@ def _batches(reader: StateReader, step: Callable[[int], None]) -> Iterator[pa.Re
         for batch in reader.read(piece):
             yield batch
             step(batch.num_rows)
+
+
+def _sorted(
+    reader: StateReader, batches: Iterator[pa.RecordBatch], config: Path | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the entries in the order of their addresses."""
+    settings = read_settings(config)
+    memory = process_memory(settings[MEMORY_MANAGED_SIZE], dict(settings[MEMORY_WEIGHTS]))
+    columns = [reader.schema.names.index(name) for name in reader.address]
+    order = ColumnOrder([*reader.address.values()])
+    with (
+        WorkingFolder() as folder,
+        BatchSorter(order, columns, reader.schema, memory.manager, memory.share_of(SORT), folder) as sorter,
+    ):
+        for batch in batches:
+            sorter.write(batch)
+        yield from sorter.sorted()

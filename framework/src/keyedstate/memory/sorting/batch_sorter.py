@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from keyedstate.errors import SorterClosedError, SortMemoryError, SpillError
+from keyedstate.memory.manager import MemoryManager
 from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.sorting.merging import sorted_rows
 from keyedstate.memory.sorting.run_files import KEY_COLUMNS, key_columns, run_schema
@@ -53,8 +54,10 @@ class BatchSorter:
         The places of the columns to sort by, in the order that `order` has them.
     schema : pyarrow.Schema
         Of the rows.
+    memory : MemoryManager
     memory_bytes : int
-        What rows, their keys and a merge may take together; at least `MIN_MEMORY_BYTES`.
+        What rows, their keys and a merge may take together; at least `MIN_MEMORY_BYTES`.  The sorter reserves
+        them.
     folder : Path
         For the runs: a private folder, such as `keyedstate.working_folder.WorkingFolder`.
     fan_in : int, optional
@@ -64,6 +67,8 @@ class BatchSorter:
     ------
     SortMemoryError
         For less memory.
+    MemoryBudgetError
+        Where the manager does not have it.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class BatchSorter:
         order: RowOrder,
         columns: Sequence[int],
         schema: pa.Schema,
+        memory: MemoryManager,
         memory_bytes: int,
         folder: Path,
         *,
@@ -87,6 +93,11 @@ class BatchSorter:
         self._waiting_bytes = 0
         self._closed = False
         self._runs = SpilledRuns(folder, self._schema, self._whole_keys, memory_bytes, fan_in)
+        self._memory = memory
+        memory.reserve(self, memory_bytes)
+
+    def __str__(self) -> str:
+        return "a sorter of rows"
 
     @property
     def runs(self) -> int:
@@ -143,8 +154,9 @@ class BatchSorter:
             raise
 
     def close(self) -> None:
-        """Drop the rows, and delete all files; again has no effect."""
+        """Drop the rows, delete all files, and release the memory; again has no effect."""
         self._closed = True
+        self._memory.release_all(self)
         self._waiting.clear()
         self._runs.close()
 
